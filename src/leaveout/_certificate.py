@@ -1,0 +1,159 @@
+"""How far a refit's held-out loss is from the exact one.
+
+Everything is in the anchor's whitened coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. At a candidate u the step d that a
+metric asks for is about the distance to the exact refit; once it is taken, what is left is about q/(1 − q) ‖d‖,
+q the contraction. A loss S then is off by at most ‖∇S‖ times that distance (Cauchy–Schwarz); the change of S
+over the step itself is the typical size, so an estimate lies between the two.
+
+For losses with |∇³ℓ[u, v, v]| ≤ M max|u| ∇²ℓ[v, v] and a quadratic penalty, one Newton step Δ with the fold's own
+Hessian leaves, by Taylor's theorem with the curvature's change at most e^ρ, ρ = M √h_max ‖Δ‖_H,
+
+    |S error| ≤ ½ ρ e^ρ ‖∇S‖_{H_w⁻¹} ‖Δ‖_{H_w},
+
+which for leave-one-out costs O(1) a row, with h_max the largest leverage x_iᵀH⁻¹x_i. It is loose, so it screens;
+the next term of the expansion decides: with G = X H⁻¹ Xᵀ and D_ij = G_ij r_j / (1 − h_j ℓ″_j),
+
+    η_j += −½ Σ_{i≠j} ℓ‴_i D_ij² G_ij / (1 − h_j ℓ″_j).
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._curvature import AbstractMetric
+from ._fit import Fit
+from ._objective import AbstractLinearPredictor, ravel, unravel
+from ._plan import Rows
+
+SAFETY = 3.0  # the contraction is taken as so many times the largest ratio of successive steps that was seen
+NUMBERS = 2**22  # numbers in one pass over the data: what bounds memory (32 MiB)
+
+
+class Examination(NamedTuple):
+    """What one gradient says at a candidate, each `[refits]` but the step, `[refits, params]`."""
+
+    step: Float[Array, "refits params"]
+    size: Float[Array, " refits"]  # ‖step‖
+    sensitivity: Float[Array, " refits"]  # ‖∇S‖, S the fold's summed loss
+    change: Float[Array, " refits"]  # Σ over scored units of |change of loss over the step|
+
+
+def parameters(fit: Fit, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    """The raveled θ at whitened displacements."""
+    return ravel(fit.theta) + u @ fit.whitener
+
+
+def passes(fit: Fit) -> int:
+    """Refits whose data pass fits in memory at once."""
+    outputs = fit.objective.outputs if isinstance(fit.objective, AbstractLinearPredictor) else 1
+    return max(1, NUMBERS // (fit.objective.num_units * outputs + fit.num_params))
+
+
+def fold_weights(fit: Fit, index: Array, weight: Array) -> Array:
+    return jnp.ones(fit.objective.num_units).at[index].set(weight, mode="drop")
+
+
+def scores(fit: Fit, u: Array, index: Array, weight: Array, held: Array) -> Array:
+    """Held-out losses of one refit, zero where not scored: `[width]`, or `[]` for a joint loss."""
+    theta = unravel(parameters(fit, u), fit.theta)
+    value = fit.objective.score(theta, fold_weights(fit, index, weight), index, held.astype(float))
+    return jnp.where(held, value, 0.0) if value.ndim else value
+
+
+@eqx.filter_jit
+def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refits params"], chunk: int) -> Examination:
+    """One gradient of every refit's own F at u, `chunk` refits a pass over the data."""
+
+    def one(args):
+        index, weight, held, metric, u = args
+        weights = fold_weights(fit, index, weight)
+        theta = unravel(parameters(fit, u), fit.theta)
+        gradient = fit.whitener @ ravel(jax.grad(fit.objective.loss)(theta, weights))
+        step = metric.solve(gradient)
+        loss = lambda u: scores(fit, u, index, weight, held)
+        change = jnp.sum(jnp.abs(loss(u - step) - loss(u)))
+        sensitivity = jnp.linalg.norm(jax.grad(lambda u: jnp.sum(loss(u)))(u))
+        return Examination(step, jnp.linalg.norm(step), sensitivity, change)
+
+    return jax.lax.map(one, (rows.index, rows.weight, rows.held, metric, u), batch_size=chunk)
+
+
+def loss_error(examined: Examination, distance: np.ndarray, num_params: int) -> np.ndarray:
+    """The error of a fold's summed loss when the refit is `distance` away, in the H-norm.
+
+    The change of loss over the step just seen, carried on to that distance, or twice the root mean square of ∇S·e
+    over directions of e, whichever is larger; never above Cauchy–Schwarz.
+    """
+    size = np.maximum(examined.size, 1e-300)
+    worst = examined.sensitivity * distance
+    typical = np.minimum(1.0, 2 / np.sqrt(num_params)) * worst
+    return np.maximum(np.minimum(examined.change / size * distance, np.maximum(worst, examined.change)), typical)
+
+
+@eqx.filter_jit
+def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, reach: Array) -> tuple[Array, Array]:
+    """The self-concordant bound on the loss error of one Newton step, and its ρ, `[refits]` each."""
+    M = fit.objective.self_concordance
+    assert M is not None
+
+    def one(index, weight, held, metric, gradient):
+        step = metric.solve(gradient)
+        slope = jax.grad(lambda u: jnp.sum(scores(fit, u, index, weight, held)))(-step)
+        rho = M * reach * jnp.linalg.norm(step)
+        lengths = jnp.sqrt(jnp.abs((slope @ metric.solve(slope)) * (gradient @ step)))
+        return 0.5 * rho * jnp.exp(jnp.minimum(rho, 50.0)) * lengths, rho
+
+    return jax.vmap(one)(rows.index, rows.weight, rows.held, metric, gradient)
+
+
+@eqx.filter_jit
+def reach(fit: Fit) -> Array:
+    """√h_max, the largest row norm of the whitened design."""
+    objective = fit.objective
+    assert isinstance(objective, AbstractLinearPredictor)
+    n, size = objective.num_units, min(8192, objective.num_units)
+
+    def largest(start, most):
+        z = objective.rows(jnp.minimum(start * size, n - size) + jnp.arange(size)) @ fit.whitener.T
+        return jnp.maximum(most, jnp.max(jnp.sum(z**2, axis=(1, 2))))  # the Frobenius norm bounds the spectral one
+
+    return jnp.sqrt(jax.lax.fori_loop(0, -(-n // size), largest, jnp.zeros(())))
+
+
+@eqx.filter_jit
+def next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array) -> tuple[Array, Array, Array]:
+    """The next term of the expansion of leave-one-out, for one row a refit and one linear predictor.
+
+    Returns the whitened direction in which the row's own predictor moves, that move, and the sum of the absolute
+    values of its terms. In float32: the term is a small correction, and its relative accuracy 1e-6 is plenty.
+    """
+    objective = fit.objective
+    assert isinstance(objective, AbstractLinearPredictor)
+    n, size = objective.num_units, min(1024, objective.num_units)
+    own = objective.rows(rows.index[:, 0])[:, 0] @ fit.whitener.T
+    leverage = jnp.maximum(jnp.sum(own**2, axis=1), 1e-300)
+    leftover = fit.whitener @ fit.gradient
+    # Δ = −(α x_j + leftover) and H_w⁻¹x_j = β x_j, so one product with all rows serves both
+    step = jax.vmap(lambda m, g: m.solve(g))(metric, gradient)
+    alpha = jnp.sum((step - leftover) * own, axis=1) / leverage
+    beta = jnp.sum(jax.vmap(lambda m, g: m.solve(g))(metric, own) * own, axis=1) / leverage
+    own32, alpha32, beta32 = (a.astype(jnp.float32) for a in (own, alpha, beta))
+
+    def add(k, total):
+        start = jnp.minimum(k * size, n - size)
+        index = start + jnp.arange(size)
+        z = objective.rows(index)[:, 0] @ fit.whitener.T
+        common = (z @ leftover).astype(jnp.float32)
+        third = jnp.where(index >= k * size, objective.derivative(fit.theta, index, 3), 0.0).astype(jnp.float32)
+        gram = z.astype(jnp.float32) @ own32.T
+        moved = third[:, None] * jnp.square(alpha32 * gram + common[:, None]) * (beta32 * gram)  # ℓ‴_i D_ij² x_iᵀH_w⁻¹x_j
+        moved = jnp.where(index[:, None] == rows.index[:, 0], 0.0, moved)
+        return total[0] + moved.sum(0), total[1] + jnp.abs(moved).sum(0)
+
+    zero = jnp.zeros(len(rows.index), jnp.float32)
+    signed, absolute = jax.lax.fori_loop(0, -(-n // size), add, (zero, zero))
+    return own / leverage[:, None], -0.5 * signed.astype(float), 0.5 * absolute.astype(float)

@@ -1,0 +1,231 @@
+"""What came of a cross-validation: losses, errors, codes and the plan. All else is derived.
+
+Three numbers that differ are printed apart: the sampling error of the mean, the approximation error of the
+refits, and the Monte-Carlo error of random folds, which for a fixed plan is none.
+"""
+
+import html
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ._errors import StandardError, naive, standard_error
+from ._plan import Plan
+from ._results import RESULTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Estimate:
+    """The held-out loss of every scored unit, with an error estimate and a code for every refit.
+
+    `losses`, one an entry of `plan.index`, NaN where not scored, or one a refit for a joint score;
+    `error` `[refits]`, the absolute error of each refit's summed loss against the exact refit;
+    `result` `[refits]`, codes of `RESULTS`; `baseline`, the losses with no update; `metrics` by name.
+    """
+
+    losses: NDArray[np.float64]
+    error: NDArray[np.float64]
+    result: NDArray[np.int64]
+    plan: Plan
+    baseline: NDArray[np.float64]
+    unit_weight: NDArray[np.float64] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
+
+    @property
+    def joint(self) -> bool:
+        """Is there one loss a refit, rather than one a scored unit?"""
+        return len(self.losses) == self.plan.num_refits and len(self.losses) != len(self.plan.index)
+
+    def _values(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.joint:
+            return losses
+        scored = np.isfinite(losses) & self.plan.held
+        index, n = self.plan.index[scored], self.plan.num_units
+        times = np.bincount(index, minlength=n)
+        total = np.bincount(index, losses[scored], n)
+        return np.where(times > 0, total / np.maximum(times, 1), np.nan)
+
+    def per_unit(self) -> NDArray[np.float64]:
+        """The held-out loss of each unit, `[units]`, averaged over the refits that score it; NaN if none does.
+        For a joint score the loss of each refit, `[refits]`."""
+        return self._values(self.losses)
+
+    def _weight(self) -> NDArray[np.float64]:
+        if self.joint:
+            return np.ones(self.plan.num_refits)
+        return np.ones(self.plan.num_units) if self.unit_weight is None else self.unit_weight
+
+    def _mean(self, values: NDArray[np.float64]) -> float:
+        seen = np.isfinite(values) & (self._weight() > 0)
+        return float(np.average(values[seen], weights=self._weight()[seen])) if seen.any() else float("nan")
+
+    @property
+    def mean(self) -> float:
+        """The mean of `per_unit()`, weighted by `sample_weight` where the model has it."""
+        return self._mean(self.per_unit())
+
+    @property
+    def standard_error(self) -> StandardError:
+        """The standard error of `mean`, and of what kind it is."""
+        plan = replace(self.plan, clusters=None, serial=False) if self.joint else self.plan
+        return standard_error(self.per_unit(), self._weight(), plan)
+
+    @property
+    def se(self) -> float:
+        return self.standard_error.value
+
+    @property
+    def approximation_error(self) -> float:
+        """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored."""
+        scored = np.ones(self.plan.num_refits) if self.joint else self._scored()
+        worth = 1.0 if self.unit_weight is None or self.joint else self._relative_weight()
+        return float(np.sum((self.error * worth)[scored > 0]) / max(scored.sum(), 1))
+
+    def _scored(self) -> NDArray[np.float64]:
+        """Losses that each refit adds to the mean, `[refits]`."""
+        scored = self.plan.held & np.isfinite(self.losses)
+        return np.bincount(self.plan.refit[scored], minlength=self.plan.num_refits)
+
+    def _relative_weight(self) -> NDArray[np.float64]:
+        weight = self._weight()
+        entry = np.where(self.plan.held, weight[self.plan.index], 0.0) / np.average(weight)
+        return np.maximum.reduceat(entry, self.plan.indptr[:-1])
+
+    def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
+        """Refits not to be trusted: a code other than successful, or an error a scored unit above `threshold`
+        standard errors (naive) of the mean. Then `Exact()` is the way out."""
+        allowed = threshold * self.scale * np.maximum(np.ones_like(self.error) if self.joint else self._scored(), 1)
+        return np.flatnonzero((self.result != RESULTS.successful) | ~(self.error <= allowed))
+
+    @property
+    def scale(self) -> float:
+        """The naive standard error of the no-update mean, in which tolerances are stated."""
+        return naive(self._values(self.baseline), self._weight())
+
+    def table(self) -> pd.DataFrame:
+        """One row a scored unit of a refit: `refit, unit, loss, no_update, error, result` (the last two are the refit's)."""
+        if self.joint:
+            refit, columns = np.arange(self.plan.num_refits), {}
+            losses, baseline = self.losses, self.baseline
+        else:
+            held = self.plan.held
+            refit, columns = self.plan.refit[held], {"unit": self.plan.index[held]}
+            losses, baseline = self.losses[held], self.baseline[held]
+        names = np.array([code.name for code in RESULTS])
+        return pd.DataFrame(
+            {"refit": refit, **columns, "loss": losses, "no_update": baseline}
+            | {"error": self.error[refit], "result": names[self.result[refit]]}
+        )
+
+    def summary(self) -> pd.DataFrame:
+        """The numbers of the printed result, as a table of one column."""
+        rows = {
+            "held-out loss, mean": self.mean,
+            "standard error": self.se,
+            "approximation error": self.approximation_error,
+            "no update, mean": self._mean(self._values(self.baseline)),
+            "flagged refits": len(self.flagged()),
+        }
+        return pd.DataFrame({"value": rows | self.metrics})
+
+    def _lines(self) -> list[tuple[str, str]]:
+        plan, se, flagged = self.plan, self.standard_error, self.flagged()
+        what = "a refit, joint" if self.joint else "a unit"
+        sizes = np.diff(plan.indptr)
+        width = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()}–{sizes.max()}"
+        lines = [
+            ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
+            ("refits", f"{plan.num_refits} of {width} unit{'s' if width != '1' else ''} each, {self.labels.get('refit', '')}"),
+            ("held-out loss", f"{self.mean:.6g} ± {se.value:.2g} {what} (SE {se.kind})"),
+            ("approximation", f"± {self.approximation_error:.1g} on that mean, estimated"),
+            ("no update", f"{self._mean(self._values(self.baseline)):.6g}"),
+        ]
+        lines += [(name, f"{value:.6g}, pooled over held-out predictions") for name, value in self.metrics.items()]
+        if self.unit_weight is not None:
+            lines.append(("mean", "weighted by sample_weight"))
+        missing = int(np.sum(~np.isfinite(self.losses[plan.held] if not self.joint else self.losses)))
+        if missing:
+            lines.append(("not in the mean", f"{missing} held-out losses that do not exist (see flagged)"))
+        lines.append(("flagged", _listed(flagged)))
+        for code in np.unique(self.result[flagged]):
+            count, name = int(np.sum(self.result == code)), RESULTS(int(code)).message
+            lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {name or 'error above a tenth of the SE'}"))
+        if self.labels.get("note"):
+            lines.append(("note", self.labels["note"]))
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self._lines()
+        )
+        return f"<table>{rows}</table>"
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Held-out loss against no-update loss of each unit, flagged ones named. Needs matplotlib."""
+        from .plot import losses
+
+        return losses(self, ax=ax)
+
+
+def _listed(refits: NDArray[np.int64]) -> str:
+    if not len(refits):
+        return "none"
+    shown = ", ".join(map(str, refits[:8]))
+    return f"{len(refits)} refits: {shown}{', …' if len(refits) > 8 else ''}"
+
+
+def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
+    """Estimates of several models side by side, and each one's paired difference from the best.
+
+    Columns: `mean`, `se`, `difference` (from the lowest mean), `se_difference` (of the paired per-unit
+    difference, by the same rule as `se`), `approximation_error` (of the difference), `kind` of the standard
+    error. Warns where the approximation error exceeds a tenth of the standard error of a difference.
+
+    Raises `ValueError` where the estimates do not score the same units.
+    """
+    if len(estimates) < 2:
+        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
+    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
+    shapes = {len(v) for v in values.values()}
+    if len(shapes) > 1 or len({e.joint for e in estimates.values()}) > 1:
+        raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+    seen = np.isfinite(np.stack(list(values.values())))
+    if not (seen.all(0) == seen.any(0)).all():
+        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=2)
+        values = {name: np.where(seen.all(0), v, np.nan) for name, v in values.items()}
+    best = min(values, key=lambda name: estimates[name]._mean(values[name]))
+    rows = {}
+    for name, estimate in estimates.items():
+        plan = replace(estimate.plan, clusters=None, serial=False) if estimate.joint else estimate.plan
+        own = standard_error(values[name], estimate._weight(), plan)
+        paired = standard_error(values[name] - values[best], estimate._weight(), plan)
+        error = 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error
+        rows[name] = {
+            "mean": estimate._mean(values[name]),
+            "se": own.value,
+            "difference": estimate._mean(values[name] - values[best]),
+            "se_difference": 0.0 if name == best else paired.value,
+            "approximation_error": error,
+            "kind": own.kind,
+        }
+        if error > 0.1 * paired.value:
+            warnings.warn(
+                f"compare: the approximation error of {name!r} against {best!r}, {error:.1g}, exceeds a tenth of the standard "
+                f"error of their difference, {paired.value:.1g}; use Exact().",
+                stacklevel=2,
+            )
+    return pd.DataFrame.from_dict(rows, orient="index").sort_values("mean")

@@ -1,0 +1,317 @@
+"""The verb: plan → refit → score, in batches of bounded memory."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from . import _certificate as certificate
+from ._curvature import is_narrow
+from ._errors import naive
+from ._estimate import Estimate
+from ._fit import Fit
+from ._objective import AbstractLinearPredictor, float64, unravel
+from ._plan import Plan, Rows
+from ._refit import AbstractRefit, Certified, Refitted
+from ._results import RESULTS
+
+CAPACITY = 2**22  # numbers in one array of a batch of refits (32 MiB)
+PATIENCE = 2.0  # seconds before a progress bar appears
+
+Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
+
+
+@float64
+def cross_validate(
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit | None = None,
+    *,
+    evaluate: Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], Any] | None = None,
+    metric: Metric | Sequence[Metric] = (),
+) -> Estimate:
+    """The held-out loss of every unit that `plan` scores, each refit by `refit` (default `Certified()`).
+
+    `evaluate(held, seen, parameters)` replaces the objective's own score: it is given the numbers of the held
+    and of the seen units and the natural parameters of one refit, and returns one loss a held unit, or one
+    joint number; it is called once a refit, in Python. `metric` names measures of the pooled held-out
+    predictions (`auc`, `accuracy`, `brier`, `mse`, `mae`), kept in `Estimate.metrics`.
+
+    Raises `ValueError` where plan and fit count different units.
+    """
+    refit = _check("cross_validate", fit, plan, refit)
+    weight = fit.objective.unit_weight
+    metrics = (metric,) if isinstance(metric, str) else tuple(metric)
+    score = _pointwise(fit) if evaluate is None else None
+    entries = len(plan.index) if score is not False else plan.num_refits
+    baseline, losses = np.full(entries, np.nan), np.full(entries, np.nan)
+
+    if evaluate is None:
+        for refits, place, rows in _batches(fit, plan, 0.0):
+            _put(baseline, refits, place, rows, _scores(fit, rows, np.zeros((len(refits), fit.num_params)), None))
+    else:
+        joint = [np.ndim(_evaluated(evaluate, fit, plan, k, np.asarray(_flat(fit)))) == 0 for k in (0,)][0]
+        if joint:
+            baseline, losses = np.full(plan.num_refits, np.nan), np.full(plan.num_refits, np.nan)
+        for k in range(plan.num_refits):
+            _put_one(baseline, plan, k, _evaluated(evaluate, fit, plan, k, np.asarray(_flat(fit))), joint)
+    unit_weight = None if weight is None else np.asarray(weight)
+    labels = {"objective": _describe(fit), "refit": repr(refit), "note": fit.objective.note}
+    empty = Estimate(
+        losses, np.full(plan.num_refits, np.nan), np.zeros(plan.num_refits, np.int64), plan, baseline, unit_weight, {}, labels
+    )
+    error, result = empty.error, empty.result
+    predictions = _Predictions(plan) if metrics else None
+    for refits, place, rows, done in _refitted(fit, plan, refit, empty.scale):
+        error[refits], result[refits] = done.error, done.result
+        if evaluate is None:
+            values = _scores(fit, rows, None, done.theta)
+            bad = ~np.isfinite(np.where(rows.held, values, 0.0)).all(1) if values.ndim > 1 else ~np.isfinite(values)
+            result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
+            values = np.where(_lost(result[refits]).reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
+            _put(losses, refits, place, rows, values)
+        else:
+            for k, theta in zip(refits, done.theta, strict=True):
+                value = _evaluated(evaluate, fit, plan, k, theta)
+                _put_one(losses, plan, k, np.where(_lost(result[k]), np.nan, value), joint)
+        if predictions is not None:
+            predictions.add(place, rows, _predictions(fit, rows, done.theta, "response"), result[refits])
+    error[~np.isfinite(error)] = np.inf
+    measured = {} if predictions is None else _measure(metrics, fit, plan, predictions.per_unit())
+    return replace(empty, metrics=measured)
+
+
+@float64
+def cross_predict(
+    fit: Fit, plan: Plan, refit: AbstractRefit | None = None, kind: Literal["response", "link"] = "response"
+) -> NDArray[np.float64]:
+    """Each unit's prediction from the refits that leave it out, `[units]` or `[units, outputs]`, averaged over them.
+
+    `kind` is "response" (through the inverse link) or "link" (the linear predictor). NaN where a unit is never
+    held out, or no refit that leaves it out exists.
+    """
+    refit = _check("cross_predict", fit, plan, refit)
+    if kind not in ("response", "link"):
+        raise ValueError(f"cross_predict: kind must be 'response' or 'link'; got {kind!r}.")
+    gathered = _Predictions(plan)
+    for _, place, rows, done in _refitted(fit, plan, refit, _scale(fit, plan)):
+        gathered.add(place, rows, _predictions(fit, rows, done.theta, kind), done.result)
+    return gathered.per_unit()
+
+
+@float64
+def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit | None = None) -> PyTree:
+    """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`."""
+    refit = _check("fold_parameters", fit, plan, refit)
+    theta = np.full((plan.num_refits, fit.num_params), np.nan)
+    for refits, _, _, done in _refitted(fit, plan, refit, _scale(fit, plan)):
+        theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
+    return jax.tree.map(np.asarray, _natural_batch(fit, theta))
+
+
+def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit | None) -> AbstractRefit:
+    if not isinstance(fit, Fit):
+        raise TypeError(
+            f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
+        )
+    if not isinstance(plan, Plan):
+        raise TypeError(f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}.")
+    if plan.num_units != fit.objective.num_units:
+        raise ValueError(
+            f"{caller}: the plan is for {plan.num_units} units, but the fit has {fit.objective.num_units}; "
+            f"make it with {fit.objective.num_units}."
+        )
+    refit = Certified() if refit is None else refit
+    if not isinstance(refit, AbstractRefit):
+        raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+    return refit
+
+
+def _describe(fit: Fit) -> str:
+    loss = getattr(fit.objective, "loss_function", None)
+    name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
+    return f"{type(fit.objective).__name__}{name}, {fit.num_params} parameters, decrement of the fit {float(fit.decrement):.1e}"
+
+
+def _lost(result: Any) -> NDArray[np.bool_]:
+    """Refits that do not exist, whose losses are therefore none."""
+    return np.isin(result, [RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite])
+
+
+def _batches(fit: Fit, plan: Plan, scale: float) -> Iterator[tuple[NDArray, NDArray, Rows]]:
+    outputs = fit.objective.outputs if isinstance(fit.objective, AbstractLinearPredictor) else 1
+    wide = 0 if is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1 else fit.num_params**2
+    return plan.batches(CAPACITY, outputs * fit.num_params, 3 * fit.num_params + wide, scale)
+
+
+def _refitted(
+    fit: Fit, plan: Plan, refit: AbstractRefit, scale: float
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted]]:
+    """Every batch of the plan, refitted; a progress bar where it takes more than two seconds."""
+    start, finished, bar = time.monotonic(), 0, None
+    try:
+        for refits, place, rows in _batches(fit, plan, scale):
+            yield refits, place, rows, refit(fit, rows)
+            finished += len(refits)
+            if bar is None and time.monotonic() - start > PATIENCE and finished < plan.num_refits:
+                bar = Progress(transient=True)
+                task = bar.add_task("refits", total=plan.num_refits)
+                bar.start()
+            if bar is not None:
+                bar.update(task, completed=finished)
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _pointwise(fit: Fit) -> bool:
+    """Does the objective score units one by one?"""
+    index = np.zeros(1, np.int64)
+    shape = eqx.filter_eval_shape(
+        lambda fit: fit.objective.score(fit.theta, jnp.ones(fit.objective.num_units), index, jnp.ones(1)), fit
+    ).shape
+    return shape == (1,)
+
+
+def _put(out: NDArray, refits: NDArray, place: NDArray, rows: Rows, values: NDArray) -> None:
+    if values.ndim == 1:
+        out[refits] = values
+    else:
+        out[place[rows.held]] = values[rows.held]
+
+
+def _put_one(out: NDArray, plan: Plan, k: int, value: NDArray, joint: bool) -> None:
+    if joint:
+        out[k] = value
+    else:
+        mine = slice(plan.indptr[k], plan.indptr[k + 1])
+        out[mine][plan.held[mine]] = value
+
+
+@eqx.filter_jit
+def _flat(fit: Fit) -> Array:
+    return certificate.parameters(fit, jnp.zeros(fit.num_params))
+
+
+@eqx.filter_jit
+def _score_rows(fit: Fit, rows: Rows, theta: Array, chunk: int) -> Array:
+    def one(args):
+        index, weight, held, theta = args
+        weights = certificate.fold_weights(fit, index, weight)
+        return fit.objective.score(unravel(theta, fit.theta), weights, index, held.astype(float))
+
+    return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=chunk)
+
+
+def _scores(fit: Fit, rows: Rows, u: NDArray | None, theta: NDArray | None) -> NDArray[np.float64]:
+    if theta is None:
+        theta = np.broadcast_to(np.asarray(_flat(fit)), u.shape)
+    chunk = len(theta) if isinstance(fit.objective, AbstractLinearPredictor) else certificate.passes(fit)
+    return np.asarray(_score_rows(fit, rows, theta, chunk))
+
+
+def _scale(fit: Fit, plan: Plan) -> float:
+    """The naive standard error of the no-update mean."""
+    pointwise = _pointwise(fit)
+    baseline = np.full(len(plan.index) if pointwise else plan.num_refits, np.nan)
+    for refits, place, rows in _batches(fit, plan, 0.0):
+        _put(baseline, refits, place, rows, _scores(fit, rows, np.zeros((len(refits), fit.num_params)), None))
+    none = np.zeros(plan.num_refits)
+    weight = fit.objective.unit_weight
+    return Estimate(baseline, none, none.astype(int), plan, baseline, None if weight is None else np.asarray(weight)).scale
+
+
+def _evaluated(evaluate: Callable, fit: Fit, plan: Plan, k: int, theta: NDArray) -> NDArray:
+    mine = slice(plan.indptr[k], plan.indptr[k + 1])
+    held = plan.index[mine][plan.held[mine]]
+    weights = np.ones(plan.num_units)
+    weights[plan.index[mine]] = plan.weight[mine]
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf)[0], _natural_batch(fit, theta[None]))
+    value = np.asarray(evaluate(held, np.flatnonzero(weights > 0), parameters), np.float64)
+    if value.shape not in ((), (len(held),)):
+        raise ValueError(f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}.")
+    return value
+
+
+@eqx.filter_jit
+def _natural_batch(fit: Fit, theta: Array) -> PyTree:
+    return jax.vmap(lambda v: fit.objective.natural(unravel(v, fit.theta)))(theta)
+
+
+@eqx.filter_jit
+def _predict_rows(fit: Fit, rows: Rows, theta: Array, kind: str, chunk: int) -> Array:
+    def one(args):
+        index, weight, theta = args
+        weights = certificate.fold_weights(fit, index, weight)
+        return fit.objective.predict(unravel(theta, fit.theta), weights, index, kind)
+
+    return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=chunk)
+
+
+def _predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
+    chunk = len(theta) if isinstance(fit.objective, AbstractLinearPredictor) else certificate.passes(fit)
+    return np.asarray(_predict_rows(fit, rows, theta, kind, chunk))
+
+
+class _Predictions:
+    """Held-out predictions, summed by unit as batches come in."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self.times, self.total = plan, np.zeros(plan.num_units), None
+
+    def add(self, place: NDArray, rows: Rows, values: NDArray, result: NDArray) -> None:
+        if self.total is None:
+            self.total = np.zeros((self.plan.num_units, *values.shape[2:]))
+        keep = rows.held & ~_lost(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        np.add.at(self.total, rows.index[keep], values[keep])
+        np.add.at(self.times, rows.index[keep], 1.0)
+
+    def per_unit(self) -> NDArray[np.float64]:
+        times = self.times.reshape(-1, *[1] * (self.total.ndim - 1))
+        return np.where(times > 0, self.total / np.maximum(times, 1), np.nan)
+
+
+def _measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray) -> dict[str, float]:
+    """Measures of the pooled held-out predictions, by scikit-learn."""
+    from sklearn import metrics as measures
+
+    target = np.asarray(fit.objective.y)
+    seen = np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
+    target, predicted = target[seen], predicted[seen]
+    weight = None if fit.objective.unit_weight is None else np.asarray(fit.objective.unit_weight)[seen]
+    known: dict[str, Callable[[], float]] = {
+        "auc": lambda: measures.roc_auc_score(target, predicted, sample_weight=weight, multi_class="ovr"),
+        "accuracy": lambda: measures.accuracy_score(
+            target, predicted.argmax(1) if predicted.ndim > 1 else predicted > 0.5, sample_weight=weight
+        ),
+        "brier": lambda: float(
+            np.average(
+                np.sum((np.eye(predicted.shape[1])[target.astype(int)] - predicted) ** 2, 1)
+                if predicted.ndim > 1
+                else (target - predicted) ** 2,
+                weights=weight,
+            )
+        ),
+        "mse": lambda: measures.mean_squared_error(target, predicted, sample_weight=weight),
+        "mae": lambda: measures.mean_absolute_error(target, predicted, sample_weight=weight),
+    }
+    unknown = set(metrics) - set(known)
+    if unknown:
+        raise ValueError(f"cross_validate: metric must be among {', '.join(known)}; got {', '.join(sorted(unknown))}.")
+    if "auc" in metrics and np.diff(plan.indptr).max() < 0.05 * plan.num_units:
+        warnings.warn(
+            "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
+            "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
+            "not 0.5). Compare losses, or use a few large folds.",
+            stacklevel=4,
+        )
+    return {name: float(known[name]()) for name in metrics}

@@ -1,0 +1,280 @@
+"""What is minimised: one weighted objective `F(θ, w)`, bound to its data.
+
+    F(θ, w) = −log p(data; θ, w) − log p(θ),      w = 1 is the full fit, w_n = 0 leaves unit n out.
+
+An objective is a pytree of float64 arrays, so that a second data set of the same shape, or another
+value of a hyperparameter, compiles nothing anew. Its author writes `loss`; everything else has a
+default and is overridden where the model knows better.
+"""
+
+import abc
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree, Scalar
+
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+def float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` with JAX in double precision, and leave the caller's setting as it was."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+@float64
+def stored(value: Any) -> np.ndarray:
+    """A float64 array as we keep it: a NumPy view of JAX's own aligned buffer, so that no call copies it again."""
+    return np.asarray(jnp.array(value, jnp.float64))
+
+
+def ravel(theta: PyTree) -> Float[Array, " params"]:
+    return ravel_pytree(theta)[0]
+
+
+def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
+    """The vector in the shape of `like`: a template passed as data, since a stored closure would recompile."""
+    return ravel_pytree(like)[1](vector)
+
+
+class AbstractObjective(eqx.Module):
+    """A weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays."""
+
+    @property
+    @abc.abstractmethod
+    def num_units(self) -> int:
+        """How many units can be left out."""
+
+    @abc.abstractmethod
+    def loss(self, theta: PyTree, weights: Float[Array, " units"]) -> Scalar:
+        """`F(θ, w)`."""
+
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], held: Float[Array, " width"]
+    ) -> Array:
+        """The held-out loss of the listed units given all that are seen, `[width]`, or one joint number, `[]`.
+
+        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`; it integrates to one
+        over all held units together. `index == num_units` is padding, whose value is ignored.
+        """
+        whole = weights.at[index].max(held, mode="drop")
+        return self.loss(theta, whole) - self.loss(theta, weights)
+
+    def perturbation(self, theta: PyTree, index: Int[Array, " width"], delta: Float[Array, " width"]) -> Scalar:
+        """`F(θ, 1 + δ) − F(θ, 1)`, δ zero off `index`. Override it where only the listed units matter."""
+        ones = jnp.ones(self.num_units)
+        return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
+
+    def hessian(self, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
+        """`∇²F(θ, w)` over the raveled parameters."""
+        return jax.hessian(lambda vector: self.loss(unravel(vector, theta), weights))(ravel(theta))
+
+    def hessian_change(
+        self, theta: PyTree, index: Int[Array, " width"], delta: Float[Array, " width"]
+    ) -> Float[Array, "params params"]:
+        """`∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter."""
+        ones = jnp.ones(self.num_units)
+        return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
+
+    def predict(self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], kind: str) -> Array:
+        """Predictions of the listed units, given what is seen: `kind` is "response" or "link"."""
+        raise NotImplementedError(
+            f"cross_predict needs a model with predictions; {type(self).__name__} has none. "
+            "Use cross_validate(..., evaluate=) or fold_parameters()."
+        )
+
+    def initial(self, seed: int) -> PyTree:
+        """A start for `fit`."""
+        raise ValueError(
+            f"fit: {type(self).__name__} has no start of its own; give one: fit(objective, theta0={{...}})."
+        )
+
+    def natural(self, theta: PyTree) -> PyTree:
+        """θ as users see it: rates, probabilities, coefficients. Traceable by JAX."""
+        return theta
+
+    def unconstrained(self, parameters: PyTree) -> PyTree:
+        """The inverse of `natural`."""
+        return parameters
+
+    def canonical(self, theta: PyTree) -> PyTree:
+        """θ with interchangeable parts (states) put in a standard order."""
+        return theta
+
+    def symmetries(self, theta: PyTree) -> Float[np.ndarray, "flat params"]:
+        """Orthonormal directions in which F never changes; they are projected out of every solve."""
+        return np.zeros((0, sum(np.size(leaf) for leaf in jax.tree.leaves(theta))))
+
+    def parameter_names(self) -> list[str]:
+        """Names of the raveled parameters, for messages; may be empty."""
+        return []
+
+    @property
+    def convex(self) -> bool:
+        """Is F convex in θ? Then `fit` is Newton's method from `initial`, and separation can be named."""
+        return False
+
+    @property
+    def serial(self) -> bool:
+        """Do neighbouring units depend on one another, so that standard errors must go by blocks?"""
+        return False
+
+    @property
+    def unit_weight(self) -> Float[np.ndarray, " units"] | None:
+        """Weights of the units in the mean loss, if they differ."""
+        return None
+
+    @property
+    def note(self) -> str:
+        """A sentence that the printed result should carry."""
+        return ""
+
+
+class Separable(AbstractObjective):
+    """`F(θ, w) = Σ_n w_n unit_loss(θ, data_n) + penalty(θ)`: units independent given θ.
+
+    `unit_loss(theta, datum)` is written for one unit, by JAX; `data` is an array or a pytree of arrays
+    whose first axis counts the units. A unit's held-out loss is its `unit_loss`.
+    """
+
+    unit_loss: Callable[[PyTree, PyTree], Scalar]
+    penalty: Callable[[PyTree], Scalar] | None
+    data: PyTree
+    theta0: PyTree
+
+    def __init__(
+        self,
+        unit_loss: Callable[[PyTree, PyTree], Scalar],
+        data: PyTree,
+        penalty: Callable[[PyTree], Scalar] | None = None,
+        theta0: PyTree = None,
+    ):
+        self.unit_loss, self.penalty = unit_loss, penalty
+        self.data = jax.tree.map(_checked_data, data)
+        sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
+        if len(sizes) != 1:
+            raise ValueError(f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}.")
+        self.theta0 = theta0
+
+    @property
+    def num_units(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    def loss(self, theta, weights):
+        total = weights @ jax.vmap(self.unit_loss, (None, 0))(theta, self.data)
+        return total if self.penalty is None else total + self.penalty(theta)
+
+    def score(self, theta, weights, index, held):
+        del weights, held  # independent units: what else is seen does not matter
+        datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
+        return jax.vmap(self.unit_loss, (None, 0))(theta, datum)
+
+    def perturbation(self, theta, index, delta):
+        losses = self.score(theta, None, index, None)
+        return jnp.where(index < self.num_units, delta, 0.0) @ losses
+
+    def hessian_change(self, theta, index, delta):
+        return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
+
+    def initial(self, seed):
+        return self.theta0 if self.theta0 is not None else super().initial(seed)
+
+
+class Objective(AbstractObjective):
+    """A user's two functions: `loss(theta, weights)` and, if losses are wanted unit by unit, `score`.
+
+    `score(theta, weights, index)` returns the held-out loss of the units in `index` given all units of
+    positive weight. Without it a fold's loss is one number, the joint `F(θ, w with held := 1) − F(θ, w)`.
+    """
+
+    loss_function: Callable[[PyTree, Array], Scalar]
+    units: int = eqx.field(static=True)
+    score_function: Callable[[PyTree, Array, Array], Array] | None
+
+    def __init__(
+        self,
+        loss: Callable[[PyTree, Array], Scalar],
+        num_units: int,
+        score: Callable[[PyTree, Array, Array], Array] | None = None,
+    ):
+        if not callable(loss):
+            raise TypeError(f"Objective: loss must be a function of (theta, weights); got {type(loss).__name__}.")
+        if int(num_units) != num_units or num_units < 2:
+            raise ValueError(f"Objective: num_units must be a whole number, 2 or more; got {num_units}.")
+        self.loss_function, self.units, self.score_function = loss, int(num_units), score
+
+    @property
+    def num_units(self) -> int:
+        return self.units
+
+    def loss(self, theta, weights):
+        return self.loss_function(theta, weights)
+
+    def score(self, theta, weights, index, held):
+        if self.score_function is None:
+            return super().score(theta, weights, index, held)
+        return self.score_function(theta, weights, jnp.minimum(index, self.units - 1))
+
+
+class AbstractLinearPredictor(AbstractObjective):
+    """Units that see θ only through a few linear predictors:
+
+        F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) R(θ),      η_n = U_n θ ∈ R^outputs.
+
+    This is the one fast path of the refits: a fold's Hessian differs from the full one by the rows
+    `U_n` it touches, and its error is bounded by leverages.
+    """
+
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> int:
+        """Linear predictors of a unit."""
+
+    @property
+    @abc.abstractmethod
+    def low_rank(self) -> bool:
+        """Does leaving units out change F only in their own terms (κ = 1, and no weight but their own)?"""
+
+    @property
+    @abc.abstractmethod
+    def self_concordance(self) -> float | None:
+        """M with `|∇³ℓ[u, v, v]| ≤ M max|u| ∇²ℓ[v, v]`, where the penalty is quadratic; None where there is no such M."""
+
+    @property
+    @abc.abstractmethod
+    def smooth(self) -> bool:
+        """Is ℓ known to be twice continuously differentiable?"""
+
+    @abc.abstractmethod
+    def rows(self, index: Int[Array, " width"]) -> Float[Array, "width outputs params"]:
+        """`U_n` of the listed units (any row for padding)."""
+
+    @abc.abstractmethod
+    def derivative(self, theta: PyTree, index: Int[Array, " width"], order: int) -> Array:
+        """`ω_n(1)` times the derivative of ℓ of the given order in η, `[width]` or `[width, outputs, …]`."""
+
+    @abc.abstractmethod
+    def crossings(self, start: PyTree, end: PyTree) -> Scalar:
+        """Units whose ℓ″ jumps between two parameters; zero for smooth losses."""
+
+
+def _checked_data(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.kind in "biu":
+        array = array.astype(np.float64)
+    if array.dtype.kind != "f":
+        raise TypeError(f"data must be numbers; got an array of {array.dtype}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them.")
+    return stored(array)

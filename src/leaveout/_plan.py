@@ -1,0 +1,263 @@
+"""Plans: which units weigh what in each refit, and which of them are scored.
+
+A plan is a matrix of weights `W[refits, units]`, kept as its departures from one in compressed
+rows: refit `k` has `W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and ones
+elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function that returns a `Plan`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class Rows(NamedTuple):
+    """A batch of refits, padded to one width: `index == num_units` marks padding, whose weight is one.
+
+    `scale` is the standard error of the mean no-update loss, in which tolerances are stated, and
+    `num_refits` the number of refits of the whole plan, by which a strategy knows what it can afford.
+    """
+
+    index: NDArray[np.int64]  # [refits, width]
+    weight: NDArray[np.float64]  # [refits, width]
+    held: NDArray[np.bool_]  # [refits, width]
+    scale: NDArray[np.float64]  # []
+    num_refits: NDArray[np.int64]  # []
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A matrix of weights over `num_units` units, one row a refit, stored as departures from one.
+
+    `held` marks the entries that are scored (usually those of weight 0; a buffer is dropped but not
+    scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are.
+    Both are only used for standard errors.
+    """
+
+    indptr: NDArray[np.int64]
+    index: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    held: NDArray[np.bool_]
+    num_units: int
+    clusters: NDArray[np.int64] | None = None
+    serial: bool = False
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("indptr", np.int64), ("index", np.int64), ("weight", np.float64), ("held", np.bool_)):
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype))
+        if len(self.indptr) < 2 or self.indptr[0] != 0 or self.indptr[-1] != len(self.index):
+            raise ValueError(
+                f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}."
+            )
+        if not len(self.index) == len(self.weight) == len(self.held):
+            raise ValueError("Plan: index, weight and held must have one length.")
+        if np.any(np.diff(self.indptr) == 0):
+            empty = np.flatnonzero(np.diff(self.indptr) == 0)
+            raise ValueError(f"Plan: refits {_some(empty)} leave nothing out; drop these empty folds.")
+        if np.any((self.index < 0) | (self.index >= self.num_units)):
+            raise ValueError(f"Plan: unit numbers must lie in [0, {self.num_units}).")
+        if not np.all(np.isfinite(self.weight)) or np.any(self.weight < 0):
+            raise ValueError("Plan: weights must be finite and not negative.")
+        entry = self.refit * self.num_units + self.index
+        if np.any(np.diff(entry) <= 0):  # sorted rows, the usual case, need no sort to be checked
+            entry = np.sort(entry)
+        twice = np.flatnonzero(np.diff(entry) == 0)
+        if twice.size:
+            raise ValueError(f"Plan: refit {entry[twice[0]] // self.num_units} lists a unit twice.")
+        zero = np.bincount(self.refit, self.weight == 0, self.num_refits)
+        if np.any(zero == self.num_units):
+            raise ValueError(f"Plan: refits {_some(np.flatnonzero(zero == self.num_units))} leave out every unit.")
+
+    @property
+    def num_refits(self) -> int:
+        return len(self.indptr) - 1
+
+    def __len__(self) -> int:
+        return self.num_refits
+
+    @property
+    def refit(self) -> NDArray[np.int64]:
+        """The refit that each entry belongs to, `[entries]`."""
+        return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
+
+    def matrix(self) -> NDArray[np.float64]:
+        """The weights, dense, `[refits, units]`."""
+        dense = np.ones((self.num_refits, self.num_units))
+        dense[self.refit, self.index] = self.weight
+        return dense
+
+    def batches(
+        self, capacity: int, cost_per_entry: int, cost_per_refit: int, scale: float = 0.0
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]:
+        """Refits of like width together, at most `capacity` numbers a batch.
+
+        Yields the refits' numbers, where each entry of the padded batch stands in `plan.index`
+        (-1 for padding), and the batch.
+        """
+        padded = _few_sizes(np.diff(self.indptr))
+        for width in np.unique(padded):
+            members = np.flatnonzero(padded == width)
+            most = max(1, int(capacity // (width * cost_per_entry + cost_per_refit)))
+            size = -(-len(members) // -(-len(members) // most))  # equal batches: two shapes at most
+            for start in range(0, len(members), size):
+                refits = members[start : start + size]
+                yield refits, *self._rows(refits, int(width), scale)
+
+    def _rows(self, refits: NDArray[np.int64], width: int, scale: float) -> tuple[NDArray[np.int64], Rows]:
+        place = self.indptr[refits][:, None] + np.arange(width)
+        real = place < self.indptr[refits + 1][:, None]
+        place = np.where(real, place, 0)
+        index = np.where(real, self.index[place], self.num_units)
+        weight = np.where(real, self.weight[place], 1.0)
+        held = real & self.held[place]
+        return np.where(real, place, -1), Rows(index, weight, held, np.asarray(scale), np.asarray(self.num_refits))
+
+
+def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each width rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few shapes to compile, at most half padding."""
+    power = 2 ** np.ceil(np.log2(np.maximum(widths, 1))).astype(np.int64)
+    return np.where((widths > 2) & (widths <= 3 * power // 4), 3 * power // 4, power)
+
+
+def _some(numbers: Iterable[int]) -> str:
+    listed = [str(int(k)) for k in numbers]
+    return ", ".join(listed[:5]) + (f", … ({len(listed)} in all)" if len(listed) > 5 else "")
+
+
+def _plan(folds: Iterable[ArrayLike], num_units: int, *, dropped: Iterable[ArrayLike] | None = None, **kind) -> Plan:
+    """A plan that gives the units of each fold weight zero and scores them; `dropped` ones are not scored."""
+    folds = [np.asarray(fold, np.int64) for fold in folds]
+    empty = [k for k, fold in enumerate(folds) if fold.size == 0]
+    if not folds or empty:
+        raise ValueError(f"Plan: folds {_some(empty)} hold no unit; every fold needs at least one.")
+    buffers = [np.zeros(0, np.int64)] * len(folds) if dropped is None else [np.asarray(b, np.int64) for b in dropped]
+    rows = [np.concatenate([fold, buffer]) for fold, buffer in zip(folds, buffers, strict=True)]
+    held = [np.arange(len(row)) < len(fold) for row, fold in zip(rows, folds, strict=True)]
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    index = np.concatenate(rows)
+    return Plan(indptr, index, np.zeros(len(index)), np.concatenate(held), num_units, **kind)
+
+
+def _count(name: str, value: int, low: int, high: int) -> int:
+    if int(value) != value or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}; got {value}.")
+    return int(value)
+
+
+def leave_one_out(num_units: int) -> Plan:
+    """Every unit left out by itself: `n` refits."""
+    n = _count("leave_one_out: num_units", num_units, 2, 2**40)
+    return Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
+
+
+def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
+    """`k` folds of nearly equal size; shuffled when `seed` is given, contiguous when it is None."""
+    n = _count("kfold: num_units", num_units, 2, 2**40)
+    k = _count("kfold: k", k, 2, n)
+    order = np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
+    return _plan(np.array_split(order, k), n)
+
+
+def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
+    """`num_folds` subsets of `round(fraction · n)` units drawn at random without replacement (the paper's i.i.d. scheme)."""
+    n, size = _subset_size("random_subsets", num_units, fraction)
+    rng = np.random.default_rng(seed)
+    return _plan([rng.choice(n, size, replace=False) for _ in range(_count("num_folds", num_folds, 1, 2**40))], n)
+
+
+def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
+    """`num_folds` runs of `round(fraction · n)` successive units, their starts drawn uniformly."""
+    n, size = _subset_size("contiguous", num_units, fraction)
+    starts = np.random.default_rng(seed).integers(0, n - size + 1, _count("num_folds", num_folds, 1, 2**40))
+    return _plan([start + np.arange(size) for start in starts], n, serial=True)
+
+
+def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int]:
+    n = _count(f"{caller}: num_units", num_units, 2, 2**40)
+    if not 0 < fraction < 1:
+        raise ValueError(f"{caller}: fraction must lie between 0 and 1; got {fraction}.")
+    return n, min(max(1, round(fraction * n)), n - 1)
+
+
+def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> Plan:
+    """For each origin `t = start, …, n − 1`: units `t, …, n − 1` are unseen, the first `horizon` of them scored."""
+    n = _count("leave_future_out: num_units", num_units, 2, 2**40)
+    start = _count("leave_future_out: start", start, 1, n - 1)
+    horizon = _count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
+    origins = range(start, n)
+    folds = [np.arange(t, min(t + horizon, n)) for t in origins]
+    return _plan(folds, n, dropped=[np.arange(min(t + horizon, n), n) for t in origins], serial=True)
+
+
+def groups(labels: ArrayLike) -> Plan:
+    """Every group of units that share a label left out together; standard errors are over groups."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ValueError(f"groups: labels must be one label a unit; got an array of shape {labels.shape}.")
+    if labels.dtype.kind == "f" and np.isnan(labels).any() or labels.dtype.kind == "O" and (labels != labels).any():
+        raise ValueError("groups: labels contain NaN; give those units a label of their own, or drop them.")
+    names, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError("groups: at least two groups are needed; all labels are equal.")
+    order = np.argsort(codes, kind="stable")
+    folds = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+    return _plan(folds, len(labels), clusters=codes.astype(np.int64))
+
+
+def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
+    """Successive blocks of `size` units; `buffer` units on either side are dropped too, but not scored."""
+    n = _count("blocks: num_units", num_units, 2, 2**40)
+    size = _count("blocks: size", size, 1, n - 1)
+    buffer = _count("blocks: buffer", buffer, 0, n)
+    starts = np.arange(0, n, size)
+    folds = [np.arange(s, min(s + size, n)) for s in starts]
+    around = [
+        np.concatenate([np.arange(max(0, s - buffer), s), np.arange(min(s + size, n), min(s + size + buffer, n))])
+        for s in starts
+    ]
+    return _plan(folds, n, dropped=around, serial=True)
+
+
+def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
+    """`num_resamples` draws of n units with replacement: weights are counts, units never drawn are scored.
+
+    Only the entries whose count is not one are stored. A resample that draws every unit is redrawn.
+    """
+    n = _count("bootstrap: num_units", num_units, 2, 2**40)
+    rng, rows, weights = np.random.default_rng(seed), [], []
+    while len(rows) < _count("bootstrap: num_resamples", num_resamples, 1, 2**40):
+        counts = np.bincount(rng.integers(0, n, n), minlength=n)
+        if (counts == 0).any():
+            rows.append(np.flatnonzero(counts != 1))
+            weights.append(counts[rows[-1]])
+    weight = np.concatenate(weights).astype(float)
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return Plan(indptr, np.concatenate(rows), weight, weight == 0, n)
+
+
+def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -> Plan:
+    """The plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
+
+    Units that are in neither the train nor the test set of a split are dropped and not scored; a unit
+    that is twice in the train set weighs two.
+    """
+    n = _count("from_splits: num_units", num_units, 2, 2**40)
+    rows, weights, tests = [], [], []
+    for k, (train, test) in enumerate(splits):
+        train, test = (np.flatnonzero(s) if np.asarray(s).dtype == bool else np.asarray(s, int) for s in (train, test))
+        if test.size == 0:
+            raise ValueError(f"from_splits: the test set of split {k} is empty.")
+        if max(train.max(initial=0), test.max()) >= n or min(train.min(initial=0), test.min()) < 0:
+            raise ValueError(f"from_splits: split {k} names units outside [0, {n}); is num_units right?")
+        counts = np.bincount(train, minlength=n)
+        if np.any(counts[test] > 0):
+            raise ValueError(f"from_splits: split {k} has units in both train and test: its loss would not be held out.")
+        rows.append(np.flatnonzero(counts != 1))
+        weights.append(counts[rows[-1]])
+        tests.append(np.isin(rows[-1], test))
+    if not rows:
+        raise ValueError("from_splits: the splitter yielded no split.")
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return Plan(indptr, np.concatenate(rows), np.concatenate(weights).astype(float), np.concatenate(tests), n)

@@ -1,0 +1,36 @@
+"""What became of a refit: codes whose values are the user's message."""
+
+import enum
+
+
+class RESULTS(enum.IntEnum):
+    """The outcome of one refit. `RESULTS(code).message` says what it means and what to do."""
+
+    message: str
+
+    def __new__(cls, code: int, message: str) -> "RESULTS":
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.message = message
+        return member
+
+    successful = 0, ""
+    uncertified = (
+        1,
+        "the error of this refit could not be bounded by a small number; use Exact() for it",
+    )
+    kink = (
+        2,
+        "the step crosses a point where the loss is not twice differentiable; the error is only an estimate of size",
+    )
+    not_converged = (
+        3,
+        "no minimiser was reached: the remaining data may be separable, or lack a class or group; "
+        "add a penalty, or merge the folds",
+    )
+    undetermined = (
+        4,
+        "the remaining data do not determine every parameter (leverage 1): there is no held-out loss; "
+        "add a penalty, or drop the column",
+    )
+    nonfinite = (5, "the loss or its gradient is not finite at the refit; check the data of this fold")

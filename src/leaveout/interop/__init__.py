@@ -1,0 +1,1 @@
+"""Fitted models of other libraries, taken as they are."""

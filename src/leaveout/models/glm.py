@@ -1,0 +1,358 @@
+"""Linear predictors with any smooth loss and penalty.
+
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀθ + o_n, y_n) + R(coef),      s sample weights, o offsets.
+
+Third source document (T. Shlomo, *Efficient Leave One Out Cross Validation, Part 2*, 2024) with offsets,
+weights, several outputs and hosts that average. The intercept, last, is not penalised.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from .._objective import AbstractLinearPredictor, float64, stored
+from . import losses, penalties
+
+BLOCK = 8192  # rows of the design that are weighted at a time when a Hessian is summed
+
+
+class GLM(AbstractLinearPredictor):
+    """A generalised linear model as an objective: a sum over rows plus the penalty.
+
+    `X` is `[units, features]`, NumPy or a DataFrame, whose names are kept; `y` is `[units]`. `loss` is a
+    name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
+    scalar`; `penalty` an object of `lo.penalties`, a JAX function of the coefficients, or None. A unit is a
+    row; leaving it out removes it with all its weight. `class_weight="balanced"` weighs each class by
+    `Σw / (K Σ_class w)`, recomputed in every fold.
+
+    `fit(...).parameters` is `{"intercept", "coef"}`: a number and `[features]`, for the multinomial loss
+    `[classes]` and `[classes, features]`.
+
+    Raises ValueError on NaN, infinities, lengths that differ, weights below zero, y outside the domain.
+    """
+
+    design: Float[np.ndarray, "units params_per_output"]
+    y: Float[np.ndarray, " units"]
+    sample_weight: Float[np.ndarray, " units"] | None
+    offset: Float[np.ndarray, "units ..."] | None
+    class_code: Float[np.ndarray, " units"] | None
+    loss_function: losses.AbstractLoss
+    penalty: penalties.AbstractPenalty
+    intercept: bool = eqx.field(static=True)
+    classes: tuple = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    remark: str = eqx.field(static=True)
+
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        loss: str | losses.AbstractLoss | Callable,
+        penalty: penalties.AbstractPenalty | Callable | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        intercept: bool = True,
+        class_weight: Literal["balanced"] | None = None,
+        remark: str = "",
+    ):
+        self.loss_function, self.penalty = losses.resolve(loss), penalties.resolve(penalty)
+        self.design, self.names = _design(X, intercept)
+        n = len(self.design)
+        self.intercept, self.remark = bool(intercept), remark
+        multinomial = isinstance(self.loss_function, losses.Multinomial)
+        if multinomial:
+            labels, codes = _labels(y, n)
+            self.classes, self.y = tuple(labels.tolist()), stored(codes)
+        else:
+            self.classes, self.y = (), _column("y", y, n)
+            self.loss_function.check(self.y)
+        self.sample_weight = None if sample_weight is None else _column("sample_weight", sample_weight, n)
+        if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
+            raise ValueError("GLM: sample_weight must not be negative, nor zero everywhere.")
+        if offset is not None and multinomial:
+            offset = np.broadcast_to(np.asarray(offset, float).reshape(n, -1), (n, len(self.classes)))
+        self.offset = None if offset is None else _column("offset", offset, n)
+        if class_weight not in (None, "balanced"):
+            raise ValueError(f"GLM: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight.")
+        self.class_code = None
+        if class_weight:
+            labels, codes = _labels(self.y, n)
+            self.class_code = stored(codes)
+        self.penalty.check(self.num_features)
+
+    # the shape of θ: [params_per_output], or [outputs, params_per_output]
+
+    @property
+    def num_units(self) -> int:
+        return self.design.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.design.shape[1] - self.intercept
+
+    @property
+    def outputs(self) -> int:
+        return max(1, len(self.classes))
+
+    def initial(self, seed):
+        del seed  # the usual losses are convex
+        theta = np.zeros((len(self.classes), self.design.shape[1]) if self.classes else self.design.shape[1])
+        if self.intercept and not self.classes:
+            weight = np.ones(self.num_units) if self.sample_weight is None else self.sample_weight
+            offset = 0.0 if self.offset is None else np.average(self.offset, weights=weight)
+            theta[-1] = self.loss_function.start(np.asarray(self.y), weight) - offset
+        return theta
+
+    def natural(self, theta):
+        if not self.intercept:
+            return {"intercept": jnp.zeros(theta.shape[:-1]), "coef": theta}
+        return {"intercept": theta[..., -1], "coef": theta[..., :-1]}
+
+    def unconstrained(self, parameters):
+        missing = {"coef"} - set(parameters)
+        if missing or set(parameters) - {"coef", "intercept"}:
+            raise ValueError(f"GLM: parameters are {{'intercept', 'coef'}}; got {sorted(parameters)}.")
+        shape = (len(self.classes),) if self.classes else ()
+        coef = np.asarray(parameters["coef"], np.float64)
+        intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
+        if coef.shape != (*shape, self.num_features):
+            raise ValueError(f"GLM: coef must have shape {(*shape, self.num_features)}; got {coef.shape}.")
+        if not self.intercept:
+            if np.any(intercept != 0):
+                raise ValueError("GLM: this model has no intercept, yet one was given.")
+            return coef
+        return np.concatenate([coef, np.broadcast_to(intercept, shape)[..., None]], axis=-1)
+
+    def symmetries(self, theta):
+        """The multinomial's common shift of all intercepts; with no penalty, of every coefficient."""
+        if not self.classes:
+            return super().symmetries(theta)
+        K, q = theta.shape
+        free = range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
+        basis = np.zeros((len(free), K, q))
+        for row, column in enumerate(free):
+            basis[row, :, column] = 1 / np.sqrt(K)
+        return basis.reshape(len(free), K * q)
+
+    # F and its parts
+
+    def _offset(self, index: Any = slice(None)) -> Any:
+        return 0.0 if self.offset is None else jnp.asarray(self.offset).at[index].get(mode="clip")
+
+    def _effective(self, weights: Array) -> tuple[Array, Array]:
+        """`ω(w)` and `κ(w)`."""
+        omega = weights if self.sample_weight is None else weights * self.sample_weight
+        kappa = jnp.sum(omega) if isinstance(self.penalty, penalties.PerWeight) else jnp.ones(())
+        if self.class_code is not None:
+            code = self.class_code.astype(int)
+            total = jnp.zeros(self.num_classes).at[code].add(omega)
+            seen = jnp.maximum(jnp.sum(total > 0), 1)
+            share = jnp.sum(omega) / (seen * jnp.where(total > 0, total, 1.0))
+            omega = omega * share[code]
+        return omega, kappa
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes) or 2
+
+    def loss(self, theta, weights):
+        omega, kappa = self._effective(weights)
+        eta = self.design @ theta.T + self._offset()
+        out = omega == 0  # a row of weight zero may lie outside the domain of ℓ: it must not reach F, nor its derivatives
+        eta = jnp.where(out[:, None] if eta.ndim > 1 else out, jax.lax.stop_gradient(-jnp.ones_like(eta)), eta)
+        total = omega @ jax.vmap(self.loss_function)(eta, self.y)
+        return total + kappa * self.penalty(self.natural(theta)["coef"])
+
+    def hessian(self, theta, weights):
+        omega, kappa = self._effective(weights)
+        eta = self.design @ theta.T + self._offset()
+        curvature = jax.vmap(jax.hessian(self.loss_function))(eta, self.y)
+        scale = omega.reshape(omega.shape + (1,) * (curvature.ndim - 1))
+        curvature = jnp.where(scale == 0, 0.0, scale * curvature)  # [units] or [units, outputs, outputs]
+        return _weighted_gram(self.design, curvature) + kappa * self._penalty_hessian(theta)
+
+    def score(self, theta, weights, index, held):
+        del weights, held
+        return jax.vmap(self.loss_function)(self._predictor(theta, index), self.y.at[index].get(mode="clip"))
+
+    def perturbation(self, theta, index, delta):
+        if self.class_code is not None:  # every row's weight changes with the size of its class
+            return super().perturbation(theta, index, delta)
+        delta = jnp.where(index < self.num_units, delta, 0.0)
+        if self.sample_weight is not None:
+            delta = delta * self.sample_weight.at[index].get(mode="clip")
+        value = delta @ self.score(theta, None, index, None)
+        if isinstance(self.penalty, penalties.PerWeight):
+            value = value + jnp.sum(delta) * self.penalty(self.natural(theta)["coef"])
+        return value
+
+    def hessian_change(self, theta, index, delta):
+        if self.class_code is not None:
+            return super().hessian_change(theta, index, delta)
+        delta = jnp.where(index < self.num_units, delta, 0.0)
+        curvature = self.derivative(theta, index, 2)
+        change = _gram(
+            self.design.at[index].get(mode="clip"), delta.reshape(delta.shape + (1,) * (curvature.ndim - 1)) * curvature
+        )
+        if not isinstance(self.penalty, penalties.PerWeight):
+            return change
+        if self.sample_weight is not None:
+            delta = delta * self.sample_weight.at[index].get(mode="clip")
+        return change + jnp.sum(delta) * self._penalty_hessian(theta)
+
+    def _penalty_hessian(self, theta: Array) -> Array:
+        return jax.hessian(lambda v: self.penalty(self.natural(v.reshape(theta.shape))["coef"]))(theta.reshape(-1))
+
+    def predict(self, theta, weights, index, kind):
+        eta = self._predictor(theta, index)
+        return eta if kind == "link" else self.loss_function.inverse_link(eta)
+
+    def _predictor(self, theta: Array, index: Array) -> Array:
+        return self.design.at[index].get(mode="clip") @ theta.T + self._offset(index)
+
+    # the fast path
+
+    @property
+    def low_rank(self):
+        return self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
+
+    @property
+    def self_concordance(self):
+        return self.loss_function.self_concordance if self.penalty.quadratic else None
+
+    @property
+    def smooth(self):
+        return self.loss_function.smooth
+
+    def rows(self, index):
+        x = self.design.at[index].get(mode="clip")
+        if not self.classes:
+            return x[:, None, :]
+        return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
+
+    def derivative(self, theta, index, order):
+        function = self.loss_function
+        for _ in range(order):
+            function = jax.jacfwd(function)
+        value = jax.vmap(function)(self._predictor(theta, index), self.y.at[index].get(mode="clip"))
+        if self.sample_weight is None:
+            return value
+        weight = self.sample_weight.at[index].get(mode="clip")
+        return value * weight.reshape(weight.shape + (1,) * (value.ndim - 1))
+
+    def crossings(self, start, end):
+        if self.loss_function.smooth or self.classes:
+            return jnp.zeros(())
+        eta0, eta1 = (self.design @ theta + self._offset() for theta in (start, end))
+        # ℓ″ at 17 points between: a smooth loss spreads its change over the pieces, a kink makes it in one
+        between = eta0 + jnp.linspace(0.0, 1.0, 17)[:, None] * (eta1 - eta0)
+        curvature = jax.vmap(jax.vmap(jax.hessian(self.loss_function)), (0, None))(between, self.y)
+        spread = curvature.max(0) - curvature.min(0)
+        jump = jnp.abs(jnp.diff(curvature, axis=0)).max(0)
+        return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
+
+    # what the core asks of a model
+
+    @property
+    def convex(self):
+        return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
+
+    @property
+    def unit_weight(self):
+        return self.sample_weight
+
+    @property
+    def note(self):
+        return self.remark
+
+    def parameter_names(self) -> list[str]:
+        one = [*self.names, *(["intercept"] if self.intercept else [])]
+        return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else one
+
+
+def _weighted_gram(design: Array, curvature: Array) -> Array:
+    """`Σ_n U_nᵀ C_n U_n`, summed over blocks of rows so that no second copy of the design is made."""
+    n = len(design)
+    size = min(BLOCK, n)
+
+    def add(k, total):
+        start = jnp.minimum(k * size, n - size)  # the last block overlaps: rows already counted get weight zero
+        fresh = start + jnp.arange(size) >= k * size
+        x = jax.lax.dynamic_slice_in_dim(design, start, size)
+        c = jax.lax.dynamic_slice_in_dim(curvature, start, size)
+        return total + _gram(x, jnp.where(fresh.reshape(fresh.shape + (1,) * (c.ndim - 1)), c, 0.0))
+
+    params = design.shape[1] * (1 if curvature.ndim == 1 else curvature.shape[-1])
+    return jax.lax.fori_loop(0, -(-n // size), add, jnp.zeros((params, params)))
+
+
+def _gram(x: Array, curvature: Array) -> Array:
+    """`Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
+    if curvature.ndim == 1:
+        return x.T @ (curvature[:, None] * x)
+    params = x.shape[1] * curvature.shape[-1]
+    return jnp.einsum("nkl,np,nq->kplq", curvature, x, x, optimize=True).reshape(params, params)
+
+
+def _design(X: ArrayLike, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+    names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
+    if len(set(names)) < len(names):
+        raise ValueError(f"GLM: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise ValueError(f"GLM: X must be [units, features]; got shape {array.shape}. Use X.reshape(-1, 1) for one feature.")
+    if array.dtype.kind not in "biuf":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(f"GLM: X must hold numbers; got {array.dtype}. Encode text columns first.") from None
+    if len(array) < 2:
+        raise ValueError(f"GLM: at least two rows are needed; got {len(array)}.")
+    if array.shape[1] + intercept == 0:
+        raise ValueError("GLM: X has no columns and there is no intercept: nothing to fit.")
+    finite = np.isfinite(array) if array.dtype.kind == "f" else np.ones_like(array, bool)
+    if not finite.all():
+        columns = [names[j] if names else int(j) for j in np.flatnonzero(~finite.all(0))]
+        raise ValueError(f"GLM: X holds {np.sum(~finite)} NaN or infinite values, in columns {columns[:5]}; drop or impute.")
+    del finite
+    names = names or tuple(f"x{j}" for j in range(array.shape[1]))
+    if not intercept:
+        return stored(array), names
+    design = jnp.concatenate([jnp.asarray(array, jnp.float64), jnp.ones((len(array), 1))], axis=1)
+    return np.asarray(design), names
+
+
+def _column(name: str, value: ArrayLike, n: int) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(f"GLM: {name} must hold numbers; got {array.dtype}. Encode labels as numbers first.") from None
+    if array.ndim > 1 and array.shape[1:] == (1,):
+        array = array[:, 0]
+    if len(np.atleast_1d(array)) != n or array.ndim not in (1, 2 if name == "offset" else 1):
+        raise ValueError(f"GLM: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
+    if not np.isfinite(array.astype(np.float64)).all():
+        raise ValueError(f"GLM: {name} holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
+    return stored(array)
+
+
+def _labels(y: ArrayLike, n: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.asarray(y)
+    if labels.shape != (n,):
+        raise ValueError(f"GLM: y must have one value for each of the {n} rows of X; got shape {labels.shape}.")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError(f"GLM: y holds {np.sum(~np.isfinite(labels))} NaN or infinite values.")
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError("GLM: y has one class only; two or more are needed.")
+    return classes, codes
