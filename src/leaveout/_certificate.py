@@ -29,7 +29,9 @@ from ._fit import Fit
 from ._objective import AbstractLinearPredictor, ravel, unravel
 from ._plan import Rows
 
-SAFETY = 3.0  # the contraction is taken as so many times the largest ratio of successive steps that was seen
+# The contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is
+# half the contraction where the curvature changes linearly (and less still where there are few units a parameter).
+FIRST_SAFETY, SAFETY = 3.0, 1.5
 NUMBERS = 2**22  # numbers in one pass over the data: what bounds memory (32 MiB)
 
 
@@ -82,16 +84,15 @@ def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refit
     return jax.lax.map(one, (rows.index, rows.weight, rows.held, metric, u), batch_size=chunk)
 
 
-def loss_error(examined: Examination, distance: np.ndarray, num_params: int) -> np.ndarray:
+def loss_error(examined: Examination, distance: np.ndarray, num_scored: np.ndarray, num_params: int) -> np.ndarray:
     """The error of a fold's summed loss when the refit is `distance` away, in the H-norm.
 
-    The change of loss over the step just seen, carried on to that distance, or twice the root mean square of ∇S·e
-    over directions of e, whichever is larger; never above Cauchy–Schwarz.
+    For one scored unit Cauchy–Schwarz is tight: the error points along its own row. For many it is not, and
+    twice the root mean square of ∇S·e over directions of e stands in; or, if that is larger, the change of loss
+    over the step just seen, carried on to that distance.
     """
-    size = np.maximum(examined.size, 1e-300)
-    worst = examined.sensitivity * distance
-    typical = np.minimum(1.0, 2 / np.sqrt(num_params)) * worst
-    return np.maximum(np.minimum(examined.change / size * distance, np.maximum(worst, examined.change)), typical)
+    spread = np.minimum(1.0, 2 / np.sqrt(np.clip(num_scored, 1, num_params)))
+    return np.maximum(examined.change / np.maximum(examined.size, 1e-300), spread * examined.sensitivity) * distance
 
 
 @eqx.filter_jit

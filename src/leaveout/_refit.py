@@ -104,12 +104,18 @@ class Certified(AbstractRefit):
 
     def __call__(self, fit, rows):
         state = _start(fit, rows)
-        allowed = self.rtol * float(rows.scale) * np.maximum(rows.held.sum(1), 1)
+        allowed = self.rtol * float(rows.scale) * _scored(rows)
+        _flag_crossings(fit, rows, state.u, state.result)
+        kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
         if not _affordable(fit, rows) and _has_bound(fit):
             _screen(fit, rows, state, allowed)
-        _descend(fit, rows, state, lambda error, size, first: error <= allowed)
-        _flag_crossings(fit, rows, state.u, state.result)
+        _descend(fit, rows, state, lambda error, size, first: (error <= allowed) & (~kinked | (size <= 1e-8 * first)))
+        state.error = np.maximum(state.error, 1e-4 * allowed)  # what is far below the tolerance is not resolved
         return state.refitted(fit)
+
+
+def _scored(rows: Rows) -> np.ndarray:
+    return np.maximum(rows.held.sum(1), 1)
 
 
 class _State:
@@ -211,8 +217,8 @@ def _judge(
     if _affordable(fit, rows) or not _has_bound(fit):
         seen = _examined(fit, rows, metric, u)
         travelled = np.maximum(np.linalg.norm(u, axis=1), seen.size)
-        left = np.minimum(certificate.SAFETY * seen.size / np.maximum(travelled, 1e-300), 0.9)
-        error = certificate.loss_error(seen, seen.size / (1 - left), fit.num_params)
+        left = np.minimum(certificate.FIRST_SAFETY * seen.size / np.maximum(travelled, 1e-300), 0.9)
+        error = certificate.loss_error(seen, seen.size / (1 - left), _scored(rows), fit.num_params)
     else:
         gradient = _first_gradient(fit, rows)
         bound, _ = certificate.newton_bound(fit, rows, metric, gradient, certificate.reach(fit))
@@ -265,7 +271,8 @@ def _descend(fit: Fit, rows: Rows, state: _State, accept) -> None:
     previous, contraction = state.first.copy(), np.zeros(len(state.u))
     natural = np.sqrt(abs(float(fit.value)) / fit.objective.num_units)  # a length in which steps of 1e-9 are noise
     hard = np.zeros(len(state.u), bool)
-    for _ in range(CHORDS):
+    few_units = fit.objective.num_units < 10 * fit.num_params
+    for k in range(CHORDS):
         active = np.flatnonzero(~state.finished & ~hard)
         if not active.size:
             break
@@ -275,16 +282,16 @@ def _descend(fit: Fit, rows: Rows, state: _State, accept) -> None:
         ratio = size / np.maximum(previous[active], 1e-300)
         slow = ~(ratio <= 0.5) & ~floor
         contraction[active] = np.where(floor, contraction[active], np.maximum(contraction[active], ratio))
-        q = np.minimum(certificate.SAFETY * contraction[active], 0.95)
+        q = np.minimum((certificate.SAFETY if k else certificate.FIRST_SAFETY) * contraction[active], 0.95)
         moved = np.where((slow | ~np.isfinite(size))[:, None], 0.0, seen.step)
         state.u[active] -= moved
-        error = certificate.loss_error(seen, size * q / (1 - q), fit.num_params)
+        error = certificate.loss_error(seen, size * q / (1 - q), _scored(rows)[active], fit.num_params)
         state.error[active] = np.where(slow, np.inf, error)
         previous[active] = size
         hard[active[slow]] = True
         first, full = state.first, np.zeros(len(state.u))
         full[active] = size
-        stop = accept(state.error, full, first)[active] | (floor & ~(ratio <= 0.3))
+        stop = accept(state.error, full, first)[active] & (k > 0 or not few_units) | (floor & ~(ratio <= 0.3))
         state.finished[active[stop & ~slow]] = True
     for lane in np.flatnonzero(~state.finished):
         _newton_lane(fit, rows, state, lane)

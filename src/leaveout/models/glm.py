@@ -145,7 +145,7 @@ class GLM(AbstractLinearPredictor):
     # F and its parts
 
     def _offset(self, index: Any = slice(None)) -> Any:
-        return 0.0 if self.offset is None else jnp.asarray(self.offset).at[index].get(mode="clip")
+        return 0.0 if self.offset is None else _pick(self.offset, index)
 
     def _effective(self, weights: Array) -> tuple[Array, Array]:
         """`ω(w)` and `κ(w)`."""
@@ -181,14 +181,14 @@ class GLM(AbstractLinearPredictor):
 
     def score(self, theta, weights, index, held):
         del weights, held
-        return jax.vmap(self.loss_function)(self._predictor(theta, index), self.y.at[index].get(mode="clip"))
+        return jax.vmap(self.loss_function)(self._predictor(theta, index), _pick(self.y, index))
 
     def perturbation(self, theta, index, delta):
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.sample_weight is not None:
-            delta = delta * self.sample_weight.at[index].get(mode="clip")
+            delta = delta * _pick(self.sample_weight, index)
         value = delta @ self.score(theta, None, index, None)
         if isinstance(self.penalty, penalties.PerWeight):
             value = value + jnp.sum(delta) * self.penalty(self.natural(theta)["coef"])
@@ -200,12 +200,12 @@ class GLM(AbstractLinearPredictor):
         delta = jnp.where(index < self.num_units, delta, 0.0)
         curvature = self.derivative(theta, index, 2)
         change = _gram(
-            self.design.at[index].get(mode="clip"), delta.reshape(delta.shape + (1,) * (curvature.ndim - 1)) * curvature
+            _pick(self.design, index), delta.reshape(delta.shape + (1,) * (curvature.ndim - 1)) * curvature
         )
         if not isinstance(self.penalty, penalties.PerWeight):
             return change
         if self.sample_weight is not None:
-            delta = delta * self.sample_weight.at[index].get(mode="clip")
+            delta = delta * _pick(self.sample_weight, index)
         return change + jnp.sum(delta) * self._penalty_hessian(theta)
 
     def _penalty_hessian(self, theta: Array) -> Array:
@@ -216,7 +216,7 @@ class GLM(AbstractLinearPredictor):
         return eta if kind == "link" else self.loss_function.inverse_link(eta)
 
     def _predictor(self, theta: Array, index: Array) -> Array:
-        return self.design.at[index].get(mode="clip") @ theta.T + self._offset(index)
+        return _pick(self.design, index) @ theta.T + self._offset(index)
 
     # the fast path
 
@@ -233,7 +233,7 @@ class GLM(AbstractLinearPredictor):
         return self.loss_function.smooth
 
     def rows(self, index):
-        x = self.design.at[index].get(mode="clip")
+        x = _pick(self.design, index)
         if not self.classes:
             return x[:, None, :]
         return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
@@ -242,10 +242,10 @@ class GLM(AbstractLinearPredictor):
         function = self.loss_function
         for _ in range(order):
             function = jax.jacfwd(function)
-        value = jax.vmap(function)(self._predictor(theta, index), self.y.at[index].get(mode="clip"))
+        value = jax.vmap(function)(self._predictor(theta, index), _pick(self.y, index))
         if self.sample_weight is None:
             return value
-        weight = self.sample_weight.at[index].get(mode="clip")
+        weight = _pick(self.sample_weight, index)
         return value * weight.reshape(weight.shape + (1,) * (value.ndim - 1))
 
     def crossings(self, start, end):
@@ -276,6 +276,11 @@ class GLM(AbstractLinearPredictor):
     def parameter_names(self) -> list[str]:
         one = [*self.names, *(["intercept"] if self.intercept else [])]
         return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else one
+
+
+def _pick(array: Any, index: Any) -> Array:
+    """The listed rows; any row for padding."""
+    return jnp.asarray(array).at[index].get(mode="clip")
 
 
 def _weighted_gram(design: Array, curvature: Array) -> Array:
