@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._curvature import AbstractMetric
+from ._curvature import AbstractMetric, fold_weights
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, ravel, unravel
 from ._plan import Rows
@@ -32,7 +32,7 @@ from ._plan import Rows
 # The contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is
 # half the contraction where the curvature changes linearly (and less still where there are few units a parameter).
 FIRST_SAFETY, SAFETY = 3.0, 1.5
-NUMBERS = 2**22  # numbers in one pass over the data: what bounds memory (32 MiB)
+NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
 
 
 class Examination(NamedTuple):
@@ -41,7 +41,7 @@ class Examination(NamedTuple):
     step: Float[Array, "refits params"]
     size: Float[Array, " refits"]  # ‖step‖
     sensitivity: Float[Array, " refits"]  # ‖∇S‖, S the fold's summed loss
-    change: Float[Array, " refits"]  # Σ over scored units of |change of loss over the step|
+    change: Float[Array, " refits"]  # Σ over scored units of |∇loss · step|
 
 
 def parameters(fit: Fit, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
@@ -50,13 +50,9 @@ def parameters(fit: Fit, u: Float[Array, "*refits params"]) -> Float[Array, "*re
 
 
 def passes(fit: Fit) -> int:
-    """Refits whose data pass fits in memory at once."""
+    """Refits that share one pass over the data."""
     outputs = fit.objective.outputs if isinstance(fit.objective, AbstractLinearPredictor) else 1
-    return max(1, NUMBERS // (fit.objective.num_units * outputs + fit.num_params))
-
-
-def fold_weights(fit: Fit, index: Array, weight: Array) -> Array:
-    return jnp.ones(fit.objective.num_units).at[index].set(weight, mode="drop")
+    return max(4, NUMBERS // (fit.objective.num_units * outputs))
 
 
 def scores(fit: Fit, u: Array, index: Array, weight: Array, held: Array) -> Array:
@@ -67,7 +63,9 @@ def scores(fit: Fit, u: Array, index: Array, weight: Array, held: Array) -> Arra
 
 
 @eqx.filter_jit
-def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refits params"], chunk: int) -> Examination:
+def examine(
+    fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refits params"], chunk: int
+) -> Examination:
     """One gradient of every refit's own F at u, `chunk` refits a pass over the data."""
 
     def one(args):
@@ -77,7 +75,7 @@ def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refit
         gradient = fit.whitener @ ravel(jax.grad(fit.objective.loss)(theta, weights))
         step = metric.solve(gradient)
         loss = lambda u: scores(fit, u, index, weight, held)
-        change = jnp.sum(jnp.abs(loss(u - step) - loss(u)))
+        change = jnp.sum(jnp.abs(jax.jvp(loss, (u,), (step,))[1]))
         sensitivity = jnp.linalg.norm(jax.grad(lambda u: jnp.sum(loss(u)))(u))
         return Examination(step, jnp.linalg.norm(step), sensitivity, change)
 
@@ -112,29 +110,18 @@ def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, 
 
 
 @eqx.filter_jit
-def reach(fit: Fit) -> Array:
-    """√h_max, the largest row norm of the whitened design."""
-    objective = fit.objective
-    assert isinstance(objective, AbstractLinearPredictor)
-    n, size = objective.num_units, min(8192, objective.num_units)
-
-    def largest(start, most):
-        z = objective.rows(jnp.minimum(start * size, n - size) + jnp.arange(size)) @ fit.whitener.T
-        return jnp.maximum(most, jnp.max(jnp.sum(z**2, axis=(1, 2))))  # the Frobenius norm bounds the spectral one
-
-    return jnp.sqrt(jax.lax.fori_loop(0, -(-n // size), largest, jnp.zeros(())))
-
-
-@eqx.filter_jit
-def next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array) -> tuple[Array, Array, Array]:
+def next_term(
+    fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, units: Array, worth: Array
+) -> tuple[Array, Array, Array, Array]:
     """The next term of the expansion of leave-one-out, for one row a refit and one linear predictor.
 
-    Returns the whitened direction in which the row's own predictor moves, that move, and the sum of the absolute
-    values of its terms. In float32: the term is a small correction, and its relative accuracy 1e-6 is plenty.
+    It sums over `units`, each counted `worth` times: all of them once, or a sample. Returns the whitened direction
+    in which the row's own predictor moves, that move, the sum of the absolute values of its terms, and the standard
+    error of the move as a sample's. In float32: the term is a small correction, and 1e-6 of it is plenty.
     """
     objective = fit.objective
     assert isinstance(objective, AbstractLinearPredictor)
-    n, size = objective.num_units, min(1024, objective.num_units)
+    n, size = len(units), min(256, len(units))
     own = objective.rows(rows.index[:, 0])[:, 0] @ fit.whitener.T
     leverage = jnp.maximum(jnp.sum(own**2, axis=1), 1e-300)
     leftover = fit.whitener @ fit.gradient
@@ -143,18 +130,32 @@ def next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array) -> 
     alpha = jnp.sum((step - leftover) * own, axis=1) / leverage
     beta = jnp.sum(jax.vmap(lambda m, g: m.solve(g))(metric, own) * own, axis=1) / leverage
     own32, alpha32, beta32 = (a.astype(jnp.float32) for a in (own, alpha, beta))
+    towards = jnp.asarray(fit.whitener.T, jnp.float32)
 
     def add(k, total):
-        start = jnp.minimum(k * size, n - size)
-        index = start + jnp.arange(size)
-        z = objective.rows(index)[:, 0] @ fit.whitener.T
-        common = (z @ leftover).astype(jnp.float32)
-        third = jnp.where(index >= k * size, objective.derivative(fit.theta, index, 3), 0.0).astype(jnp.float32)
-        gram = z.astype(jnp.float32) @ own32.T
-        moved = third[:, None] * jnp.square(alpha32 * gram + common[:, None]) * (beta32 * gram)  # ℓ‴_i D_ij² x_iᵀH_w⁻¹x_j
+        place = jnp.minimum(k * size, n - size) + jnp.arange(size)
+        index = units[place]
+        z = objective.rows(index)[:, 0].astype(jnp.float32) @ towards
+        common = (z @ leftover.astype(jnp.float32))[:, None]
+        times = jnp.where(place >= k * size, worth[place], 0.0)[:, None].astype(jnp.float32)
+        gram = z @ own32.T
+        third = objective.derivative(fit.theta, index, 3).astype(jnp.float32)[:, None]
+        moved = third * jnp.square(alpha32 * gram + common) * (beta32 * gram)  # ℓ‴_i D_ij² x_iᵀH_w⁻¹x_j
         moved = jnp.where(index[:, None] == rows.index[:, 0], 0.0, moved)
-        return total[0] + moved.sum(0), total[1] + jnp.abs(moved).sum(0)
+        squares = jnp.maximum(times - 1.0, 0.0) * times * jnp.square(moved)
+        return total[0] + (times * moved).sum(0), total[1] + (times * jnp.abs(moved)).sum(0), total[2] + squares.sum(0)
 
     zero = jnp.zeros(len(rows.index), jnp.float32)
-    signed, absolute = jax.lax.fori_loop(0, -(-n // size), add, (zero, zero))
-    return own / leverage[:, None], -0.5 * signed.astype(float), 0.5 * absolute.astype(float)
+    sums = jax.lax.fori_loop(0, -(-n // size), add, (zero, zero, zero))
+    signed, absolute, squares = (total.astype(float) for total in sums)
+    return own / leverage[:, None], -0.5 * signed, 0.5 * absolute, 0.5 * jnp.sqrt(squares)
+
+
+def sample(fit: Fit, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Units for a sampled `next_term` and what each is worth: a quarter those of largest leverage, the rest drawn evenly."""
+    n = fit.objective.num_units
+    top = np.argpartition(fit.leverage, n - size // 4)[n - size // 4 :]
+    others = np.setdiff1d(np.arange(n), top)
+    drawn = np.random.default_rng(0).choice(others, size - len(top), replace=False)
+    worth = np.r_[np.ones(len(top)), np.full(len(drawn), len(others) / len(drawn))]
+    return np.r_[top, drawn], worth

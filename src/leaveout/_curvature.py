@@ -5,7 +5,7 @@ H-norms, and a fold's Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that 
 
     Anchor    the identity: the chord's metric
     LowRank   by Woodbury, for few rows (for one row this is ALO)
-    Dense     by Cholesky
+    Dense     by its inverse
 """
 
 import abc
@@ -13,12 +13,14 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from ._fit import Fit
-from ._objective import AbstractLinearPredictor
+from ._objective import AbstractLinearPredictor, ravel, unravel
 from ._plan import Rows
 
+GATHERED = 2**20  # numbers of the rows that a group of refits gathers
 SINGULAR = 1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
 
 
@@ -48,12 +50,13 @@ class LowRank(AbstractMetric):
 
 
 class Dense(AbstractMetric):
-    """The Cholesky factor of the fold's whitened Hessian."""
+    """The inverse of the fold's whitened Hessian. (Not its factor: batches of LAPACK calls inside a compiled loop
+    can lock up XLA's CPU runtime, so inverses are made by NumPy and compiled code only multiplies.)"""
 
-    factor: Float[Array, "*refits params params"]
+    inverse: Float[Array, "*refits params params"]
 
     def solve(self, gradient):
-        return jax.scipy.linalg.cho_solve((self.factor, True), gradient)
+        return self.inverse @ gradient
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
@@ -65,33 +68,96 @@ def is_narrow(fit: Fit, width: int) -> bool:
     return touched == objective.outputs or 4 * touched <= fit.num_params
 
 
-@eqx.filter_jit
-def own_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Bool[Array, " refits"]]:
+def own_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Bool[np.ndarray, " refits"]]:
     """Each fold's own Hessian at θ̂, and which of them are singular or indefinite."""
-    delta = jnp.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
-    make = _low_rank if is_narrow(fit, rows.index.shape[1]) else _dense
-    return jax.vmap(make, (None, 0, 0))(fit, rows.index, delta)
+    size = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
+    if not is_narrow(fit, rows.index.shape[1]):
+        return _dense(np.asarray(_hessians(fit, rows, size)))
+    z, change, curvature = _low_rank(fit, rows)
+    if z.shape[1] == 1:
+        kept = 1 + change
+        return LowRank(z, curvature[:, 0] / kept), np.asarray(kept[:, 0, 0] < SINGULAR)
+    inverse = _inverse(np.eye(z.shape[1]) + np.asarray(change))
+    blocks = inverse.reshape(*inverse.shape[:2], *curvature.shape[1:3])
+    core = np.einsum("rmnk,rnkl->rmnl", blocks, np.asarray(curvature), optimize=True).reshape(inverse.shape)
+    return LowRank(z, core), ~(np.abs(inverse).max((1, 2)) < 1 / SINGULAR)
 
 
-def _low_rank(fit: Fit, index: Array, delta: Array) -> tuple[LowRank, Array]:
+def own_metric_at(
+    fit: Fit, rows: Rows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], chunk: int
+) -> tuple[Dense, Bool[np.ndarray, " lanes"]]:
+    """The same at any displacement, for some of the refits."""
+    return _dense(np.asarray(_hessians_at(fit, rows, u, lanes, chunk)))
+
+
+def _dense(hessians: Float[np.ndarray, "refits params params"]) -> tuple[Dense, Bool[np.ndarray, " refits"]]:
+    try:
+        pivots = np.linalg.cholesky(hessians).diagonal(axis1=1, axis2=2).min(1) ** 2
+    except np.linalg.LinAlgError:
+        pivots = np.array([_least_pivot(hessian) for hessian in hessians])
+    singular = ~(pivots > SINGULAR)
+    return Dense(_inverse(np.where(singular[:, None, None], np.eye(hessians.shape[1]), hessians))), singular
+
+
+def _least_pivot(hessian: Float[np.ndarray, "params params"]) -> float:
+    try:
+        return float(np.diag(np.linalg.cholesky(hessian)).min() ** 2)
+    except np.linalg.LinAlgError:
+        return -np.inf
+
+
+def _inverse(matrices: Float[np.ndarray, "refits n n"]) -> Float[np.ndarray, "refits n n"]:
+    """Inverses, infinite where there is none."""
+    try:
+        return np.linalg.inv(matrices)
+    except np.linalg.LinAlgError:
+        exact = np.array([np.linalg.matrix_rank(m) < len(m) for m in matrices])
+        return np.where(exact[:, None, None], np.inf, np.linalg.inv(np.where(exact[:, None, None], np.eye(matrices.shape[1]), matrices)))
+
+
+@eqx.filter_jit
+def _low_rank(fit: Fit, rows: Rows) -> tuple[Array, Array, Array]:
+    """Z `[refits, touched, params]`, V Z Zᵀ, and the blocks of V, `[refits, width, outputs, outputs]`."""
     objective = fit.objective
-    z = objective.rows(index) @ fit.whitener.T  # [width, outputs, params]
-    width, outputs, params = z.shape
-    curvature = objective.derivative(fit.theta, index, 2).reshape(width, outputs, outputs) * delta[:, None, None]
-    z = z.reshape(width * outputs, params)
-    if width * outputs == 1:
-        v = curvature.reshape(1, 1)
-        kept = 1 + v * (z @ z.T)
-        return LowRank(z, v / kept), kept[0, 0] < SINGULAR
-    gram = (z @ z.T).reshape(width, outputs, width * outputs)
-    change = jnp.einsum("nkl,nlm->nkm", curvature, gram).reshape(width * outputs, width * outputs)
-    inverse = jnp.linalg.inv(jnp.eye(width * outputs) + change)
-    blocks = inverse.reshape(width * outputs, width, outputs)
-    core = jnp.einsum("mnk,nkl->mnl", blocks, curvature).reshape(width * outputs, width * outputs)
-    return LowRank(z, core), ~(jnp.abs(inverse).max() < 1 / SINGULAR)
+
+    def one(index, weight):
+        delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
+        z = objective.rows(index) @ fit.whitener.T
+        width, outputs, params = z.shape
+        curvature = objective.derivative(fit.theta, index, 2).reshape(width, outputs, outputs) * delta[:, None, None]
+        z = z.reshape(width * outputs, params)
+        gram = (z @ z.T).reshape(width, outputs, width * outputs)
+        return z, jnp.einsum("nkl,nlm->nkm", curvature, gram).reshape(width * outputs, width * outputs), curvature
+
+    return jax.vmap(one)(rows.index, rows.weight)
 
 
-def _dense(fit: Fit, index: Array, delta: Array) -> tuple[Dense, Array]:
-    change = fit.objective.hessian_change(fit.theta, index, delta)
-    factor = jnp.linalg.cholesky(jnp.eye(fit.num_params) + fit.whitener @ change @ fit.whitener.T)
-    return Dense(factor), ~(jnp.diagonal(factor).min() ** 2 > SINGULAR)
+@eqx.filter_jit
+def _hessians(fit: Fit, rows: Rows, chunk: int) -> Array:
+    """Whitened Hessians of every fold at θ̂, from the units that leave."""
+
+    def one(args):
+        index, weight = args
+        delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
+        change = fit.objective.hessian_change(fit.theta, index, delta)
+        return jnp.eye(fit.num_params) + fit.whitener @ change @ fit.whitener.T
+
+    return jax.lax.map(one, (rows.index, rows.weight), batch_size=chunk)
+
+
+@eqx.filter_jit
+def _hessians_at(fit: Fit, rows: Rows, u: Array, lanes: Array, chunk: int) -> Array:
+    def one(args):
+        index, weight, u = args
+        theta = unravel(ravel(fit.theta) + u @ fit.whitener, fit.theta)
+        hessian = fit.objective.hessian(theta, fold_weights(fit, index, weight)) + fit.gauge.T @ fit.gauge
+        return fit.whitener @ hessian @ fit.whitener.T
+
+    return jax.lax.map(one, (rows.index[lanes], rows.weight[lanes], u[lanes]), batch_size=chunk)
+
+
+def fold_weights(fit: Fit, index: Array, weight: Array) -> Array:
+    """The weights of one refit, over all units."""
+    if len(index) == fit.objective.num_units:
+        return weight
+    return jnp.ones(fit.objective.num_units).at[index].set(weight, mode="drop")

@@ -44,7 +44,7 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
             return StandardError(np.nan, f"not available: {count} blocks of {length} are fewer than {FEWEST}")
         block = np.minimum(np.arange(len(losses)) // length, count - 1)
         return StandardError(_over(pull, block), f"over {count} blocks of {length}")
-    return StandardError(_over(pull, np.arange(len(pull))), "rows independent; usually optimistic")
+    return StandardError(_over(pull, None), "rows independent; usually optimistic")
 
 
 def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
@@ -53,11 +53,11 @@ def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
     if seen.sum() < 2:
         return 0.0
     pull = weight[seen] * (losses[seen] - np.average(losses[seen], weights=weight[seen])) / weight[seen].sum()
-    return _over(pull, np.arange(len(pull)))
+    return _over(pull, None)
 
 
-def _over(pull: NDArray[np.float64], label: NDArray[np.int64]) -> float:
-    sums = np.bincount(np.unique(label, return_inverse=True)[1], pull)
+def _over(pull: NDArray[np.float64], label: NDArray[np.int64] | None) -> float:
+    sums = pull if label is None else np.bincount(np.unique(label, return_inverse=True)[1], pull)
     return float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(sums**2)))
 
 

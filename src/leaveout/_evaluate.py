@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from . import _certificate as certificate
-from ._curvature import is_narrow
+from ._curvature import fold_weights, is_narrow
 from ._errors import naive
 from ._estimate import Estimate
 from ._fit import Fit
@@ -24,7 +24,7 @@ from ._plan import Plan, Rows
 from ._refit import AbstractRefit, Certified, Refitted
 from ._results import RESULTS
 
-CAPACITY = 2**22  # numbers in one array of a batch of refits (32 MiB)
+CAPACITY = 2**23  # numbers in all arrays of a batch of refits (64 MiB)
 PATIENCE = 2.0  # seconds before a progress bar appears
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
@@ -51,8 +51,7 @@ def cross_validate(
     refit = _check("cross_validate", fit, plan, refit)
     weight = fit.objective.unit_weight
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
-    score = _pointwise(fit) if evaluate is None else None
-    entries = len(plan.index) if score is not False else plan.num_refits
+    entries = len(plan.index) if evaluate is not None or fit.objective.pointwise else plan.num_refits
     baseline, losses = np.full(entries, np.nan), np.full(entries, np.nan)
 
     if evaluate is None:
@@ -147,10 +146,17 @@ def _lost(result: Any) -> NDArray[np.bool_]:
     return np.isin(result, [RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite])
 
 
+def _chunk(fit: Fit, rows: Rows) -> int:
+    """Refits scored at once: linear predictors need their own units only."""
+    count, width = rows.index.shape
+    if isinstance(fit.objective, AbstractLinearPredictor):
+        return min(count, max(1, CAPACITY // (width * fit.num_params)))
+    return certificate.passes(fit)
+
+
 def _batches(fit: Fit, plan: Plan, scale: float) -> Iterator[tuple[NDArray, NDArray, Rows]]:
-    outputs = fit.objective.outputs if isinstance(fit.objective, AbstractLinearPredictor) else 1
-    wide = 0 if is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1 else fit.num_params**2
-    return plan.batches(CAPACITY, outputs * fit.num_params, 3 * fit.num_params + wide, scale)
+    own = 0 if is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1 else fit.num_params**2  # an inverse a refit
+    return plan.batches(CAPACITY, 4, 4 * fit.num_params + own, scale)
 
 
 def _refitted(
@@ -171,15 +177,6 @@ def _refitted(
     finally:
         if bar is not None:
             bar.stop()
-
-
-def _pointwise(fit: Fit) -> bool:
-    """Does the objective score units one by one?"""
-    index = np.zeros(1, np.int64)
-    shape = eqx.filter_eval_shape(
-        lambda fit: fit.objective.score(fit.theta, jnp.ones(fit.objective.num_units), index, jnp.ones(1)), fit
-    ).shape
-    return shape == (1,)
 
 
 def _put(out: NDArray, refits: NDArray, place: NDArray, rows: Rows, values: NDArray) -> None:
@@ -206,7 +203,7 @@ def _flat(fit: Fit) -> Array:
 def _score_rows(fit: Fit, rows: Rows, theta: Array, chunk: int) -> Array:
     def one(args):
         index, weight, held, theta = args
-        weights = certificate.fold_weights(fit, index, weight)
+        weights = fold_weights(fit, index, weight)
         return fit.objective.score(unravel(theta, fit.theta), weights, index, held.astype(float))
 
     return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=chunk)
@@ -215,14 +212,12 @@ def _score_rows(fit: Fit, rows: Rows, theta: Array, chunk: int) -> Array:
 def _scores(fit: Fit, rows: Rows, u: NDArray | None, theta: NDArray | None) -> NDArray[np.float64]:
     if theta is None:
         theta = np.broadcast_to(np.asarray(_flat(fit)), u.shape)
-    chunk = len(theta) if isinstance(fit.objective, AbstractLinearPredictor) else certificate.passes(fit)
-    return np.asarray(_score_rows(fit, rows, theta, chunk))
+    return np.asarray(_score_rows(fit, rows, theta, _chunk(fit, rows)))
 
 
 def _scale(fit: Fit, plan: Plan) -> float:
     """The naive standard error of the no-update mean."""
-    pointwise = _pointwise(fit)
-    baseline = np.full(len(plan.index) if pointwise else plan.num_refits, np.nan)
+    baseline = np.full(len(plan.index) if fit.objective.pointwise else plan.num_refits, np.nan)
     for refits, place, rows in _batches(fit, plan, 0.0):
         _put(baseline, refits, place, rows, _scores(fit, rows, np.zeros((len(refits), fit.num_params)), None))
     none = np.zeros(plan.num_refits)
@@ -251,15 +246,14 @@ def _natural_batch(fit: Fit, theta: Array) -> PyTree:
 def _predict_rows(fit: Fit, rows: Rows, theta: Array, kind: str, chunk: int) -> Array:
     def one(args):
         index, weight, theta = args
-        weights = certificate.fold_weights(fit, index, weight)
+        weights = fold_weights(fit, index, weight)
         return fit.objective.predict(unravel(theta, fit.theta), weights, index, kind)
 
     return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=chunk)
 
 
 def _predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
-    chunk = len(theta) if isinstance(fit.objective, AbstractLinearPredictor) else certificate.passes(fit)
-    return np.asarray(_predict_rows(fit, rows, theta, kind, chunk))
+    return np.asarray(_predict_rows(fit, rows, theta, kind, _chunk(fit, rows)))
 
 
 class _Predictions:

@@ -5,6 +5,7 @@ be positive definite, and how far θ is from stationary is kept as the Newton de
 half square is the loss still to be gained.
 """
 
+import functools
 import warnings
 
 import equinox as eqx
@@ -16,7 +17,7 @@ import scipy.optimize
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
-from ._objective import AbstractObjective, float64, ravel, stored, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, float64, ravel, stored, unravel
 from ._results import RESULTS
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
@@ -40,6 +41,7 @@ class Fit(eqx.Module):
     hessian: Float[np.ndarray, "params params"]
     factor: Float[np.ndarray, "params params"]  # H = factor @ factor.T, lower triangular
     whitener: Float[np.ndarray, "params params"]  # factor⁻¹: ‖whitener @ g‖² = gᵀH⁻¹g
+    gauge: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
 
@@ -56,11 +58,29 @@ class Fit(eqx.Module):
         """`H⁻¹ vector`, from the stored factor."""
         return scipy.linalg.cho_solve((self.factor, True), vector)
 
+    @functools.cached_property
+    def leverage(self) -> Float[np.ndarray, " units"]:
+        """`tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
+        with jax.enable_x64(True):
+            return np.asarray(_leverage(self.objective, self.whitener))
+
     def __repr__(self) -> str:
         return (
             f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, {self.num_params} parameters, "
             f"decrement {self.decrement:.1e})"
         )
+
+
+@eqx.filter_jit
+def _leverage(objective: AbstractLinearPredictor, whitener: Array) -> Array:
+    n, size = objective.num_units, min(8192, objective.num_units)
+
+    def fill(block, out):
+        start = jnp.minimum(block * size, n - size)
+        z = objective.rows(start + jnp.arange(size)) @ whitener.T
+        return jax.lax.dynamic_update_slice_in_dim(out, jnp.sum(z**2, axis=(1, 2)), start, 0)
+
+    return jax.lax.fori_loop(0, -(-n // size), fill, jnp.zeros(n))
 
 
 @float64
@@ -218,26 +238,28 @@ def _gauge_matrix(gauge: Array, hessian: Array) -> Array:
 
 
 @eqx.filter_jit
-def _pieces(objective: AbstractObjective, theta: PyTree, gauge: Array) -> tuple[Scalar, Array, Array]:
+def _pieces(objective: AbstractObjective, theta: PyTree) -> tuple[Scalar, Array, Array]:
     weights = jnp.ones(objective.num_units)
     value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
-    hessian = objective.hessian(theta, weights)
-    return value, ravel(gradient), hessian + _gauge_matrix(gauge, hessian)
+    return value, ravel(gradient), objective.hessian(theta, weights)
 
 
 def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     theta = jax.tree.map(np.asarray, theta)
-    value, gradient, hessian = (np.asarray(p) for p in _pieces(objective, theta, _gauge(objective, theta)))
+    flat = _gauge(objective, theta)
+    value, gradient, hessian = (np.asarray(p) for p in _pieces(objective, theta))
     if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         raise ValueError(
             f"{caller}: the loss of {type(objective).__name__} (F = {float(value):.4g}), its gradient or its Hessian is not "
             "finite at theta; give another start, fit(..., theta0=)."
         )
+    gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
+    hessian = hessian + gauge.T @ gauge
     factor = _cholesky(hessian, objective, caller)
     whitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
     decrement = float(np.linalg.norm(whitener @ gradient))
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
-    return Fit(objective, theta, np.asarray(value), gradient, hessian, stored(factor), stored(whitener), np.asarray(decrement), np.asarray(result))
+    return Fit(objective, theta, np.asarray(value), gradient, hessian, stored(factor), stored(whitener), gauge, np.asarray(decrement), np.asarray(result))
 
 
 def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) -> np.ndarray:

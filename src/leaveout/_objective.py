@@ -65,6 +65,7 @@ class AbstractObjective(eqx.Module):
     ) -> Array:
         """The held-out loss of the listed units given all that are seen, `[width]`, or one joint number, `[]`.
 
+        An `index` as long as there are units lists them all in order.
         The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`; it integrates to one
         over all held units together. `index == num_units` is padding, whose value is ignored.
         """
@@ -124,6 +125,11 @@ class AbstractObjective(eqx.Module):
     def convex(self) -> bool:
         """Is F convex in θ? Then `fit` is Newton's method from `initial`, and separation can be named."""
         return False
+
+    @property
+    def pointwise(self) -> bool:
+        """Does `score` return one loss a unit, rather than one joint number?"""
+        return type(self).score is not AbstractObjective.score
 
     @property
     def serial(self) -> bool:
@@ -217,6 +223,10 @@ class Objective(AbstractObjective):
     @property
     def num_units(self) -> int:
         return self.units
+
+    @property
+    def pointwise(self):
+        return self.score_function is not None
 
     def loss(self, theta, weights):
         return self.loss_function(theta, weights)

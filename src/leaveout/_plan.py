@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 class Rows(NamedTuple):
     """A batch of refits, padded to one width: `index == num_units` marks padding, whose weight is one.
 
+    A width of `num_units` means every unit in its order: folds that touch many units are written out like that,
+    so that nothing need be gathered or scattered.
     `scale` is the standard error of the mean no-update loss, in which tolerances are stated, and
     `num_refits` the number of refits of the whole plan, by which a strategy knows what it can afford.
     """
@@ -96,7 +98,8 @@ class Plan:
         Yields the refits' numbers, where each entry of the padded batch stands in `plan.index`
         (-1 for padding), and the batch.
         """
-        padded = _few_sizes(np.diff(self.indptr))
+        widths = np.diff(self.indptr)
+        padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, _few_sizes(widths))
         for width in np.unique(padded):
             members = np.flatnonzero(padded == width)
             most = max(1, int(capacity // (width * cost_per_entry + cost_per_refit)))
@@ -106,6 +109,15 @@ class Plan:
                 yield refits, *self._rows(refits, int(width), scale)
 
     def _rows(self, refits: NDArray[np.int64], width: int, scale: float) -> tuple[NDArray[np.int64], Rows]:
+        if width == self.num_units:
+            place = np.full((len(refits), width), -1)
+            weight, held = np.ones(place.shape), np.zeros(place.shape, bool)
+            for row, k in enumerate(refits):
+                mine = slice(self.indptr[k], self.indptr[k + 1])
+                place[row, self.index[mine]] = np.arange(mine.start, mine.stop)
+                weight[row, self.index[mine]], held[row, self.index[mine]] = self.weight[mine], self.held[mine]
+            index = np.broadcast_to(np.arange(width), place.shape)
+            return place, Rows(index, weight, held, np.asarray(scale), np.asarray(self.num_refits))
         place = self.indptr[refits][:, None] + np.arange(width)
         real = place < self.indptr[refits + 1][:, None]
         place = np.where(real, place, 0)

@@ -5,6 +5,8 @@ coordinates u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity
 """
 
 import abc
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,14 +16,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from . import _certificate as certificate
-from ._curvature import AbstractMetric, Anchor, own_metric
+from ._certificate import FIRST_SAFETY, SAFETY
+from ._curvature import AbstractMetric, Anchor, own_metric, own_metric_at
 from ._fit import Fit, newton
 from ._objective import AbstractLinearPredictor, unravel
 from ._plan import Rows
 from ._results import RESULTS
 
 AFFORDABLE = 2e10  # operations that gradients of every refit may cost before bounds are tried first
-CHORDS = 15  # chord steps before a refit is handed to Newton's method
+SAMPLE = 2048  # units in a sample of the next term
+STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 
 class Refitted(NamedTuple):
@@ -83,7 +87,7 @@ class Exact(AbstractRefit):
 
     def __call__(self, fit, rows):
         state = _start(fit, rows)
-        _descend(fit, rows, state, lambda error, size, first: size <= self.tol * first)
+        _descend(fit, rows, state, lambda lanes, error, size: size / (self.tol * np.maximum(state.first[lanes], 1e-300)))
         return state.refitted(fit)
 
 
@@ -109,9 +113,14 @@ class Certified(AbstractRefit):
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
         if not _affordable(fit, rows) and _has_bound(fit):
             _screen(fit, rows, state, allowed)
-        _descend(fit, rows, state, lambda error, size, first: (error <= allowed) & (~kinked | (size <= 1e-8 * first)))
+        _descend(fit, rows, state, functools.partial(self._shortfall, state, np.maximum(allowed, 1e-300), kinked))
         state.error = np.maximum(state.error, 1e-4 * allowed)  # what is far below the tolerance is not resolved
         return state.refitted(fit)
+
+    @staticmethod
+    def _shortfall(state, allowed, kinked, lanes, error, size):
+        unsettled = size / (1e-8 * np.maximum(state.first[lanes], 1e-300))
+        return np.maximum(error / allowed[lanes], np.where(kinked[lanes], unsettled, 0.0))
 
 
 def _scored(rows: Rows) -> np.ndarray:
@@ -190,6 +199,11 @@ def _expand(fit: Fit, rows: Rows, order: int) -> Array:
     return jax.lax.map(lambda args: one(*args), (rows.index, rows.weight), batch_size=certificate.passes(fit))
 
 
+def _reach(fit: Fit) -> np.ndarray:
+    """√h_max: a step Δ moves no unit's linear predictor by more than `reach · ‖Δ‖_H`."""
+    return np.sqrt(fit.leverage.max())
+
+
 def _affordable(fit: Fit, rows: Rows) -> bool:
     """Can every refit of the plan have a gradient of its own?"""
     return 4.0 * int(rows.num_refits) * fit.objective.num_units * fit.num_params <= AFFORDABLE
@@ -217,11 +231,11 @@ def _judge(
     if _affordable(fit, rows) or not _has_bound(fit):
         seen = _examined(fit, rows, metric, u)
         travelled = np.maximum(np.linalg.norm(u, axis=1), seen.size)
-        left = np.minimum(certificate.FIRST_SAFETY * seen.size / np.maximum(travelled, 1e-300), 0.9)
+        left = np.minimum(FIRST_SAFETY * seen.size / np.maximum(travelled, 1e-300), 0.9)
         error = certificate.loss_error(seen, seen.size / (1 - left), _scored(rows), fit.num_params)
     else:
         gradient = _first_gradient(fit, rows)
-        bound, _ = certificate.newton_bound(fit, rows, metric, gradient, certificate.reach(fit))
+        bound, _ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
         error = np.asarray(bound) + np.asarray(_change(fit, rows, u, -_solve(metric, gradient)))
     if crossings:
         _flag_crossings(fit, rows, u, result)
@@ -242,57 +256,85 @@ def _change(fit: Fit, rows: Rows, u: Array, v: Array) -> Array:
 
 def _screen(fit: Fit, rows: Rows, state: _State, allowed: np.ndarray) -> None:
     """Accept what the bound allows; for single rows, correct the rest by the next term where that is enough."""
-    reach = certificate.reach(fit)
-    bound, rho = (np.asarray(a) for a in certificate.newton_bound(fit, rows, state.metric, state.gradient, reach))
+    bound, rho = (np.asarray(a) for a in certificate.newton_bound(fit, rows, state.metric, state.gradient, _reach(fit)))
     state.error = np.where(state.finished, np.inf, bound)
-    state.finished |= (bound <= allowed) & (rho < 0.3)
+    state.finished |= _within(state.error, allowed) & (rho < 0.3)
+    if rows.index.shape[1] == 1 and getattr(fit.objective, "outputs", 0) == 1:
+        for size in (SAMPLE, fit.objective.num_units):  # a sample of the next term tells its size; the whole of it corrects
+            if size <= fit.objective.num_units:
+                _expand_lanes(fit, rows, state, allowed, bound, rho, size)
+
+
+def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
+    """The next term for the rows still open: accept by a sample of it, or correct by the whole."""
     lanes = np.flatnonzero(~state.finished)
-    single = rows.index.shape[1] == 1 and getattr(fit.objective, "outputs", 0) == 1
-    if not single or 4.0 * len(lanes) * fit.objective.num_units * fit.num_params <= AFFORDABLE / 10:
-        return
+    if 4.0 * len(lanes) * fit.objective.num_units * fit.num_params <= AFFORDABLE / 10:
+        return  # few enough for gradients of their own
+    n = fit.objective.num_units
+    units, worth = (np.arange(n), np.ones(n)) if size == n else certificate.sample(fit, size)
     lanes = _padded(lanes, len(rho))
-    rho = rho[lanes]
-    direction, move, absolute = (np.asarray(a) for a in _next_term(fit, rows, state.metric, state.gradient, lanes))
-    corrected = state.u[lanes] + move[:, None] * direction
-    # what the next term leaves: ρ of it, or of a tenth of what its terms are without cancelling
-    left = np.minimum(rho * np.exp(rho) * np.maximum(np.abs(move), 0.1 * absolute), np.abs(move) + absolute)
-    slope = np.asarray(_change(fit, rows._replace(index=rows.index[lanes], weight=rows.weight[lanes], held=rows.held[lanes]), corrected, corrected + left[:, None] * direction))
-    state.u[lanes], state.error[lanes] = corrected, np.minimum(slope, bound[lanes])
-    state.finished[lanes] |= (slope <= allowed[lanes]) & (rho < 1.0)
+    terms = _next_term(fit, rows, state.metric, state.gradient, lanes, units, worth)
+    direction, move, absolute, sampling = (np.asarray(a) for a in terms)
+    bend = rho[lanes] * np.exp(rho[lanes])
+    if size == n:  # what it leaves: ρ of it, or of a tenth of what its terms are without cancelling
+        state.u[lanes] += move[:, None] * direction
+        left = np.minimum(bend * np.maximum(np.abs(move), 0.1 * absolute), np.abs(move) + absolute)
+    else:
+        left = (np.abs(move) + 3 * sampling) * (1 + bend)
+    some = rows._replace(index=rows.index[lanes], weight=rows.weight[lanes], held=rows.held[lanes])
+    error = np.asarray(_change(fit, some, state.u[lanes], state.u[lanes] + left[:, None] * direction))
+    state.error[lanes] = np.minimum(error, bound[lanes])
+    state.finished |= _within(state.error, allowed) & (rho < 1.0)
+
+
+def _within(error: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """The refits of smallest error that together stay within what is allowed together, none above five times its share."""
+    order = np.argsort(error)
+    within = np.empty(len(error), bool)
+    within[order] = np.cumsum(error[order]) <= allowed.sum()
+    return within & (error <= 5 * allowed)
 
 
 @eqx.filter_jit
-def _next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, lanes: Array):
-    return certificate.next_term(fit, *_take(rows, metric, lanes), gradient[lanes])
+def _next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, lanes: Array, units: Array, worth: Array):
+    return certificate.next_term(fit, _take(rows, lanes), _take_metric(metric, lanes), gradient[lanes], units, worth)
 
 
-def _descend(fit: Fit, rows: Rows, state: _State, accept) -> None:
-    """Chord steps with each refit's metric until `accept(error, size, first)`; Newton's method for those that are slow."""
+def _descend(fit: Fit, rows: Rows, state: _State, shortfall: Callable) -> None:
+    """Steps until `shortfall(lanes, error, size)`, how many times too large what matters still is, is at most one.
+
+    A refit that would need many steps with its metric is given its own Hessian at every step; one that still does
+    not come closer, Newton's method with a line search.
+    """
+    price = fit.num_params / 8 if isinstance(fit.objective, AbstractLinearPredictor) else fit.num_params
+    natural = np.sqrt(abs(float(fit.value)) / fit.objective.num_units)  # a length of which 1e-9 is noise
+    few_units = fit.objective.num_units < 10 * fit.num_params  # then one ratio of steps is not enough to judge by
     previous, contraction = state.first.copy(), np.zeros(len(state.u))
-    natural = np.sqrt(abs(float(fit.value)) / fit.objective.num_units)  # a length in which steps of 1e-9 are noise
-    hard = np.zeros(len(state.u), bool)
-    few_units = fit.objective.num_units < 10 * fit.num_params
-    for k in range(CHORDS):
-        active = np.flatnonzero(~state.finished & ~hard)
-        if not active.size:
-            break
-        seen = _examined(fit, rows, state.metric, state.u, active)
-        size = seen.size
-        floor = size <= 1e-9 * np.maximum(natural, state.first[active])
-        ratio = size / np.maximum(previous[active], 1e-300)
-        slow = ~(ratio <= 0.5) & ~floor
-        contraction[active] = np.where(floor, contraction[active], np.maximum(contraction[active], ratio))
-        q = np.minimum((certificate.SAFETY if k else certificate.FIRST_SAFETY) * contraction[active], 0.95)
-        moved = np.where((slow | ~np.isfinite(size))[:, None], 0.0, seen.step)
-        state.u[active] -= moved
-        error = certificate.loss_error(seen, size * q / (1 - q), _scored(rows)[active], fit.num_params)
-        state.error[active] = np.where(slow, np.inf, error)
-        previous[active] = size
-        hard[active[slow]] = True
-        first, full = state.first, np.zeros(len(state.u))
-        full[active] = size
-        stop = accept(state.error, full, first)[active] & (k > 0 or not few_units) | (floor & ~(ratio <= 0.3))
-        state.finished[active[stop & ~slow]] = True
+    own, hard = np.zeros(len(state.u), bool), np.zeros(len(state.u), bool)
+    for k in range(STEPS):
+        for metric, group in ((state.metric, ~own), (None, own.copy())):
+            lanes = np.flatnonzero(group & ~state.finished & ~hard)
+            if not lanes.size:
+                continue
+            seen = _examined(fit, rows, metric, state.u, lanes)
+            fresh = np.isinf(previous[lanes])  # the first step with its own Hessian has no ratio yet
+            ratio = seen.size / np.maximum(previous[lanes], 1e-300)
+            floor = seen.size <= 1e-9 * np.maximum(natural, state.first[lanes])
+            stuck = ~(ratio <= (0.5 if metric is not None else 0.9)) & ~floor
+            contraction[lanes] = np.where(floor, contraction[lanes], np.maximum(contraction[lanes] * (metric is not None), ratio))
+            q = np.minimum((SAFETY if k and metric is not None else FIRST_SAFETY) * contraction[lanes], 0.95)
+            error = certificate.loss_error(seen, seen.size * q / (1 - q), _scored(rows)[lanes], fit.num_params)
+            state.error[lanes] = np.where(stuck | fresh, np.inf, error)
+            state.u[lanes[~stuck]] -= seen.step[~stuck]
+            previous[lanes] = np.where(stuck, np.inf, seen.size)
+            short = shortfall(lanes, state.error[lanes], seen.size)
+            enough = (short <= 1) & (k > 0 or not few_units)
+            state.finished[lanes] = ~stuck & (enough | (floor & (ratio > 0.3)))
+            hard[lanes[stuck & (metric is None)]] = True
+            with np.errstate(divide="ignore", invalid="ignore"):
+                steps_left = np.log(short) / -np.log(np.clip(ratio, 1e-12, 0.99))
+            slow = (stuck | (steps_left > 3 + price)) & ~own[lanes] & ~state.finished[lanes]
+            own[lanes[slow]], previous[lanes[slow]] = True, np.inf
     for lane in np.flatnonzero(~state.finished):
         _newton_lane(fit, rows, state, lane)
 
@@ -317,7 +359,7 @@ def _newton_lane(fit: Fit, rows: Rows, state: _State, lane: int) -> None:
 
 def _flag_crossings(fit: Fit, rows: Rows, u: np.ndarray, result: np.ndarray) -> None:
     if isinstance(fit.objective, AbstractLinearPredictor) and not fit.objective.smooth:
-        crossed = np.asarray(_crossings(fit, u, certificate.passes(fit) // 32 + 1)) > 0
+        crossed = np.asarray(_crossings(fit, u, certificate.passes(fit) // 16 + 1)) > 0
         result[crossed & (result == RESULTS.successful)] = RESULTS.kink
 
 
@@ -330,17 +372,24 @@ def _crossings(fit: Fit, u: Array, chunk: int) -> Array:
 
 
 def _examined(
-    fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray, lanes: np.ndarray | None = None
+    fit: Fit, rows: Rows, metric: AbstractMetric | None, u: np.ndarray, lanes: np.ndarray | None = None
 ) -> certificate.Examination:
-    """One gradient of the refits in `lanes` (all of them by default)."""
+    """One gradient of the refits in `lanes` (all of them by default); without a metric, by their own Hessians at u."""
     lanes = np.arange(len(u)) if lanes is None else lanes
-    seen = _examine_lanes(fit, rows, metric, u, _padded(lanes, len(u)), certificate.passes(fit))
-    return certificate.Examination(*(np.asarray(part)[: len(lanes)] for part in seen))
+    padded, chunk = _padded(lanes, len(u)), certificate.passes(fit)
+    singular = np.zeros(len(padded), bool)
+    if metric is None:
+        metric, singular = own_metric_at(fit, rows, u, padded, chunk)
+        seen = _examine_lanes(fit, rows, metric, u, padded, np.arange(len(padded)), chunk)
+    else:
+        seen = _examine_lanes(fit, rows, metric, u, padded, padded, chunk)
+    step, size, *others = (np.asarray(part)[: len(lanes)] for part in seen)
+    return certificate.Examination(step, np.where(singular[: len(lanes)], np.nan, size), *others)
 
 
 @eqx.filter_jit
-def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes: Array, chunk: int):
-    return certificate.examine(fit, *_take(rows, metric, lanes), u[lanes], chunk)
+def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes: Array, metric_lanes: Array, chunk: int):
+    return certificate.examine(fit, _take(rows, lanes), _take_metric(metric, metric_lanes), u[lanes], chunk)
 
 
 def _padded(lanes: np.ndarray, total: int) -> np.ndarray:
@@ -349,6 +398,10 @@ def _padded(lanes: np.ndarray, total: int) -> np.ndarray:
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 
-def _take(rows: Rows, metric: AbstractMetric, lanes: Array) -> tuple[Rows, AbstractMetric]:
+def _take(rows: Rows, lanes: Array) -> Rows:
     index, weight, held = (jnp.asarray(part)[lanes] for part in rows[:3])
-    return Rows(index, weight, held, rows.scale, rows.num_refits), jax.tree.map(lambda leaf: leaf[lanes], metric)
+    return Rows(index, weight, held, rows.scale, rows.num_refits)
+
+
+def _take_metric(metric: AbstractMetric, lanes: Array) -> AbstractMetric:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[lanes], metric)

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from .._objective import AbstractLinearPredictor, float64, stored
 from . import losses, penalties
 
+SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
 BLOCK = 8192  # rows of the design that are weighted at a time when a Hessian is summed
 
 
@@ -186,7 +187,7 @@ class GLM(AbstractLinearPredictor):
     def perturbation(self, theta, index, delta):
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
-        delta = jnp.where(index < self.num_units, delta, 0.0)
+        index, delta = self._touched(index, delta)
         if self.sample_weight is not None:
             delta = delta * _pick(self.sample_weight, index)
         value = delta @ self.score(theta, None, index, None)
@@ -197,16 +198,22 @@ class GLM(AbstractLinearPredictor):
     def hessian_change(self, theta, index, delta):
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
-        delta = jnp.where(index < self.num_units, delta, 0.0)
+        index, delta = self._touched(index, delta)
         curvature = self.derivative(theta, index, 2)
-        change = _gram(
-            _pick(self.design, index), delta.reshape(delta.shape + (1,) * (curvature.ndim - 1)) * curvature
-        )
+        curvature = delta.reshape(delta.shape + (1,) * (curvature.ndim - 1)) * curvature
+        if isinstance(index, slice):
+            change = _weighted_gram(self.design, curvature)
+        else:
+            change = _gram(_pick(self.design, index), curvature)
         if not isinstance(self.penalty, penalties.PerWeight):
             return change
         if self.sample_weight is not None:
             delta = delta * _pick(self.sample_weight, index)
         return change + jnp.sum(delta) * self._penalty_hessian(theta)
+
+    def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
+        """The touched units and their δ, without a gather where they are all."""
+        return (slice(None), delta) if len(index) == self.num_units else (index, jnp.where(index < self.num_units, delta, 0.0))
 
     def _penalty_hessian(self, theta: Array) -> Array:
         return jax.hessian(lambda v: self.penalty(self.natural(v.reshape(theta.shape))["coef"]))(theta.reshape(-1))
@@ -215,7 +222,7 @@ class GLM(AbstractLinearPredictor):
         eta = self._predictor(theta, index)
         return eta if kind == "link" else self.loss_function.inverse_link(eta)
 
-    def _predictor(self, theta: Array, index: Array) -> Array:
+    def _predictor(self, theta: Array, index: Any) -> Array:
         return _pick(self.design, index) @ theta.T + self._offset(index)
 
     # the fast path
@@ -279,13 +286,17 @@ class GLM(AbstractLinearPredictor):
 
 
 def _pick(array: Any, index: Any) -> Array:
-    """The listed rows; any row for padding."""
+    """The listed rows; any row for padding; all of them, in their order, where as many are listed."""
+    if isinstance(index, slice) or len(index) == len(array):
+        return jnp.asarray(array)
     return jnp.asarray(array).at[index].get(mode="clip")
 
 
 def _weighted_gram(design: Array, curvature: Array) -> Array:
     """`Σ_n U_nᵀ C_n U_n`, summed over blocks of rows so that no second copy of the design is made."""
-    n = len(design)
+    n, q = design.shape
+    if curvature.ndim == 1 and n * q * q <= SMALL:  # mapped over refits, one product of curvatures with all x xᵀ
+        return (curvature @ (design[:, :, None] * design[:, None, :]).reshape(n, q * q)).reshape(q, q)
     size = min(BLOCK, n)
 
     def add(k, total):
@@ -295,7 +306,7 @@ def _weighted_gram(design: Array, curvature: Array) -> Array:
         c = jax.lax.dynamic_slice_in_dim(curvature, start, size)
         return total + _gram(x, jnp.where(fresh.reshape(fresh.shape + (1,) * (c.ndim - 1)), c, 0.0))
 
-    params = design.shape[1] * (1 if curvature.ndim == 1 else curvature.shape[-1])
+    params = q * (1 if curvature.ndim == 1 else curvature.shape[-1])
     return jax.lax.fori_loop(0, -(-n // size), add, jnp.zeros((params, params)))
 
 

@@ -56,6 +56,18 @@ def _domain(y: np.ndarray, inside: np.ndarray, loss: str, domain: str) -> None:
         )
 
 
+@jax.custom_jvp
+def _softplus(x: Array) -> Array:
+    """`log(1 + e^x)`, with the sigmoid as its derivative: one exponential, where autodiff would take three."""
+    return jnp.logaddexp(x, 0.0)
+
+
+@_softplus.defjvp
+def _(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return _softplus(x), jax.nn.sigmoid(x) * t
+
+
 class Squared(AbstractLoss):
     """`½ (y − η)²`."""
 
@@ -91,7 +103,7 @@ class Binomial(AbstractLoss):
 
     def __call__(self, eta, y):
         if self.link == "logit":
-            return jax.nn.softplus(eta) - y * eta
+            return _softplus(eta) - y * eta
         success, failure = {
             "probit": lambda: (log_ndtr(eta), log_ndtr(-eta)),
             "cloglog": lambda: (_log1mexp(-jnp.exp(eta)), -jnp.exp(eta)),
