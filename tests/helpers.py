@@ -64,3 +64,97 @@ def toy_hmm(n: int = 60, seed: int = 0) -> ToyHMM:
     rng = np.random.default_rng(seed)
     state = np.cumsum(rng.random(n) < 0.1) % 2
     return ToyHMM(rng.standard_normal(n) + np.where(state, 1.6, -1.6))
+
+
+def rows(n: int = 60, p: int = 3, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, p))
+    return rng, X, X @ rng.uniform(-1, 1, p)
+
+
+def glm(loss, penalty=None, *, n: int = 60, p: int = 3, seed: int = 0, weights: bool = False, **kwargs) -> lo.GLM:
+    """A small model of any loss, with data drawn from something like it."""
+    rng, X, eta = rows(n, p, seed)
+    name = loss if isinstance(loss, str) else type(loss).__name__
+    binary = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float)
+    y = {
+        "poisson": rng.poisson(np.exp(eta)).astype(float),
+        "gamma": rng.gamma(2.0, np.exp(eta) / 2),
+        "multinomial": np.argmax(np.c_[eta, X[:, 0], -X[:, 1]] + rng.gumbel(size=(n, 3)), axis=1),
+        "squared": eta + rng.standard_normal(n),
+        "huber": eta + rng.standard_t(2, n),
+        "pseudo_huber": eta + rng.standard_t(2, n),
+    }.get(name, binary)
+    if weights:
+        kwargs |= {"sample_weight": rng.gamma(2.0, 0.5, n), "offset": rng.standard_normal(n) / 3}
+    return lo.GLM(X, y, loss, penalty, **kwargs)
+
+
+def sample_mean(n: int = 40) -> lo.Separable:
+    """The mean and log scale of a Gaussian, by its author's single-unit function."""
+    x = np.random.default_rng(3).standard_normal(n) * 2 + 1
+
+    def unit_loss(theta, x):
+        return 0.5 * ((x - theta["mean"]) * jnp.exp(-theta["log_scale"])) ** 2 + theta["log_scale"]
+
+    return lo.Separable(unit_loss, x, theta0={"mean": np.zeros(()), "log_scale": np.zeros(())})
+
+
+OBJECTIVES = {
+    "ridge": lambda: glm("squared", lo.penalties.Ridge(0.7)),
+    "logistic": lambda: glm("logistic", lo.penalties.Ridge(0.5)),
+    "logistic, weights, offset, no intercept": lambda: glm("logistic", lo.penalties.Ridge(0.5), weights=True, intercept=False),
+    "logistic, balanced": lambda: glm("logistic", lo.penalties.Ridge(0.5), class_weight="balanced"),
+    "probit": lambda: glm("probit", lo.penalties.Ridge(0.1)),
+    "cloglog": lambda: glm("cloglog", lo.penalties.Ridge(0.1)),
+    "poisson, mean loss": lambda: glm("poisson", lo.per_weight(lo.penalties.Ridge(0.1)), weights=True),
+    "gamma": lambda: glm("gamma", None, weights=True),
+    "multinomial": lambda: glm("multinomial", lo.penalties.Ridge(0.5)),
+    "pseudo-huber, penalty not quadratic": lambda: glm("pseudo_huber", lo.penalties.PseudoHuber(2.0, 0.1)),
+    "separable": sample_mean,
+    "two functions": lambda: two_functions(),
+    "hidden Markov": toy_hmm,
+}
+
+
+def two_functions() -> lo.Objective:
+    """A robust location by a bare weighted loss: no score, so a fold's loss is one joint number."""
+    x = np.random.default_rng(5).standard_t(3, 50)
+    return lo.Objective(lambda theta, w: w @ jnp.log1p((x - theta["location"]) ** 2 / 3) + 0.05 * theta["location"] ** 2, 50)
+
+
+_fits: dict[str, lo.Fit] = {}
+
+
+def fitted(name: str) -> lo.Fit:
+    """The fit of one of OBJECTIVES, made once."""
+    if name not in _fits:
+        start = {"location": np.zeros(())} if name == "two functions" else None
+        _fits[name] = lo.fit(OBJECTIVES[name](), start)
+    return _fits[name]
+
+
+def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np.ndarray:
+    """argmin F(·, w) by SciPy's BFGS from θ, ended by Newton steps: the oracle, which shares nothing with the strategies."""
+    import scipy.optimize
+    from jax.flatten_util import ravel_pytree
+
+    with jax.enable_x64(True):
+        start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, theta))
+        F = lambda v: objective.loss(unravel(v), jnp.asarray(weights))
+        gradient, hessian = jax.jit(jax.grad(F)), jax.jit(jax.hessian(F))
+        flat = objective.symmetries(theta)
+        found = scipy.optimize.minimize(
+            lambda v: np.asarray(F(v)), np.asarray(start), jac=lambda v: np.asarray(gradient(v)), method="BFGS"
+        )
+        v = found.x
+        for _ in range(6):
+            v = v - np.linalg.solve(np.asarray(hessian(v)) + flat.T @ flat, np.asarray(gradient(v)))
+        return v
+
+
+def flat(theta) -> np.ndarray:
+    from jax.flatten_util import ravel_pytree
+
+    with jax.enable_x64(True):
+        return np.asarray(ravel_pytree(jax.tree.map(jnp.asarray, theta))[0])

@@ -24,6 +24,7 @@ from ._plan import Rows
 from ._results import RESULTS
 
 AFFORDABLE = 2e10  # operations that gradients of every refit may cost before bounds are tried first
+COMPILING = 5e8  # operations that are cheaper than compiling for fewer refits
 SAMPLE = 2048  # units in a sample of the next term
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
@@ -376,7 +377,9 @@ def _examined(
 ) -> certificate.Examination:
     """One gradient of the refits in `lanes` (all of them by default); without a metric, by their own Hessians at u."""
     lanes = np.arange(len(u)) if lanes is None else lanes
-    padded, chunk = _padded(lanes, len(u)), certificate.passes(fit)
+    work = 4.0 * len(u) * fit.objective.num_units * fit.num_params
+    padded = _padded(lanes, len(u), least=len(u) if work <= COMPILING and metric is not None else 1)
+    chunk = certificate.passes(fit)
     singular = np.zeros(len(padded), bool)
     if metric is None:
         metric, singular = own_metric_at(fit, rows, u, padded, chunk)
@@ -392,9 +395,9 @@ def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes
     return certificate.examine(fit, _take(rows, lanes), _take_metric(metric, metric_lanes), u[lanes], chunk)
 
 
-def _padded(lanes: np.ndarray, total: int) -> np.ndarray:
+def _padded(lanes: np.ndarray, total: int, least: int = 1) -> np.ndarray:
     """The lanes, the last one repeated up to one of few sizes, so that few shapes are compiled."""
-    size = min(4 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 2)), total)
+    size = min(max(16 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 4)), least), total)
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 

@@ -9,6 +9,8 @@ from ._estimate import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ROUNDING = 1e-16  # errors below it are drawn there
+
 
 def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     if ax is not None:
@@ -27,19 +29,24 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     """
     ax = _axes(ax, (6.0, 5.0))
     table = estimate.table().dropna(subset=["loss"])
-    ax.scatter(table.no_update, table.loss, s=9, alpha=0.5, linewidths=0, color="tab:blue")
-    ends = [np.nanmin(table[["no_update", "loss"]].values), np.nanmax(table[["no_update", "loss"]].values)]
-    ax.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0)
+    lowest = table.no_update.min()
+    ax.axline((lowest, lowest), slope=1, color="0.5", linewidth=0.8, zorder=0, label="loss unchanged")
+    ax.scatter(table.no_update, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue", zorder=3)
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
         ax.scatter(flagged.no_update, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
-        ax.legend(frameon=False)
     label = "unit" if "unit" in table else "refit"
-    worst = (table.loss - table.no_update).nlargest(named).index
-    for _, row in table.loc[worst].iterrows():
-        ax.annotate(str(int(row[label])), (row.no_update, row.loss), xytext=(-4, 3), textcoords="offset points", ha="right", fontsize=8)
+    worst = table.loc[(table.loss - table.no_update).nlargest(named).index]
+    ax.vlines(worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8)
+    for name, x, y in zip(worst[label], worst.no_update, worst.loss, strict=True):
+        behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
+        ax.annotate(
+            str(name), (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8, bbox=behind, zorder=2
+        )
+    ax.legend(frameon=False, loc="lower right")
     se = f" ± {estimate.se:.2g}" if np.isfinite(estimate.se) else ""
-    ax.set(xlabel="loss with no update", ylabel="held-out loss", title=f"held-out loss {estimate.mean:.4g}{se}")
+    title = f"held-out loss {estimate.mean:.4g}{se}; with no update {estimate.summary().value['no update, mean']:.4g}"
+    ax.set(xlabel=f"loss of a {label} with no update", ylabel=f"held-out loss of a {label}", title=title)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -52,11 +59,12 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     scored = np.isfinite(difference) & (estimate.error[refit] > 0)
     true = np.bincount(refit[scored], difference[scored], estimate.plan.num_refits)
     seen = np.unique(refit[scored])
-    floor = 1e-16
-    ax.scatter(estimate.error[seen], np.maximum(true[seen], floor), s=9, alpha=0.5, linewidths=0, color="tab:blue")
-    ends = [max(floor, np.min(estimate.error[seen])), np.max(estimate.error[seen])]
-    ax.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0)
-    ax.set(xscale="log", yscale="log", xlabel="reported error of the loss", ylabel="true error of the loss")
-    ax.set_title(f"below the line: {np.mean(true[seen] <= estimate.error[seen]):.1%} of {len(seen)} refits")
+    reported, true = (np.maximum(part[seen], ROUNDING) for part in (estimate.error, true))
+    ax.scatter(reported, true, s=14, alpha=0.6, linewidths=0, color="tab:blue")
+    ends = [np.min(reported), np.max(reported)]
+    ax.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0, label="equal")
+    ax.legend(frameon=False, loc="upper left")
+    ax.set(xscale="log", yscale="log", xlabel="reported error of a refit's loss", ylabel="true error of a refit's loss")
+    ax.set_title(f"true error at most the reported one: {np.mean(true <= reported):.1%} of {len(seen)} refits")
     ax.spines[["top", "right"]].set_visible(False)
     return ax

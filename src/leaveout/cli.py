@@ -1,0 +1,150 @@
+"""The command line: `leaveout demo` cross-validates real data by every strategy, and checks the result by refitting."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import leaveout as lo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from sklearn.linear_model import LogisticRegression
+
+T = TypeVar("T")
+PICTURE = "leaveout_demo.png"
+STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
+CHECKED, TIMED, REPEATS = 10, 20, 7  # refits by scikit-learn for the check and for the clock, runs of ours for the clock
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+console = Console(highlight=False, soft_wrap=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"leaveout {lo.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """One fit, every fold: cross-validation of smooth models without refitting them fold by fold."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture; made if it is not there.", file_okay=False)] = Path(),
+) -> None:
+    """Certified leave-one-out of a logistic regression on real data, checked by refitting it."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X, y = lo.datasets.breast_cancer()
+    console.print(f"[bold]{len(y)} tumours, {X.shape[1]} measurements: a logistic regression, fitted once by scikit-learn[/]\n")
+    host = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-8)  # its fastest solver for these data
+    model = make_pipeline(StandardScaler(), host).fit(X, y)
+    plan = lo.leave_one_out(len(y))
+    run = lambda: lo.cross_validate(lo.from_sklearn(model, X, y), plan)
+    certified, first = _clock(run)
+    console.print(f"{certified}\n", markup=False)
+
+    exact = _table(lo.from_sklearn(model, X, y), plan)
+    design, target = model[:-1].transform(X), np.asarray(y)
+    _check(host, design, target, certified, exact)
+    _race(host, design, target, run, first)
+    _picture(certified, out)
+
+
+def _clock(call: Callable[[], T]) -> tuple[T, float]:
+    start = time.perf_counter()
+    value = call()
+    return value, time.perf_counter() - start
+
+
+def _warm(call: Callable[[], T]) -> tuple[T, float]:
+    """The median time of a call that was made before."""
+    value = call()
+    return value, float(np.median([_clock(call)[1] for _ in range(REPEATS)]))
+
+
+def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
+    """Every strategy beside `Exact`, whose estimate is returned."""
+    exact = lo.cross_validate(fit, plan, lo.Exact())
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("strategy", no_wrap=True)
+    for heading in ("mean loss", "mean |error|", "reported", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for refit in STRATEGIES:
+        estimate, seconds = _warm(lambda refit=refit: lo.cross_validate(fit, plan, refit))
+        error = np.mean(np.abs(estimate.per_unit() - exact.per_unit()))
+        table.add_row(
+            type(refit).__name__,
+            f"{estimate.mean:.6f}",
+            "–" if isinstance(refit, lo.Exact) else f"{error:.1e}",
+            f"{estimate.approximation_error:.1e}",
+            f"{seconds:.3f}",
+        )
+    console.print("Every strategy: the mean error of a loss, against Exact and as reported, and seconds once compiled")
+    console.print(table)
+    return exact
+
+
+def _without(host: "LogisticRegression", design: "NDArray", target: "NDArray", row: int) -> "LogisticRegression":
+    from sklearn.base import clone
+
+    return clone(host).fit(np.delete(design, row, axis=0), np.delete(target, row))
+
+
+def _check(
+    host: "LogisticRegression", design: "NDArray", target: "NDArray", certified: lo.Estimate, exact: lo.Estimate
+) -> None:
+    """The rows that lose most by being left out, and as many at random, refitted from scratch by scikit-learn."""
+    from sklearn.base import clone
+
+    rise = certified.losses - certified.baseline
+    worst = np.argsort(-rise)[: CHECKED // 2]
+    others = np.random.default_rng(0).choice(np.setdiff1d(np.arange(len(target)), worst), CHECKED - len(worst), replace=False)
+    rows = np.r_[worst, others]
+    tight = clone(host).set_params(tol=1e-12)
+    margin = [float(_without(tight, design, target, row).decision_function(design[[row]])[0]) for row in rows]
+    truth = np.logaddexp(0.0, np.where(target[rows] == 1, -1, 1) * margin)
+    console.print(f"Check: {len(rows)} rows refitted from scratch by scikit-learn, half of them those that change most")
+    for name, estimate in (("Exact", exact), ("Certified", certified)):
+        difference = np.abs(estimate.per_unit()[rows] - truth)
+        console.print(f"  largest difference from {name:<10}{difference.max():.1e}, of losses up to {truth.max():.2f}")
+
+
+def _race(
+    host: "LogisticRegression", design: "NDArray", target: "NDArray", run: Callable[[], lo.Estimate], first: float
+) -> None:
+    n = len(target)
+    rows = np.linspace(0, n - 1, TIMED).astype(int)
+    one = np.median([_clock(lambda row=row: _without(host, design, target, row))[1] for row in rows])
+    _, warm = _warm(run)
+    console.print(f"\nSpeed: from the fitted model to the result, with {n} refits")
+    console.print(f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMED} refits)")
+    console.print(f"  Certified           {warm:7.3f} s   (once compiled; {one * n / warm:.0f} times faster)")
+    console.print(f"  Certified, at first {first:7.3f} s   (with compiling, once a session)")
+
+
+def _picture(estimate: lo.Estimate, out: Path) -> None:
+    try:
+        figure = lo.plot.losses(estimate).get_figure(root=True)
+    except ImportError as error:
+        console.print(f"\nNo picture: {error}", markup=False)
+        return
+    assert figure is not None
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / PICTURE, dpi=150)
+    console.print(f"\nPicture: {out / PICTURE}", markup=False)

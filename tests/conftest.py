@@ -1,0 +1,25 @@
+import os
+
+import jax
+import pytest
+
+import leaveout as lo
+
+jax.config.update("jax_numpy_dtype_promotion", "standard")
+
+
+@pytest.fixture(autouse=True)
+def untouched():
+    """The caller's JAX setting is what it was, after every test."""
+    before = jax.config.jax_enable_x64
+    yield
+    assert jax.config.jax_enable_x64 == before
+
+
+@pytest.fixture
+def heart():
+    """The heart-failure data, where they are to be had."""
+    folder = os.environ.get("LEAVEOUT_DATA", "")
+    if not os.path.exists(os.path.join(folder, "heart_failure/heart.csv")):
+        pytest.skip("needs heart_failure/heart.csv in the folder named by LEAVEOUT_DATA")
+    return lo.datasets.heart_failure()

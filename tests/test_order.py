@@ -1,0 +1,67 @@
+"""The law that catches every wrong derivative: weights of a few units go 1 → 1 − t, and halving t divides the
+error against the exact refit by 2, 2², 2³, 2² for no update, IJ(1), IJ(2) and a Newton step."""
+
+import numpy as np
+import pytest
+from helpers import OBJECTIVES, fitted, flat, minimiser
+
+import leaveout as lo
+
+ORDERS = {"NoUpdate": 1, "InfinitesimalJackknife(1)": 2, "InfinitesimalJackknife(2)": 3, "NewtonStep": 2}
+REFITS = {
+    "NoUpdate": lo.NoUpdate(),
+    "InfinitesimalJackknife(1)": lo.InfinitesimalJackknife(1),
+    "InfinitesimalJackknife(2)": lo.InfinitesimalJackknife(2),
+    "NewtonStep": lo.NewtonStep(),
+}
+STEPS = (0.2, 0.1, 0.05)
+
+
+def tempered(units: int, width: int) -> tuple[lo.Plan, np.ndarray]:
+    """Three refits that take the weights of units 10, …, 10 + width − 1 down by t."""
+    index = np.tile(np.arange(10, 10 + width), len(STEPS))
+    weight = np.repeat(1.0 - np.array(STEPS), width)
+    indptr = np.arange(len(STEPS) + 1) * width
+    return lo.Plan(indptr, index, weight, np.ones(len(index), bool), units), weight
+
+
+_oracle: dict[tuple[str, int], np.ndarray] = {}
+
+
+def oracle(name: str, width: int) -> np.ndarray:
+    if (name, width) not in _oracle:
+        fit = fitted(name)
+        plan, _ = tempered(fit.objective.num_units, width)
+        _oracle[name, width] = np.array([minimiser(fit.objective, fit.theta, w) for w in plan.matrix()])
+    return _oracle[name, width]
+
+
+@pytest.mark.parametrize("width", [1, 8])
+@pytest.mark.parametrize("refit", REFITS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_order_of_accuracy(name, refit, width):
+    fit = fitted(name)
+    plan, _ = tempered(fit.objective.num_units, width)
+    parameters = lo.fold_parameters(fit, plan, REFITS[refit])
+    got = np.array([flat(fit.objective.unconstrained(_row(parameters, k))) for k in range(len(STEPS))])
+    errors = np.linalg.norm(got - oracle(name, width), axis=1)
+    if errors[-1] < 1e-9:  # exact but for rounding: a quadratic F, or a step too small to tell
+        return
+    slope = np.log2(errors[:-1] / errors[1:])
+    assert abs(slope[-1] - ORDERS[refit]) < 0.35 or slope[-1] > ORDERS[refit], (errors, slope)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_exact_is_the_refit(name):
+    fit = fitted(name)
+    plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, seed=1)
+    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    for k, weights in enumerate(plan.matrix()):
+        want = minimiser(fit.objective, fit.theta, weights)
+        np.testing.assert_allclose(flat(fit.objective.unconstrained(_row(got, k))), want, atol=2e-7, rtol=1e-7)
+
+
+def _row(parameters, k):
+    import jax
+
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[k], parameters)

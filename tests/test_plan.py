@@ -1,0 +1,104 @@
+"""Plans: what they leave out, what they score, and what they refuse."""
+
+import numpy as np
+import pytest
+from sklearn.model_selection import GroupKFold, RepeatedKFold, ShuffleSplit
+
+import leaveout as lo
+
+
+def test_leave_one_out_is_cheap_and_right():
+    plan = lo.leave_one_out(5)
+    np.testing.assert_array_equal(plan.matrix(), 1 - np.eye(5))
+    assert lo.leave_one_out(10**6).index.nbytes == 8 * 10**6
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lo.kfold(23, 5),
+        lo.kfold(23, 5, seed=0),
+        lo.groups(np.arange(23) % 4),
+        lo.blocks(23, 5),
+        lo.from_splits(GroupKFold(3).split(np.zeros(23), groups=np.arange(23) % 7), 23),
+    ],
+)
+def test_partitions_score_every_unit_once(plan):
+    assert np.array_equal(np.sort(plan.index[plan.held]), np.arange(23))
+    assert np.all(plan.weight == 0)
+
+
+def test_buffers_are_dropped_but_not_scored():
+    plan = lo.blocks(12, 4, buffer=2)
+    middle = slice(plan.indptr[1], plan.indptr[2])
+    assert set(plan.index[middle][plan.held[middle]]) == {4, 5, 6, 7}
+    assert set(plan.index[middle]) == {2, 3, 4, 5, 6, 7, 8, 9}
+
+
+def test_leave_future_out():
+    plan = lo.leave_future_out(8, 5, horizon=2)
+    assert plan.num_refits == 3
+    first = slice(plan.indptr[0], plan.indptr[1])
+    assert set(plan.index[first]) == {5, 6, 7}
+    assert set(plan.index[first][plan.held[first]]) == {5, 6}
+
+
+def test_bootstrap_weights_are_counts():
+    plan = lo.bootstrap(30, 50, seed=1)
+    matrix = plan.matrix()
+    np.testing.assert_array_equal(matrix.sum(1), 30)
+    np.testing.assert_array_equal(plan.held, plan.weight == 0)
+    assert not np.array_equal(matrix[0], matrix[1])
+
+
+def test_splitters_of_scikit_learn():
+    splits = list(ShuffleSplit(4, test_size=5, train_size=10, random_state=0).split(np.zeros(20)))
+    plan = lo.from_splits(splits, 20)
+    for k, (train, test) in enumerate(splits):
+        mine = slice(plan.indptr[k], plan.indptr[k + 1])
+        assert set(plan.index[mine][plan.held[mine]]) == set(test)
+        assert set(np.flatnonzero(plan.matrix()[k])) == set(train)
+    assert lo.from_splits(RepeatedKFold(n_splits=3, n_repeats=2).split(np.zeros(9)), 9).num_refits == 6
+
+
+def test_seeds_and_sizes():
+    a, b = lo.random_subsets(100, 0.1, 3, seed=4), lo.random_subsets(100, 0.1, 3, seed=4)
+    np.testing.assert_array_equal(a.index, b.index)
+    assert np.all(np.diff(a.indptr) == 10)
+    runs = lo.contiguous(100, 0.1, 5, seed=0)
+    assert runs.serial and all(np.all(np.diff(run) == 1) for run in np.split(runs.index, runs.indptr[1:-1]))
+
+
+def test_padded_batches_hold_every_entry():
+    plan = lo.bootstrap(50, 7, seed=0)
+    seen = np.zeros(len(plan.index), bool)
+    for refits, place, rows in plan.batches(2000, 4, 100):
+        seen[place[place >= 0]] = True
+        dense = np.ones((len(refits), 51))
+        np.put_along_axis(dense, rows.index, rows.weight, axis=1)
+        np.testing.assert_array_equal(dense[:, :50], plan.matrix()[refits])
+    assert seen.all()
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: lo.leave_one_out(1), "2 to"),
+        (lambda: lo.kfold(5, 9), "k must be a whole number from 2 to 5"),
+        (lambda: lo.random_subsets(10, 1.5, 3), "between 0 and 1"),
+        (lambda: lo.groups([0, 0, 0]), "all labels are equal"),
+        (lambda: lo.groups([0.0, np.nan, 1.0]), "NaN"),
+        (lambda: lo.groups(np.array(["a", None, "b"], dtype=object)), "NaN|one label"),
+        (lambda: lo.from_splits([(np.arange(5), np.arange(0))], 5), "test set of split 0 is empty"),
+        (lambda: lo.from_splits([(np.arange(5), np.arange(2))], 5), "both train and test"),
+        (lambda: lo.from_splits([(np.arange(9), np.array([9]))], 5), "outside"),
+        (lambda: lo.Plan([0, 2], [1, 1], [0, 0], [True, True], 4), "twice"),
+        (lambda: lo.Plan([0, 2], [0, 1], [0, 0], [True, True], 2), "leave out every unit"),
+        (lambda: lo.Plan([0, 1, 1], [0], [0], [True], 3), "empty folds"),
+        (lambda: lo.Plan([0, 1], [0], [np.nan], [True], 3), "finite"),
+        (lambda: lo.Plan([0, 1], [7], [0], [True], 3), r"\[0, 3\)"),
+    ],
+)
+def test_bad_plans(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
