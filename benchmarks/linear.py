@@ -7,6 +7,7 @@ process; what was timed only once, or in part and scaled, says so.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -119,25 +120,26 @@ def refitting(n: int = 2000, p: int = 20) -> None:
 
 
 def memory(n: int, p: int) -> None:
-    """In a fresh process: the growth of resident memory by lo.cross_validate, over the bytes of X; JSON."""
+    """In a fresh process: resident memory at its peak in lo.cross_validate, over the bytes of X, cold and again; JSON.
+
+    The peak is forgotten (clear_refs) and freed memory given back (malloc_trim) before each call; ru_maxrss would
+    be the parent's peak, or that of fitting.
+    """
+    start = resident("VmRSS")
     X, y = logistic_data(n, p)
-    part = slice(0, 5000)
-    coef = linear_model.LogisticRegression(solver="newton-cholesky").fit(X[part], y[part])
-    objective = lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))
-    start = {"coef": coef.coef_[0], "intercept": coef.intercept_[0]}
-    fit = lo.fit(objective, theta0=start)
-    plan = lo.leave_one_out(n)
-    growth = []
-    for _ in range(2):  # compiling, then warm
+    fit, plan = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))), lo.leave_one_out(n)
+    out = {"copy": fit.objective.design.nbytes / X.nbytes}
+    for call in ("cold", "warm"):
+        ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # the peak so far is forgotten; ru_maxrss would be the parent's, or that of fitting
-        before = status("VmRSS")
+            file.write("5")
+        before = resident("VmRSS")
         lo.cross_validate(fit, plan)
-        growth.append((status("VmHWM") - before) / X.nbytes)
-    print(json.dumps({"growth": growth, "copy": fit.objective.design.nbytes / X.nbytes}))
+        out |= {call: (resident("VmHWM") - before) / X.nbytes, f"{call}, all": (resident("VmHWM") - start) / X.nbytes}
+    print(json.dumps(out))
 
 
-def status(field: str) -> int:
+def resident(field: str) -> int:
     with open("/proc/self/status") as file:
         return 1024 * int(next(line for line in file if line.startswith(field)).split()[1])
 
@@ -173,9 +175,11 @@ def one_fit() -> None:
                 "with from_sklearn": (seconds + handing) / peer,
                 "approximation / se": estimate.approximation_error / estimate.se,
                 "flagged": len(estimate.flagged()),
-                "growth / X, cold": used["growth"][0],
-                "warm": used["growth"][1],
-                "X + copy + growth": 1 + used["copy"] + max(used["growth"]),
+                "growth / X, cold": used["cold"],
+                "warm": used["warm"],
+                "X + copy + growth": 1 + used["copy"] + used["cold"],
+                "that, warm": 1 + used["copy"] + used["warm"],
+                "peak above start": used["cold, all"],
             }
         )
         del fit, X, y

@@ -31,7 +31,7 @@ from ._plan import Rows
 
 # The contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is
 # half the contraction where the curvature changes linearly (and less still where there are few units a parameter).
-FIRST_SAFETY, SAFETY = 3.0, 1.5
+FIRST_SAFETY, SAFETY = 3.5, 1.5
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
 
 

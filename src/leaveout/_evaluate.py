@@ -49,6 +49,7 @@ def cross_validate(
     Raises `ValueError` where plan and fit count different units.
     """
     refit = _check("cross_validate", fit, plan, refit)
+    plan = replace(plan, serial=True) if fit.objective.serial and not plan.serial else plan
     weight = fit.objective.unit_weight
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
     entries = len(plan.index) if evaluate is not None or fit.objective.pointwise else plan.num_refits

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 
@@ -208,7 +209,7 @@ def groups(labels: ArrayLike) -> Plan:
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ValueError(f"groups: labels must be one label a unit; got an array of shape {labels.shape}.")
-    if labels.dtype.kind == "f" and np.isnan(labels).any() or labels.dtype.kind == "O" and (labels != labels).any():
+    if pd.isna(labels).any():
         raise ValueError("groups: labels contain NaN; give those units a label of their own, or drop them.")
     names, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
     if len(names) < 2:

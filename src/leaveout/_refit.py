@@ -115,7 +115,8 @@ class Certified(AbstractRefit):
         if not _affordable(fit, rows) and _has_bound(fit):
             _screen(fit, rows, state, allowed)
         _descend(fit, rows, state, functools.partial(self._shortfall, state, np.maximum(allowed, 1e-300), kinked))
-        state.error = np.maximum(state.error, 1e-4 * allowed)  # what is far below the tolerance is not resolved
+        if not (_has_bound(fit) and fit.objective.self_concordance == 0):  # unless the first step is exact
+            state.error = np.maximum(state.error, 1e-4 * allowed)  # what is far below the tolerance is not resolved
         return state.refitted(fit)
 
     @staticmethod
@@ -277,9 +278,9 @@ def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
     terms = _next_term(fit, rows, state.metric, state.gradient, lanes, units, worth)
     direction, move, absolute, sampling = (np.asarray(a) for a in terms)
     bend = rho[lanes] * np.exp(rho[lanes])
-    if size == n:  # what it leaves: ρ of it, or of a tenth of what its terms are without cancelling
+    if size == n:  # what it leaves: 2ρ of it, or of a third of what its terms are without cancelling
         state.u[lanes] += move[:, None] * direction
-        left = np.minimum(bend * np.maximum(np.abs(move), 0.1 * absolute), np.abs(move) + absolute)
+        left = np.minimum(2 * bend * np.maximum(np.abs(move), 0.3 * absolute), np.abs(move) + absolute)
     else:
         left = (np.abs(move) + 3 * sampling) * (1 + bend)
     some = rows._replace(index=rows.index[lanes], weight=rows.weight[lanes], held=rows.held[lanes])

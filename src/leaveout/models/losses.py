@@ -220,7 +220,7 @@ class PseudoHuber(AbstractLoss):
 
     @property
     def self_concordance(self):
-        return 1.5 / float(self.delta)  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
+        return 1.5 / self.delta  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
 
 
 class Multinomial(AbstractLoss):

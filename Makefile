@@ -1,0 +1,41 @@
+# One virtual environment, and a stamp in it for each set of extras that was installed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-all lint bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1	\2/' | expand -t 12
+
+demo: $(VENV)/.installed-plot ## certified leave-one-out of real data; the picture goes to out/
+	$(BIN)/leaveout demo --out out
+
+test: $(VENV)/.installed-test ## the tests, without the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.installed-test ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev ## style, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-bench ## every program in benchmarks/, one after the other (long)
+	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+
+clean: ## remove pictures, packages and caches; the virtual environment stays
+	rm -rf out dist build .pytest_cache .mypy_cache .ruff_cache
+	find src tests benchmarks experiments examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	@echo "installing leaveout[$*] into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv $(VENV)

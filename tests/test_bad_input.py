@@ -1,0 +1,164 @@
+"""Bad input never gives a number silently."""
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import fitted, glm
+
+import leaveout as lo
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((40, 3))
+Y = (rng.random(40) < 0.5).astype(float)
+
+
+def broken(value, where=(3, 1)):
+    bad = X.copy()
+    bad[where] = value
+    return bad
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: lo.GLM(broken(np.nan), Y, "logistic"), ValueError, r"1 NaN or infinite values, in columns \[1\]"),
+        (lambda: lo.GLM(broken(np.inf), Y, "logistic"), ValueError, "NaN or infinite"),
+        (lambda: lo.GLM(X, np.r_[np.nan, Y[1:]], "logistic"), ValueError, "y holds 1 NaN"),
+        (lambda: lo.GLM(X, Y, "logistic", sample_weight=np.r_[np.inf, Y[1:]]), ValueError, "sample_weight holds 1"),
+        (lambda: lo.GLM(X, Y, "logistic", sample_weight=-np.ones(40)), ValueError, "must not be negative"),
+        (lambda: lo.GLM(X, Y[:-1], "logistic"), ValueError, "one value for each of the 40 rows"),
+        (lambda: lo.GLM(X, Y, "logistic", offset=np.ones(3)), ValueError, "offset must have one value"),
+        (lambda: lo.GLM(X[:, 0], Y, "logistic"), ValueError, "reshape"),
+        (lambda: lo.GLM(X, Y + 1, "logistic"), ValueError, r"logistic loss needs y in \[0, 1\]"),
+        (lambda: lo.GLM(X, -Y, "poisson"), ValueError, "Poisson loss needs y not negative"),
+        (lambda: lo.GLM(X, Y, "gamma"), ValueError, "gamma loss needs y positive"),
+        (lambda: lo.GLM(X, np.zeros(40), "multinomial"), ValueError, "one class only"),
+        (lambda: lo.GLM(X, Y, "logit"), ValueError, "no loss is called 'logit'; choose one of"),
+        (lambda: lo.GLM(X, Y, 3), TypeError, "loss must be a name"),
+        (lambda: lo.GLM(X, Y, "logistic", 0.5), TypeError, "penalty must be None"),
+        (lambda: lo.GLM(X, Y, "logistic", lo.penalties.Quadratic(np.eye(5))), ValueError, "3 coefficients"),
+        (lambda: lo.GLM(X.astype(str), Y, "squared").num_units and lo.GLM([["a"], ["b"]], [0, 1], "squared"), TypeError, "Encode"),
+        (lambda: lo.GLM(pd.DataFrame(X, columns=list("aab")), Y, "logistic"), ValueError, "duplicate column names"),
+        (lambda: lo.penalties.Ridge(-1.0), ValueError, "not negative"),
+        (lambda: lo.penalties.Quadratic([[1.0, 2.0], [0.0, 1.0]]), ValueError, "symmetric"),
+        (lambda: lo.penalties.Ridge(1.0) + lo.per_weight(lo.penalties.Ridge(1.0)), TypeError, "around the whole sum"),
+        (lambda: lo.losses.Huber(0.0), ValueError, "positive"),
+        (lambda: lo.losses.Binomial("cauchit"), ValueError, "link must be"),
+        (lambda: lo.fit(X), TypeError, "must be an objective"),
+        (lambda: lo.cross_validate(Y, lo.leave_one_out(40)), TypeError, "must be a Fit"),
+        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(7)), ValueError, "plan is for 7 units, but the fit has 60"),
+        (lambda: lo.cross_validate(fitted("logistic"), np.arange(60)), TypeError, "must be a Plan"),
+        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"), TypeError, "must be a strategy"),
+        (lambda: lo.cross_predict(fitted("logistic"), lo.leave_one_out(60), kind="odds"), ValueError, "'response' or 'link'"),
+        (lambda: lo.cross_predict(fitted("separable"), lo.leave_one_out(40)), NotImplementedError, "has none"),
+        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), metric="r2"), ValueError, "metric must be among"),
+        (lambda: lo.InfinitesimalJackknife(3), ValueError, "1 or 2"),
+        (lambda: lo.Exact(tol=2.0), ValueError, "between 0 and 1"),
+        (lambda: lo.Certified(rtol=0.0), ValueError, "between 0 and 1"),
+        (lambda: lo.Objective(3, 10), TypeError, "function of"),
+        (lambda: lo.fit(lo.Objective(lambda t, w: jnp.sum(w * t**2), 10)), ValueError, "theta0="),
+        (lambda: lo.fit(glm("logistic"), {"coef": np.zeros(5)}), ValueError, "coef must have shape"),
+        (lambda: lo.fit(glm("logistic"), {"slope": np.zeros(3)}), ValueError, "'intercept', 'coef'"),
+        (lambda: lo.compare({"one": lo.cross_validate(fitted("logistic"), lo.kfold(60, 3))}), ValueError, "two or more"),
+    ],
+)
+def test_messages(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_integers_and_booleans_are_converted_not_truncated():
+    whole = np.round(3 * X).astype(int)
+    a = lo.fit(lo.GLM(whole, Y.astype(bool), "logistic", lo.penalties.Ridge(1))).parameters
+    b = lo.fit(lo.GLM(whole.astype(float), Y, "logistic", lo.penalties.Ridge(1.0))).parameters
+    np.testing.assert_array_equal(a["coef"], b["coef"])
+    lo.fit(lo.GLM(X > 0, Y, "logistic", lo.penalties.Ridge(1.0)))
+    with pytest.warns(UserWarning, match="decrement"):  # whole-number parameters too
+        assert lo.anchor(glm("squared"), {"coef": np.zeros(3, int), "intercept": 0}, throw=False).theta.dtype == np.float64
+
+
+@pytest.mark.parametrize("column", [np.ones(40), 2 * X[:, 0] - X[:, 1]])
+def test_constant_and_collinear_columns(column):
+    with pytest.raises(lo.IndefiniteHessianError, match="not positive definite.*Drop a column, add a penalty"):
+        lo.fit(lo.GLM(pd.DataFrame(np.c_[X, column], columns=list("abcd")), Y, "logistic"))
+    assert lo.fit(lo.GLM(np.c_[X, column], Y, "logistic", lo.penalties.Ridge(0.1))).decrement < 1e-6
+
+
+def test_perfect_separation():
+    with pytest.raises((RuntimeError, lo.IndefiniteHessianError), match="separated"):
+        lo.fit(lo.GLM(X, (X[:, 0] > 0).astype(float), "logistic"))
+
+
+def test_an_anchor_far_from_stationary():
+    objective = glm("logistic", lo.penalties.Ridge(0.5))
+    theta = lo.fit(objective).parameters
+    near = {"coef": theta["coef"] + 0.02, "intercept": theta["intercept"]}
+    with pytest.warns(UserWarning, match="decrement"):
+        lo.anchor(objective, near)
+    far = {"coef": theta["coef"] + 2, "intercept": theta["intercept"]}
+    with pytest.raises(ValueError, match="decrement.*throw=False"):
+        lo.anchor(objective, far)
+    with pytest.warns(UserWarning):
+        assert lo.anchor(objective, far, throw=False).decrement > 1
+
+
+def test_a_row_that_alone_determines_a_coefficient_has_no_loss():
+    lone = np.c_[X, np.eye(40)[:, 5]]
+    fit = lo.fit(lo.GLM(lone, X @ [1.0, 2.0, 3.0] + rng.standard_normal(40), "squared"))
+    for refit in (lo.Certified(), lo.NewtonStep(), lo.Exact()):
+        cv = lo.cross_validate(fit, lo.leave_one_out(40), refit)
+        assert np.isnan(cv.losses[5]) and cv.result[5] == lo.RESULTS.undetermined and 5 in cv.flagged()
+        assert np.isfinite(np.delete(cv.losses, 5)).all() and np.isfinite(cv.mean)
+        assert "leverage 1" in str(cv) and "do not exist" in str(cv)
+    lone_group = lo.groups(np.r_[np.zeros(10), np.ones(30)])  # by a factor, not by Woodbury
+    assert lo.cross_validate(fit, lone_group, lo.Exact()).result[0] == lo.RESULTS.undetermined
+
+
+def test_a_fold_that_removes_a_class_or_a_group():
+    y = np.r_[np.ones(6), np.zeros(34)]
+    labels = np.r_[np.zeros(6), 1 + np.arange(34) % 3]
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    for refit in (lo.Certified(), lo.Exact()):
+        cv = lo.cross_validate(fit, lo.groups(labels), refit)
+        assert cv.result[0] == lo.RESULTS.not_converged and 0 in cv.flagged() and np.isnan(cv.losses[cv.plan.held][:6]).all()
+        assert "class or group" in str(cv)
+    three = lo.fit(lo.GLM(X, labels.clip(0, 2), "multinomial", lo.penalties.Ridge(1.0)))
+    assert lo.cross_validate(three, lo.groups(labels), lo.Exact()).result[0] == lo.RESULTS.not_converged
+
+
+def test_a_step_across_a_kink_is_flagged():
+    def hinge_squared(eta, y):  # ℓ″ jumps at η = 0
+        return 0.5 * (y - eta) ** 2 + jnp.where(eta > 0, eta**2, 0.0)
+
+    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.standard_normal(40), hinge_squared), {"coef": np.zeros(3), "intercept": 0.1})
+    plan = lo.leave_one_out(40)
+    eta = np.c_[X, np.ones(40)] @ np.r_[fit.parameters["coef"], fit.parameters["intercept"]]
+    theta = lo.fold_parameters(fit, plan, lo.NewtonStep())
+    moved = np.einsum("np,kp->kn", X, theta["coef"]) + theta["intercept"][:, None]
+    crossed = np.flatnonzero(((moved > 0) != (eta > 0)).any(1))
+    cv = lo.cross_validate(fit, plan, lo.NewtonStep())
+    assert len(crossed) and set(np.flatnonzero(cv.result == lo.RESULTS.kink)) == set(crossed)
+    assert np.abs(lo.cross_validate(fit, plan).losses - lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses).max() < 1e-6
+
+
+def test_a_smooth_function_of_the_users_own_is_not_flagged():
+    mine = lambda eta, y: jnp.logaddexp(0.0, eta) - y * eta
+    own = lo.fit(lo.GLM(X, Y, mine, lo.penalties.Ridge(1.0)))
+    ours = lo.fit(lo.GLM(X, Y, "logistic", lo.penalties.Ridge(1.0)))
+    a, b = (lo.cross_validate(f, lo.leave_one_out(40)) for f in (own, ours))
+    np.testing.assert_allclose(a.losses, b.losses, atol=1e-5)
+    assert not len(a.flagged())
+
+
+def test_missing_data_of_a_separable_objective():
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        lo.Separable(lambda t, x: (x - t) ** 2, np.array([1.0, np.nan]))
+    with pytest.raises(ValueError, match="one length"):
+        lo.Separable(lambda t, x: (x[0] - t) ** 2, (np.ones(3), np.ones(4)))
+
+
+def test_a_saddle_is_refused():
+    objective = lo.Objective(lambda t, w: jnp.sum(w) * (t["a"] ** 2 - t["b"] ** 2), 10)
+    with pytest.raises(lo.IndefiniteHessianError, match="smallest eigenvalue"):
+        lo.anchor(objective, {"a": np.zeros(()), "b": np.zeros(())})

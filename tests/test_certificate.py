@@ -1,0 +1,122 @@
+"""The certificate is honest, on problems built to break it."""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from helpers import OBJECTIVES, fitted, glm
+from sklearn.model_selection import KFold
+
+import leaveout as lo
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_reported_errors_hold(name):
+    fit = fitted(name)
+    n = fit.objective.num_units
+    plan = lo.from_splits([*KFold(n).split(np.zeros(n)), *KFold(6, shuffle=True, random_state=0).split(np.zeros(n))], n)
+    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
+    for refit in (lo.Certified(), lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.NoUpdate()):
+        cv = lo.cross_validate(fit, plan, refit)
+        difference = cv.losses - exact.losses
+        true = np.abs(difference if cv.joint else np.bincount(plan.refit, difference))
+        assert np.mean(true > cv.error + 1e-10) <= 0.02, refit
+        assert np.all(true <= 1.5 * cv.error + 1e-10), refit
+
+
+def test_the_tolerance_is_kept():
+    for name in ("logistic", "multinomial", "hidden Markov"):
+        fit = fitted(name)
+        plan = lo.kfold(fit.objective.num_units, 5, seed=1)
+        exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
+        for rtol in (1.0, 0.1, 0.001):
+            cv = lo.cross_validate(fit, plan, lo.Certified(rtol))
+            assert abs(cv.mean - exact.mean) <= rtol * cv.scale
+
+
+def test_one_step_is_alo():
+    """Leave-one-out by one Newton step against the closed form η + h r / (1 − h ℓ″)."""
+    fit = fitted("logistic")
+    X, y = np.asarray(fit.objective.design), np.asarray(fit.objective.y)
+    eta = X @ np.asarray(fit.theta)
+    mu = 1 / (1 + np.exp(-eta))
+    h = np.einsum("np,pq,nq->n", X, np.linalg.inv(fit.hessian), X)
+    got = lo.cross_predict(fit, lo.leave_one_out(60), lo.NewtonStep(), kind="link")
+    np.testing.assert_allclose(got, eta + h * (mu - y) / (1 - h * mu * (1 - mu)), rtol=1e-9)
+    np.testing.assert_allclose(fit.leverage, h, rtol=1e-9)
+
+
+def large_paths(monkeypatch, gradients: float):
+    """Make a small problem take the path of a large one: bounds, a sample, the whole next term."""
+    monkeypatch.setattr("leaveout._refit.AFFORDABLE", gradients)
+    monkeypatch.setattr("leaveout._refit.SAMPLE", 64)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson", "pseudo_huber"])
+def test_the_paths_of_large_problems_are_honest_too(monkeypatch, loss):
+    fit = lo.fit(glm(loss, lo.penalties.Ridge(0.5), n=400, p=12, weights=True))
+    plan = lo.leave_one_out(400)
+    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
+    newton = lo.cross_validate(fit, plan, lo.NewtonStep())
+    large_paths(monkeypatch, 1e-3)
+    for refit in (lo.Certified(), lo.Certified(0.001), lo.NewtonStep(), lo.InfinitesimalJackknife()):
+        cv = lo.cross_validate(fit, plan, refit)
+        true = np.abs(cv.losses - exact.losses)
+        assert np.mean(true > cv.error + 1e-10) <= 0.01, refit
+        assert np.all(true <= 3 * cv.error + 1e-10), refit
+        if isinstance(refit, lo.Certified):
+            assert true.sum() <= 400 * refit.rtol * cv.scale
+    assert np.abs(newton.losses - exact.losses).max() > 0
+
+
+def test_the_next_term_corrects():
+    """With the whole next term leave-one-out is far closer than one Newton step; a sample tells its size."""
+    from leaveout import _certificate as certificate, _refit
+
+    fit = lo.fit(glm("logistic", lo.penalties.Ridge(0.5), n=200, p=10))
+    plan = lo.leave_one_out(200)
+    exact = lo.cross_predict(fit, plan, lo.Exact(1e-12), kind="link")
+    newton = lo.cross_predict(fit, plan, lo.NewtonStep(), kind="link")
+    with jax.enable_x64(True):
+        ((_, _, rows),) = plan.batches(2**22, 4, 4, 0.0)
+        state = _refit._start(fit, rows)
+        everything = np.arange(200), np.ones(200)
+        _, move, _, spread = certificate.next_term(fit, rows, state.metric, state.gradient, *everything)
+        _, sampled, _, sampling = certificate.next_term(
+            fit, rows, state.metric, state.gradient, *certificate.sample(fit, 100)
+        )
+    assert np.all(np.asarray(spread) == 0)
+    before, after = np.abs(newton - exact), np.abs(newton + np.asarray(move) - exact)
+    assert np.median(after) < np.median(before) / 8
+    assert np.mean(np.abs(sampled - move) <= 3 * np.asarray(sampling) + 1e-12) > 0.97
+
+
+def test_a_step_past_the_minimiser_comes_back():
+    """A fold with almost all of a coefficient's information: the chord would stall, its own Hessian does not."""
+    rng = np.random.default_rng(0)
+    rare = np.r_[np.ones(24), np.zeros(175), 1.0]
+    X = np.c_[rng.standard_normal((200, 3)), rare]
+    y = (rng.random(200) < 1 / (1 + np.exp(-X[:, 0] - rare))).astype(float)
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.05)))
+    plan = lo.groups(np.r_[np.zeros(24), 1 + np.arange(176) % 8])
+    exact, cv = lo.cross_validate(fit, plan, lo.Exact(1e-10)), lo.cross_validate(fit, plan)
+    alone = lo.fit(lo.GLM(X[24:], y[24:], "logistic", lo.penalties.Ridge(0.05))).parameters
+    np.testing.assert_allclose(lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"][0], alone["coef"], atol=1e-7)
+    true = np.bincount(plan.refit, np.abs(cv.losses - exact.losses))
+    assert np.all(true <= cv.error)
+
+
+@pytest.mark.slow
+def test_the_study():
+    import certificate
+
+    table = certificate.study(25)
+    assert table.problem.nunique() >= 10
+    mine = table[(table.refit == "Certified") & np.isfinite(table.true)]
+    violated = mine.true_sum > mine.reported.clip(lower=certificate.FLOOR)
+    assert violated.mean() < 0.01
+    assert np.all(mine.true_sum <= 3 * mine.reported.clip(lower=certificate.FLOOR))

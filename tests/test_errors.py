@@ -1,0 +1,66 @@
+"""Standard errors that respect dependence."""
+
+import numpy as np
+import pytest
+from helpers import glm, toy_hmm
+
+import leaveout as lo
+from leaveout._errors import standard_error
+
+
+def test_rows():
+    losses = np.random.default_rng(0).standard_normal(50)
+    value, kind = standard_error(losses, np.ones(50), lo.leave_one_out(50))
+    np.testing.assert_allclose(value, losses.std(ddof=1) / np.sqrt(50))
+    assert "independent" in kind
+
+
+def test_groups_are_the_independent_units():
+    losses = np.random.default_rng(0).standard_normal(40)
+    plan = lo.groups(np.repeat(np.arange(40), 3))
+    value, _ = standard_error(np.repeat(losses, 3), np.ones(120), plan)
+    np.testing.assert_allclose(value, losses.std(ddof=1) / np.sqrt(40))
+
+
+def test_more_folds_of_the_same_data_do_not_shrink_it():
+    fit = lo.fit(glm("logistic", lo.penalties.Ridge(1.0)))
+    few, many = (lo.cross_validate(fit, lo.random_subsets(60, 0.2, k, seed=0)) for k in (60, 600))
+    assert 0.8 < few.se / many.se < 1.25
+
+
+def test_blocks_in_a_series():
+    rng = np.random.default_rng(1)
+    noise = rng.standard_normal(4000)
+    losses = np.convolve(noise, np.ones(20) / np.sqrt(20))[:4000]
+    plan = lo.blocks(4000, 100)
+    value, kind = standard_error(losses, np.ones(4000), plan)
+    truth = np.sqrt(20 / 4000)
+    assert 0.7 < value / truth < 1.3 and "blocks of" in kind
+    value, kind = standard_error(losses[:150], np.ones(150), lo.blocks(150, 10))
+    assert np.isnan(value) and "not available" in kind
+
+
+def test_a_chain_goes_by_blocks_whatever_the_plan():
+    model = toy_hmm(400, seed=2)
+    cv = lo.cross_validate(lo.fit(model), lo.random_subsets(400, 0.1, 20, seed=0))
+    assert "blocks" in cv.standard_error.kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grouped", [False, True])
+def test_intervals_cover(grouped):
+    """Coverage of mean ± 1.96 se for the expected loss of a fixed predictor on new data: rows, then groups."""
+    rng, hits, naive = np.random.default_rng(0), 0, 0
+    for _ in range(200):
+        group = np.repeat(np.arange(40), 5) if grouped else np.arange(200)
+        shift = rng.standard_normal(group.max() + 1)[group] * grouped
+        X = rng.standard_normal((200, 2))
+        y = X @ [1.0, -1.0] + shift + rng.standard_normal(200)
+        fit = lo.fit(lo.GLM(X, y, "squared"))
+        cv = lo.cross_validate(fit, lo.groups(group) if grouped else lo.leave_one_out(200), lo.NewtonStep())
+        expected = 0.5 * (1 + grouped + np.sum((fit.parameters["coef"] - [1, -1]) ** 2) + fit.parameters["intercept"] ** 2)
+        hits += abs(cv.mean - expected) < 1.96 * cv.se
+        naive += abs(cv.mean - expected) < 1.96 * cv.scale
+    assert 0.90 <= hits / 200 <= 0.985
+    if grouped:
+        assert naive < hits

@@ -1,0 +1,190 @@
+"""Estimates, comparisons, predictions, metrics and pictures."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import OBJECTIVES, fitted, glm, toy_hmm
+
+import leaveout as lo
+
+
+def test_losses_stand_in_the_order_of_the_plan():
+    fit = fitted("logistic")
+    plan = lo.bootstrap(60, 12, seed=3)
+    cv = lo.cross_validate(fit, plan, lo.Exact())
+    assert cv.losses.shape == plan.index.shape
+    np.testing.assert_array_equal(np.isnan(cv.losses), ~plan.held)
+    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    X, y = np.asarray(fit.objective.design)[:, :3], np.asarray(fit.objective.y)
+    for j in np.flatnonzero(plan.held)[::17]:
+        k, n = plan.refit[j], plan.index[j]
+        eta = X[n] @ theta["coef"][k] + theta["intercept"][k]
+        np.testing.assert_allclose(cv.losses[j], np.logaddexp(0, eta) - y[n] * eta, rtol=1e-6)
+
+
+def test_a_unit_scored_often_counts_once():
+    plan = lo.bootstrap(60, 30, seed=0)
+    cv = lo.cross_validate(fitted("logistic"), plan)
+    per_unit = cv.per_unit()
+    mine = (plan.index == 7) & plan.held
+    np.testing.assert_allclose(per_unit[7], cv.losses[mine].mean())
+    np.testing.assert_allclose(cv.mean, per_unit.mean())
+
+
+def test_sample_weights_weigh_the_mean():
+    fit = fitted("logistic, weights, offset, no intercept")
+    cv = lo.cross_validate(fit, lo.kfold(60, 6))
+    np.testing.assert_allclose(cv.mean, np.average(cv.per_unit(), weights=fit.objective.sample_weight))
+    assert "weighted by sample_weight" in str(cv)
+
+
+def test_table_summary_and_notebook_view():
+    cv = lo.cross_validate(fitted("logistic"), lo.kfold(60, 6))
+    table = cv.table()
+    assert list(table.columns) == ["refit", "unit", "loss", "no_update", "error", "result"] and len(table) == 60
+    assert set(table.result) == {"successful"}
+    assert cv.summary().loc["held-out loss, mean", "value"] == cv.mean
+    assert "<table>" in cv._repr_html_() and "held-out loss" in cv._repr_html_()
+    for word in ("± ", "SE rows independent", "approximation", "no update", "flagged"):
+        assert word in str(cv)
+
+
+def test_a_bare_loss_has_one_joint_loss_a_fold():
+    fit = fitted("two functions")
+    plan = lo.kfold(50, 5)
+    cv = lo.cross_validate(fit, plan, lo.Exact())
+    assert cv.joint and cv.losses.shape == (5,) and np.isfinite(cv.losses).all()
+    assert list(cv.table().columns) == ["refit", "loss", "no_update", "error", "result"]
+    x = np.random.default_rng(5).standard_t(3, 50)
+    location = lo.fold_parameters(fit, plan, lo.Exact())["location"]
+    np.testing.assert_allclose(cv.losses, [np.log1p((x[10 * k : 10 * k + 10] - location[k]) ** 2 / 3).sum() for k in range(5)])
+
+
+def test_a_users_score():
+    data = np.random.default_rng(0).standard_normal(30)
+    loss = lambda theta, w: w @ (data - theta["m"]) ** 2
+    pointwise = lo.Objective(loss, 30, lambda theta, w, index: (lo_data(data)[index] - theta["m"]) ** 2)
+    cv = lo.cross_validate(lo.fit(pointwise, {"m": 0.0}), lo.leave_one_out(30), lo.Exact())
+    held = (30 * data.mean() - data) / 29
+    np.testing.assert_allclose(cv.losses, (data - held) ** 2, rtol=1e-10)
+
+
+def lo_data(data):
+    import jax.numpy as jnp
+
+    return jnp.asarray(data)
+
+
+def test_evaluate_replaces_the_score():
+    fit = fitted("ridge")
+    X, y = np.asarray(fit.objective.design)[:, :3], np.asarray(fit.objective.y)
+
+    def absolute(held, seen, parameters):
+        assert len(held) + len(seen) == 60
+        return np.abs(y[held] - X[held] @ parameters["coef"] - parameters["intercept"])
+
+    plan = lo.kfold(60, 6, seed=0)
+    cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate=absolute)
+    np.testing.assert_allclose(cv.per_unit(), np.abs(y - lo.cross_predict(fit, plan, lo.Exact())), rtol=1e-6)
+    joint = lo.cross_validate(fit, plan, lo.Exact(), evaluate=lambda *a: absolute(*a).sum())
+    np.testing.assert_allclose(joint.losses.sum(), cv.per_unit().sum())
+    with pytest.raises(ValueError, match="evaluate must return"):
+        lo.cross_validate(fit, plan, evaluate=lambda *a: np.ones(3))
+
+
+def test_metrics_of_held_out_predictions():
+    from sklearn.metrics import roc_auc_score
+
+    fit = fitted("logistic")
+    plan = lo.kfold(60, 3, seed=0)
+    cv = lo.cross_validate(fit, plan, metric=["auc", "accuracy", "brier"])
+    predicted, y = lo.cross_predict(fit, plan), np.asarray(fit.objective.y)
+    np.testing.assert_allclose(cv.metrics["auc"], roc_auc_score(y, predicted))
+    np.testing.assert_allclose(cv.metrics["brier"], np.mean((y - predicted) ** 2))
+    assert "auc" in str(cv)
+    assert lo.cross_validate(fitted("ridge"), plan, metric="mse").metrics["mse"] > 0
+    probabilities = lo.cross_predict(fitted("multinomial"), plan)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+
+
+def test_a_pooled_leave_one_out_auc_is_warned_of():
+    y = np.r_[np.ones(20), np.zeros(25)]
+    alone = lo.fit(lo.GLM(np.zeros((45, 0)), y, "logistic"))
+    with pytest.warns(UserWarning, match="biased"):
+        cv = lo.cross_validate(alone, lo.leave_one_out(45), metric="auc")
+    assert cv.metrics["auc"] == 0.0
+
+
+def test_predictions_by_link():
+    fit = fitted("poisson, mean loss")
+    link, response = (lo.cross_predict(fit, lo.kfold(60, 4), kind=kind) for kind in ("link", "response"))
+    np.testing.assert_allclose(np.exp(link), response)
+    subsets = lo.cross_predict(fit, lo.random_subsets(60, 0.1, 2, seed=0))
+    assert np.isnan(subsets).any() and np.isfinite(subsets).any()
+
+
+def test_compare_pairs_the_units():
+    weak = lo.fit(glm("logistic", lo.penalties.Ridge(200.0), n=300))
+    strong = lo.fit(glm("logistic", lo.penalties.Ridge(1.0), n=300))
+    plan = lo.leave_one_out(300)
+    both = {name: lo.cross_validate(f, plan) for name, f in (("weak", weak), ("strong", strong))}
+    table = lo.compare(both)
+    assert list(table.index) == ["strong", "weak"] and table.loc["strong", "difference"] == 0
+    difference = both["weak"].per_unit() - both["strong"].per_unit()
+    np.testing.assert_allclose(table.loc["weak", "se_difference"], difference.std(ddof=1) / np.sqrt(300))
+    with pytest.raises(ValueError, match="same units"):
+        lo.compare({"a": both["weak"], "b": lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))})
+    with pytest.warns(UserWarning, match="approximation error"):
+        near = lo.fit(glm("logistic", lo.penalties.Ridge(1.0001), n=300))
+        lo.compare({"a": both["strong"], "b": lo.cross_validate(near, plan, lo.InfinitesimalJackknife())})
+
+
+def test_parameters_of_refits():
+    for name in OBJECTIVES:
+        fit = fitted(name)
+        theta = lo.fold_parameters(fit, lo.kfold(fit.objective.num_units, 4, seed=0))
+        assert set(theta) == set(fit.parameters)
+        assert all(theta[key].shape == (4, *np.shape(fit.parameters[key])) for key in theta)
+
+
+def test_data_frames_keep_their_names():
+    X = pd.DataFrame(np.random.default_rng(0).standard_normal((30, 2)), columns=["age", "dose"])
+    model = lo.GLM(X, X.age > 0.2, "logistic", lo.penalties.Ridge(1.0))
+    assert model.names == ("age", "dose")
+    with pytest.raises(lo.IndefiniteHessianError, match="dose"):
+        lo.fit(lo.GLM(X.assign(dose=1.0), X.age + 1, "squared"))
+
+
+def test_pictures(tmp_path):
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    cv = lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))
+    ax = cv.plot()
+    ax.figure.savefig(tmp_path / "losses.png")
+    lo.plot.agreement(cv, lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), lo.Exact(1e-10)))
+    assert (tmp_path / "losses.png").stat().st_size > 5000 and dict(mpl.rcParams) == before
+
+
+def test_several_starts_find_the_better_basin():
+    fits = [lo.fit(toy_hmm(), num_starts=3, seed=s) for s in (0, 1)]
+    np.testing.assert_allclose(np.sort(fits[0].parameters["mean"]), np.sort(fits[1].parameters["mean"]), atol=1e-5)
+
+
+def test_the_callers_precision_is_left_alone():
+    import jax.numpy as jnp
+
+    lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))
+    assert jnp.ones(2).dtype == jnp.float32
+    assert fitted("logistic").theta.dtype == np.float64
+
+
+def test_from_another_thread():
+    from concurrent.futures import ThreadPoolExecutor
+
+    fit, plan = fitted("logistic"), lo.leave_one_out(60)
+    here = lo.cross_validate(fit, plan).losses
+    with ThreadPoolExecutor(2) as pool:
+        there = list(pool.map(lambda _: lo.cross_validate(fit, plan).losses, range(2)))
+    for losses in there:
+        np.testing.assert_array_equal(losses, here)

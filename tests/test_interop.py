@@ -1,0 +1,127 @@
+"""Hosts: zero gradient at their parameters, and a fold's exact refit is the host's own refit on that fold."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import GammaRegressor, Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import leaveout as lo
+
+rng = np.random.default_rng(0)
+N = 120
+X = rng.standard_normal((N, 4)) + 0.5
+ETA = X @ np.array([0.5, -0.4, 0.2, 0.0])
+Y = {
+    "real": ETA + rng.standard_normal(N),
+    "count": rng.poisson(np.exp(ETA)).astype(float),
+    "positive": rng.gamma(2.0, np.exp(ETA) / 2) + 1e-3,
+    "binary": np.where(rng.random(N) < 1 / (1 + np.exp(-ETA)), "yes", "no"),
+    "three": np.array(["a", "b", "c"])[np.argmax(np.c_[ETA, X[:, 0], X[:, 1]] + rng.gumbel(size=(N, 3)), axis=1)],
+}
+WEIGHT = rng.gamma(2.0, 0.5, N)
+TIGHT = {"tol": 1e-10, "max_iter": 10_000}
+HOSTS = {
+    "LinearRegression": (LinearRegression(), "real"),
+    "Ridge": (Ridge(2.0), "real"),
+    "Ridge, no intercept": (Ridge(2.0, fit_intercept=False), "real"),
+    "LogisticRegression": (LogisticRegression(C=0.5, **TIGHT), "binary"),
+    "LogisticRegression, no penalty": (LogisticRegression(C=np.inf, **TIGHT), "binary"),
+    "LogisticRegression, class weights": (LogisticRegression(class_weight={"yes": 2.0, "no": 0.7}, **TIGHT), "binary"),
+    "LogisticRegression, balanced": (LogisticRegression(class_weight="balanced", **TIGHT), "binary"),
+    "LogisticRegression, multinomial": (LogisticRegression(C=0.5, **TIGHT), "three"),
+    "LogisticRegression, multinomial, balanced": (LogisticRegression(class_weight="balanced", **TIGHT), "three"),
+    "PoissonRegressor": (PoissonRegressor(alpha=0.3, solver="newton-cholesky", tol=1e-12, max_iter=1000), "count"),
+    "GammaRegressor": (GammaRegressor(alpha=0.3, solver="newton-cholesky", tol=1e-12, max_iter=1000), "positive"),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", HOSTS)
+def test_exact_is_the_hosts_own_refit(name, weighted):
+    host, target = HOSTS[name]
+    y, weight = Y[target], WEIGHT if weighted else None
+    fit = lo.from_sklearn(clone(host).fit(X, y, weight), X, y, sample_weight=weight)
+    assert fit.decrement < 1e-5
+    plan = lo.kfold(N, 4, seed=1)
+    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
+    for k, w in enumerate(plan.matrix()):
+        keep = w > 0
+        again = clone(host).fit(X[keep], y[keep], None if weight is None else weight[keep])
+        coef = again.coef_[0] if np.ndim(again.coef_) > 1 and len(again.coef_) == 1 else again.coef_
+        np.testing.assert_allclose(got["coef"][k], coef, atol=2e-5)
+        if target in ("binary", "three"):
+            want = again.predict_proba(X[~keep])
+            np.testing.assert_allclose(predicted[~keep], want[:, 1] if target == "binary" else want, atol=1e-5)
+        else:
+            np.testing.assert_allclose(predicted[~keep], again.predict(X[~keep]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_certified_leave_one_out_within_its_error(name):
+    host, target = HOSTS[name]
+    fit = lo.from_sklearn(clone(host).fit(X, Y[target]), X, Y[target])
+    plan = lo.leave_one_out(N)
+    certified, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-10))
+    assert np.mean(np.abs(certified.losses - exact.losses) > certified.error + 1e-9) < 0.01
+    assert abs(certified.mean - exact.mean) <= 0.01 * certified.scale
+
+
+def test_ridge_is_exact_to_rounding():
+    host = Ridge(0.8).fit(X, Y["real"])
+    fit = lo.from_sklearn(host, X, Y["real"])
+    got = lo.cross_predict(fit, lo.leave_one_out(N), lo.NewtonStep())
+    for j in range(0, N, 10):
+        keep = np.arange(N) != j
+        design = np.c_[X[keep], np.ones(N - 1)]
+        beta = np.linalg.solve(design.T @ design + 0.8 * np.diag([1, 1, 1, 1, 0]), design.T @ Y["real"][keep])
+        np.testing.assert_allclose(got[j], np.r_[X[j], 1] @ beta, rtol=1e-12)
+    certified = lo.cross_validate(fit, lo.leave_one_out(N))
+    assert certified.approximation_error < 1e-9 and not len(certified.flagged())
+
+
+def test_pipeline_and_frame():
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    host = make_pipeline(StandardScaler(), LogisticRegression(**TIGHT)).fit(frame, Y["binary"])
+    fit = lo.from_sklearn(host, frame, Y["binary"])
+    assert "transformers stay as fitted" in str(lo.cross_validate(fit, lo.kfold(N, 5)))
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: lo.from_sklearn(Lasso().fit(X, Y["real"]), X, Y["real"]), TypeError, "Supported are LinearRegression"),
+        (lambda: lo.from_sklearn(Ridge(), X, Y["real"]), NotFittedError, "not fitted"),
+        (lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X[:, :3], Y["binary"]), ValueError, "4 coefficients"),
+        (lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X, Y["three"]), ValueError, "never saw"),
+        (
+            lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X, Y["binary"][::-1]),
+            ValueError,
+            "not stationary.*theta0=",
+        ),
+        (lambda: lo.from_sklearn(LinearRegression(positive=True).fit(X, Y["real"]), X, Y["real"]), TypeError, "positive=True"),
+        (lambda: lo.from_sklearn(LogisticRegression(l1_ratio=1, solver="saga", max_iter=9999).fit(X, Y["binary"]), X, Y["binary"]), TypeError, "not smooth"),
+        (lambda: lo.from_sklearn(LogisticRegression(solver="liblinear").fit(X, Y["binary"]), X, Y["binary"]), TypeError, "liblinear"),
+    ],
+)
+def test_hosts_that_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_an_early_stopped_host_is_taken_and_said():
+    host = LogisticRegression(C=10.0, max_iter=4, tol=1e-12)
+    with pytest.warns(Warning):
+        host.fit(X, Y["binary"])
+    with pytest.warns(UserWarning, match="not stationary"):
+        fit = lo.from_sklearn(host, X, Y["binary"])
+    assert fit.decrement > 0.01
+    tight = lo.from_sklearn(clone(host).set_params(**TIGHT).fit(X, Y["binary"]), X, Y["binary"])
+    plan = lo.leave_one_out(N)
+    np.testing.assert_allclose(
+        lo.cross_validate(fit, plan, lo.Exact()).losses, lo.cross_validate(tight, plan, lo.Exact()).losses, atol=1e-7
+    )

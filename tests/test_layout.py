@@ -1,0 +1,56 @@
+"""Who may import whom, read off the import statements."""
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "leaveout"
+CORE = {"_results", "_plan", "_objective", "_fit", "_curvature", "_certificate", "_refit", "_estimate", "_errors", "_evaluate"}
+MAY_IMPORT = {
+    "_results": set(),
+    "_plan": set(),
+    "_objective": set(),
+    "datasets": set(),
+    "_fit": {"_objective", "_results"},
+    "_curvature": {"_plan", "_objective", "_fit"},
+    "_certificate": {"_plan", "_objective", "_fit", "_results", "_curvature"},
+    "_refit": {"_plan", "_objective", "_fit", "_results", "_curvature", "_certificate"},
+    "_errors": {"_plan", "_results"},
+    "_estimate": {"_plan", "_results", "_errors", "plot"},
+    "_evaluate": CORE,
+    "plot": {"_estimate"},
+    "models": {"_objective", "models"},
+    "interop": {"models", "_fit", "interop"},
+    "cli": {""},  # the public names only
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Our own modules that a file imports, by their first name below `leaveout`."""
+    package = ["leaveout", *path.relative_to(SOURCE).parts[:-1]]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("leaveout")):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            full = [*base, *(node.module or "").split(".")] if node.module else base
+            names = [[*full, alias.name] for alias in node.names] if len(full) == 1 else [full]
+            found |= {name[1] for name in names if name[0] == "leaveout"}
+        if isinstance(node, ast.Import):
+            found |= {(alias.name.split(".") + [""])[1] for alias in node.names if alias.name.split(".")[0] == "leaveout"}
+    return found
+
+
+def test_imports_run_one_way():
+    files = [path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"]
+    assert len(files) > 12
+    for path in files:
+        module = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        allowed = MAY_IMPORT[module]
+        if module == "cli":
+            assert all(not name.startswith("_") for name in imports(path)), path
+        else:
+            assert imports(path) <= allowed, (path, imports(path) - allowed)
+
+
+def test_files_are_short():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert max(lengths.values()) <= 430, lengths
