@@ -94,7 +94,11 @@ def refitting(n: int = 2000, p: int = 20) -> None:
         weight[i] = 1
     losses = np.logaddexp(0, truth) - y * truth
     rows = [
-        {"what": f"{n} refits, scikit-learn {solver}, tol 1e-10, once", "seconds": seconds, "prediction error": abs(eta - truth).max()}
+        {
+            "what": f"{n} refits, scikit-learn {solver}, tol 1e-10, once",
+            "seconds": seconds,
+            "prediction error": abs(eta - truth).max(),
+        }
         for solver, (seconds, eta) in peers.items()
     ]
     plan = lo.leave_one_out(n)
@@ -146,7 +150,9 @@ def resident(field: str) -> int:
 
 def fresh(code: str) -> dict:
     """What a fresh Python process, in this folder, prints last, as JSON."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
@@ -197,7 +203,13 @@ def ridge(n: int = 100_000, p: int = 100, alpha: float = 1.0) -> None:
     ):
         for refit in (lo.NewtonStep(), lo.Exact(), lo.Certified()):
             off = lo.cross_predict(fit, lo.leave_one_out(len(y)), refit) - truth
-            rows.append({"fit": name, "refit": type(refit).__name__, "largest error / largest prediction": abs(off).max() / abs(truth).max()})
+            rows.append(
+                {
+                    "fit": name,
+                    "refit": type(refit).__name__,
+                    "largest error / largest prediction": abs(off).max() / abs(truth).max(),
+                }
+            )
     show("ridge: leave-one-out predictions against 200 refits by numpy.linalg.solve, p = 10; target 1e-12", rows)
 
     X, y, _ = ridge_by_hand(n, p, alpha, truth=False)
@@ -251,10 +263,14 @@ def folds() -> None:
 
         seconds, theirs = timed(refit, 1, warm=False)
         peers.append(seconds)
-        rows.append({"what": f"scikit-learn {solver}, tol 1e-8, once", "seconds": seconds, "coefficients": abs(theirs - coef).max()})
+        rows.append(
+            {"what": f"scikit-learn {solver}, tol 1e-8, once", "seconds": seconds, "coefficients": abs(theirs - coef).max()}
+        )
     for strategy in (lo.Exact(), lo.Certified()):
         seconds, _ = timed(lambda strategy=strategy: lo.cross_validate(fit, plan, strategy), 3)
-        rows.append({"what": f"lo.cross_validate, {type(strategy).__name__}", "seconds": seconds, "times faster": min(peers) / seconds})
+        rows.append(
+            {"what": f"lo.cross_validate, {type(strategy).__name__}", "seconds": seconds, "times faster": min(peers) / seconds}
+        )
     show(f"folds: 10 folds, logistic, n = {n:,}, p = {p}; target 5 times; largest difference of coefficients from Exact", rows)
     bootstrap(2000, 20, 1000)
 
@@ -287,14 +303,18 @@ def bootstrap(n: int, p: int, resamples: int, peers: int = 100) -> None:
         seconds, _ = timed(lambda strategy=strategy: lo.cross_validate(fit, plan, strategy), 3)
         off = abs(lo.fold_parameters(fit, plan, strategy)["coef"] - exact).max()
         name = f"lo.cross_validate, {type(strategy).__name__}"
-        rows.append({"what": name, "seconds": seconds, "times faster": fastest / seconds, "target": target, "coefficients": off})
+        rows.append(
+            {"what": name, "seconds": seconds, "times faster": fastest / seconds, "target": target, "coefficients": off}
+        )
     show(f"folds: {resamples:,} bootstrap resamples, logistic, n = {n:,}, p = {p}; difference of coefficients from Exact", rows)
 
 
 # dℓ/dη, written here from the densities
 SLOPES = {
-    "probit": lambda eta, y: (1 - y) * np.exp(scipy.stats.norm.logpdf(eta) - scipy.stats.norm.logcdf(-eta))
-    - y * np.exp(scipy.stats.norm.logpdf(eta) - scipy.stats.norm.logcdf(eta)),
+    "probit": lambda eta, y: (
+        (1 - y) * np.exp(scipy.stats.norm.logpdf(eta) - scipy.stats.norm.logcdf(-eta))
+        - y * np.exp(scipy.stats.norm.logpdf(eta) - scipy.stats.norm.logcdf(eta))
+    ),
     "cloglog": lambda eta, y: (1 - y) * np.exp(eta) - y * np.exp(eta) / np.expm1(np.exp(eta)),
     "gamma": lambda eta, y: 1 - y * np.exp(-eta),
 }
@@ -331,7 +351,10 @@ def link_errors(name: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray, off
     refits = np.stack([solve(np.where(np.arange(n) == i, 0.0, weight), full) for i in range(n)])
     eta, exact = design @ full + offset, np.sum(design * refits, 1) + offset
     fit, plan = lo.fit(lo.GLM(X, y, name, sample_weight=weight, offset=offset)), lo.leave_one_out(n)
-    found = {type(r).__name__: lo.cross_predict(fit, plan, r, "link") for r in (lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.Exact())}
+    found = {
+        type(r).__name__: lo.cross_predict(fit, plan, r, "link")
+        for r in (lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.Exact())
+    }
     found |= dict(peers(name, design, y, weight, offset))
     distance = np.linalg.norm(exact - eta)
     return {k: v if isinstance(v, str) else np.linalg.norm(v - exact) / distance for k, v in found.items()}
@@ -381,7 +404,11 @@ def coverage(replications: int = 300) -> None:
             for target, value in (("this fit's loss", fresh_loss), ("expected loss", fresh_loss.mean())):
                 inside = lambda width, mean=mean, value=value: (abs(mean - value) <= 1.96 * width).mean()
                 row = {"loss": loss, "units": kind, "n": n, "target": target, "coverage": inside(se)}
-                rows.append(row | ({"naive rows": inside(naive)} if kind == "groups" else {}) | {"bias / se": (mean - value).mean() / se.mean()})
+                rows.append(
+                    row
+                    | ({"naive rows": inside(naive)} if kind == "groups" else {})
+                    | {"bias / se": (mean - value).mean() / se.mean()}
+                )
     show(f"coverage: of mean ± 1.96 se, {replications} replications, p = 4; groups of 8 rows with random effects", rows)
 
 
@@ -450,6 +477,8 @@ if __name__ == "__main__":
     parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
     names = parser.parse_args().name or list(DEMANDS)
     pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
-    print(f"leaveout {lo.__version__}, scikit-learn {__import__('sklearn').__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"leaveout {lo.__version__}, scikit-learn {__import__('sklearn').__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
     for name in names:
         DEMANDS[name]()

@@ -209,7 +209,9 @@ def picture(study: optuna.Study, exact: np.ndarray, approximate: np.ndarray, y: 
     trials = study.trials_dataframe()
     points = axes[2].scatter(trials.params_alpha, trials.params_beta, c=trials.value, s=28)
     axes[2].plot(*study.best_params.values(), "*", ms=16, mfc="none", mec="k", label=f"best, AUC {study.best_value:.4f}")
-    axes[2].set(xscale="log", yscale="log", xlabel="α, ridge", ylabel="β, Laplacian", title=f"Leave-one-out AUC of {len(trials)} trials")
+    axes[2].set(
+        xscale="log", yscale="log", xlabel="α, ridge", ylabel="β, Laplacian", title=f"Leave-one-out AUC of {len(trials)} trials"
+    )
     axes[2].legend()
     figure.colorbar(points, ax=axes[2])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,17 +236,25 @@ def main(out: Path, trials: int) -> None:
         "mean |exact − approximate|": table["mean |difference|"]["NewtonStep"],
         "times faster": refits / ours,
     }
-    print(f"{len(data.y)} patients to fit, {len(data.y_test)} to test, {data.X.shape[1]} coefficients; best α {best['alpha']:.4g}, β {best['beta']:.4g}\n")
+    print(
+        f"{len(data.y)} patients to fit, {len(data.y_test)} to test, {data.X.shape[1]} coefficients; best α {best['alpha']:.4g}, β {best['beta']:.4g}\n"
+    )
     print(pd.DataFrame({"document": DOCUMENT, "ours": beside}).to_string(float_format="{:.4g}".format))
     print(f"\nprobabilities against refits from scratch, at our best\n{table.to_string(float_format='{:.2e}'.format)}")
-    print(f"\nthe same at the document's best, α {THEIR_BEST['alpha']:.4g}, β {THEIR_BEST['beta']:.4g}\n{theirs.to_string(float_format='{:.2e}'.format)}")
+    print(
+        f"\nthe same at the document's best, α {THEIR_BEST['alpha']:.4g}, β {THEIR_BEST['beta']:.4g}\n{theirs.to_string(float_format='{:.2e}'.format)}"
+    )
     rows = {
         "fit and leave-one-out, ours": (ours, np.nan),
         "fit and leave-one-out, the document's": (document, document / ours),
         f"{len(data.y)} refits, the document's (40, scaled)": (refits, refits / ours),
     }
-    print(f"\n{pd.DataFrame.from_dict(rows, orient='index', columns=['seconds', 'times ours']).to_string(float_format='{:.3g}'.format, na_rep='')}")
-    print(f"\nprograms compiled in trial 1: {compiled[0]}, in trials 2 to {trials}: {sum(compiled[1:])}; seconds: {each[0]:.2f}, then {np.median(each[1:]):.4f} a trial")
+    print(
+        f"\n{pd.DataFrame.from_dict(rows, orient='index', columns=['seconds', 'times ours']).to_string(float_format='{:.3g}'.format, na_rep='')}"
+    )
+    print(
+        f"\nprograms compiled in trial 1: {compiled[0]}, in trials 2 to {trials}: {sum(compiled[1:])}; seconds: {each[0]:.2f}, then {np.median(each[1:]):.4f} a trial"
+    )
     picture(study, exact, approximate, data.y, out / "loocv_heart.png")
 
 

@@ -38,7 +38,11 @@ def broken(value, where=(3, 1)):
         (lambda: lo.GLM(X, Y, 3), TypeError, "loss must be a name"),
         (lambda: lo.GLM(X, Y, "logistic", 0.5), TypeError, "penalty must be None"),
         (lambda: lo.GLM(X, Y, "logistic", lo.penalties.Quadratic(np.eye(5))), ValueError, "3 coefficients"),
-        (lambda: lo.GLM(X.astype(str), Y, "squared").num_units and lo.GLM([["a"], ["b"]], [0, 1], "squared"), TypeError, "Encode"),
+        (
+            lambda: lo.GLM(X.astype(str), Y, "squared").num_units and lo.GLM([["a"], ["b"]], [0, 1], "squared"),
+            TypeError,
+            "Encode",
+        ),
         (lambda: lo.GLM(pd.DataFrame(X, columns=list("aab")), Y, "logistic"), ValueError, "duplicate column names"),
         (lambda: lo.penalties.Ridge(-1.0), ValueError, "not negative"),
         (lambda: lo.penalties.Quadratic([[1.0, 2.0], [0.0, 1.0]]), ValueError, "symmetric"),
@@ -47,7 +51,11 @@ def broken(value, where=(3, 1)):
         (lambda: lo.losses.Binomial("cauchit"), ValueError, "link must be"),
         (lambda: lo.fit(X), TypeError, "must be an objective"),
         (lambda: lo.cross_validate(Y, lo.leave_one_out(40)), TypeError, "must be a Fit"),
-        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(7)), ValueError, "plan is for 7 units, but the fit has 60"),
+        (
+            lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(7)),
+            ValueError,
+            "plan is for 7 units, but the fit has 60",
+        ),
         (lambda: lo.cross_validate(fitted("logistic"), np.arange(60)), TypeError, "must be a Plan"),
         (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"), TypeError, "must be a strategy"),
         (lambda: lo.cross_predict(fitted("logistic"), lo.leave_one_out(60), kind="odds"), ValueError, "'response' or 'link'"),
@@ -80,7 +88,7 @@ def test_integers_and_booleans_are_converted_not_truncated():
 
 @pytest.mark.parametrize("column", [np.ones(40), 2 * X[:, 0] - X[:, 1]])
 def test_constant_and_collinear_columns(column):
-    with pytest.raises(lo.IndefiniteHessianError, match="not positive definite.*Drop a column, add a penalty"):
+    with pytest.raises(lo.IndefiniteHessianError, match=r"not positive definite.*Drop a column, add a penalty"):
         lo.fit(lo.GLM(pd.DataFrame(np.c_[X, column], columns=list("abcd")), Y, "logistic"))
     assert lo.fit(lo.GLM(np.c_[X, column], Y, "logistic", lo.penalties.Ridge(0.1))).decrement < 1e-6
 
@@ -97,7 +105,7 @@ def test_an_anchor_far_from_stationary():
     with pytest.warns(UserWarning, match="decrement"):
         lo.anchor(objective, near)
     far = {"coef": theta["coef"] + 2, "intercept": theta["intercept"]}
-    with pytest.raises(ValueError, match="decrement.*throw=False"):
+    with pytest.raises(ValueError, match=r"decrement.*throw=False"):
         lo.anchor(objective, far)
     with pytest.warns(UserWarning):
         assert lo.anchor(objective, far, throw=False).decrement > 1

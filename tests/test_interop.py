@@ -96,7 +96,11 @@ def test_pipeline_and_frame():
     [
         (lambda: lo.from_sklearn(Lasso().fit(X, Y["real"]), X, Y["real"]), TypeError, "Supported are LinearRegression"),
         (lambda: lo.from_sklearn(Ridge(), X, Y["real"]), NotFittedError, "not fitted"),
-        (lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X[:, :3], Y["binary"]), ValueError, "4 coefficients"),
+        (
+            lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X[:, :3], Y["binary"]),
+            ValueError,
+            "4 coefficients",
+        ),
         (lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X, Y["three"]), ValueError, "never saw"),
         (
             lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X, Y["binary"][::-1]),
@@ -104,8 +108,18 @@ def test_pipeline_and_frame():
             "not stationary.*theta0=",
         ),
         (lambda: lo.from_sklearn(LinearRegression(positive=True).fit(X, Y["real"]), X, Y["real"]), TypeError, "positive=True"),
-        (lambda: lo.from_sklearn(LogisticRegression(l1_ratio=1, solver="saga", max_iter=9999).fit(X, Y["binary"]), X, Y["binary"]), TypeError, "not smooth"),
-        (lambda: lo.from_sklearn(LogisticRegression(solver="liblinear").fit(X, Y["binary"]), X, Y["binary"]), TypeError, "liblinear"),
+        (
+            lambda: lo.from_sklearn(
+                LogisticRegression(l1_ratio=1, solver="saga", max_iter=9999).fit(X, Y["binary"]), X, Y["binary"]
+            ),
+            TypeError,
+            "not smooth",
+        ),
+        (
+            lambda: lo.from_sklearn(LogisticRegression(solver="liblinear").fit(X, Y["binary"]), X, Y["binary"]),
+            TypeError,
+            "liblinear",
+        ),
     ],
 )
 def test_hosts_that_are_refused(make, error, message):

@@ -1,5 +1,7 @@
 """Laws of an objective, whatever its model."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +105,7 @@ def test_hidden_markov_model_against_enumeration():
     transition = np.array([[stay[0], leave[0]], [leave[1], stay[1]]])
     emission = -0.5 * (np.asarray(model.x)[:, None] - theta["mean"]) ** 2 - 0.5 * np.log(2 * np.pi)
     paths = np.array(np.meshgrid(*[[0, 1]] * 6)).reshape(6, -1).T
-    path = lambda z: np.log(0.5) + sum(transition[a, b] for a, b in zip(z, z[1:], strict=False))
+    path = lambda z: np.log(0.5) + sum(transition[a, b] for a, b in itertools.pairwise(z))
     joint = np.array([path(z) + sum(weights[t] * emission[t, z[t]] for t in range(6)) for z in paths])
     prior = 0.5 * np.sum(theta["mean"] ** 2) / 9 + 0.5 * np.sum((theta["stay"] - 1) ** 2)
     with jax.enable_x64(True):
@@ -150,7 +152,9 @@ def test_vmapped_equals_looped():
     together = lo.cross_validate(fit, plan, lo.Exact()).losses
     for k in range(plan.num_refits):
         mine = slice(plan.indptr[k], plan.indptr[k + 1])
-        alone = lo.Plan(np.array([0, mine.stop - mine.start]), plan.index[mine], plan.weight[mine], plan.held[mine], plan.num_units)
+        alone = lo.Plan(
+            np.array([0, mine.stop - mine.start]), plan.index[mine], plan.weight[mine], plan.held[mine], plan.num_units
+        )
         np.testing.assert_allclose(lo.cross_validate(fit, alone, lo.Exact()).losses, together[mine], rtol=1e-7)
 
 

@@ -35,7 +35,7 @@ def imports(path: Path) -> set[str]:
             names = [[*full, alias.name] for alias in node.names] if len(full) == 1 else [full]
             found |= {name[1] for name in names if name[0] == "leaveout"}
         if isinstance(node, ast.Import):
-            found |= {(alias.name.split(".") + [""])[1] for alias in node.names if alias.name.split(".")[0] == "leaveout"}
+            found |= {[*alias.name.split("."), ""][1] for alias in node.names if alias.name.split(".")[0] == "leaveout"}
     return found
 
 

@@ -2,43 +2,87 @@
 
 from importlib.metadata import version as _version
 
-from . import datasets as datasets, plot as plot
-from ._estimate import Estimate as Estimate, compare as compare
+from . import datasets as datasets
+from . import plot as plot
+from ._estimate import Estimate as Estimate
+from ._estimate import compare as compare
 from ._evaluate import (
     cross_predict as cross_predict,
+)
+from ._evaluate import (
     cross_validate as cross_validate,
+)
+from ._evaluate import (
     fold_parameters as fold_parameters,
 )
-from ._fit import Fit as Fit, IndefiniteHessianError as IndefiniteHessianError, anchor as anchor, fit as fit
+from ._fit import Fit as Fit
+from ._fit import IndefiniteHessianError as IndefiniteHessianError
+from ._fit import anchor as anchor
+from ._fit import fit as fit
 from ._objective import (
     AbstractLinearPredictor as AbstractLinearPredictor,
+)
+from ._objective import (
     AbstractObjective as AbstractObjective,
+)
+from ._objective import (
     Objective as Objective,
+)
+from ._objective import (
     Separable as Separable,
 )
 from ._plan import (
     Plan as Plan,
+)
+from ._plan import (
     blocks as blocks,
+)
+from ._plan import (
     bootstrap as bootstrap,
+)
+from ._plan import (
     contiguous as contiguous,
+)
+from ._plan import (
     from_splits as from_splits,
+)
+from ._plan import (
     groups as groups,
+)
+from ._plan import (
     kfold as kfold,
+)
+from ._plan import (
     leave_future_out as leave_future_out,
+)
+from ._plan import (
     leave_one_out as leave_one_out,
+)
+from ._plan import (
     random_subsets as random_subsets,
 )
 from ._refit import (
     AbstractRefit as AbstractRefit,
+)
+from ._refit import (
     Certified as Certified,
+)
+from ._refit import (
     Exact as Exact,
+)
+from ._refit import (
     InfinitesimalJackknife as InfinitesimalJackknife,
+)
+from ._refit import (
     NewtonStep as NewtonStep,
+)
+from ._refit import (
     NoUpdate as NoUpdate,
 )
 from ._results import RESULTS as RESULTS
 from .interop.sklearn import from_sklearn as from_sklearn
-from .models import losses as losses, penalties as penalties
+from .models import losses as losses
+from .models import penalties as penalties
 from .models.glm import GLM as GLM
 from .models.penalties import per_weight as per_weight
 

@@ -112,7 +112,9 @@ def _inverse(matrices: Float[np.ndarray, "refits n n"]) -> Float[np.ndarray, "re
         return np.linalg.inv(matrices)
     except np.linalg.LinAlgError:
         exact = np.array([np.linalg.matrix_rank(m) < len(m) for m in matrices])
-        return np.where(exact[:, None, None], np.inf, np.linalg.inv(np.where(exact[:, None, None], np.eye(matrices.shape[1]), matrices)))
+        return np.where(
+            exact[:, None, None], np.inf, np.linalg.inv(np.where(exact[:, None, None], np.eye(matrices.shape[1]), matrices))
+        )
 
 
 @eqx.filter_jit

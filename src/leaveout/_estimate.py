@@ -89,7 +89,7 @@ class Estimate:
         worth = 1.0 if self.unit_weight is None or self.joint else self._relative_weight()
         return float(np.sum((self.error * worth)[scored > 0]) / max(scored.sum(), 1))
 
-    def _scored(self) -> NDArray[np.float64]:
+    def _scored(self) -> NDArray[np.int64]:
         """Losses that each refit adds to the mean, `[refits]`."""
         scored = self.plan.held & np.isfinite(self.losses)
         return np.bincount(self.plan.refit[scored], minlength=self.plan.num_refits)
@@ -156,7 +156,7 @@ class Estimate:
             lines.append(("not in the mean", f"{missing} held-out losses that do not exist (see flagged)"))
         lines.append(("flagged", _listed(flagged)))
         for code in np.unique(self.result[flagged]):
-            count, name = int(np.sum(self.result == code)), RESULTS(int(code)).message
+            count, name = int(np.sum(self.result == code)), list(RESULTS)[code].message
             lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {name or 'error above a tenth of the SE'}"))
         if self.labels.get("note"):
             lines.append(("note", self.labels["note"]))

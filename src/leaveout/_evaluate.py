@@ -16,7 +16,6 @@ from rich.progress import Progress
 
 from . import _certificate as certificate
 from ._curvature import fold_weights, is_narrow
-from ._errors import naive
 from ._estimate import Estimate
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, float64, unravel
@@ -52,14 +51,18 @@ def cross_validate(
     plan = replace(plan, serial=True) if fit.objective.serial and not plan.serial else plan
     weight = fit.objective.unit_weight
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
+    if metrics and fit.objective.target is None:
+        raise ValueError(
+            f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
+        )
     entries = len(plan.index) if evaluate is not None or fit.objective.pointwise else plan.num_refits
     baseline, losses = np.full(entries, np.nan), np.full(entries, np.nan)
 
     if evaluate is None:
         for refits, place, rows in _batches(fit, plan, 0.0):
-            _put(baseline, refits, place, rows, _scores(fit, rows, np.zeros((len(refits), fit.num_params)), None))
+            _put(baseline, refits, place, rows, _scores(fit, rows))
     else:
-        joint = [np.ndim(_evaluated(evaluate, fit, plan, k, np.asarray(_flat(fit)))) == 0 for k in (0,)][0]
+        joint = np.ndim(_evaluated(evaluate, fit, plan, 0, np.asarray(_flat(fit)))) == 0
         if joint:
             baseline, losses = np.full(plan.num_refits, np.nan), np.full(plan.num_refits, np.nan)
         for k in range(plan.num_refits):
@@ -74,7 +77,7 @@ def cross_validate(
     for refits, place, rows, done in _refitted(fit, plan, refit, empty.scale):
         error[refits], result[refits] = done.error, done.result
         if evaluate is None:
-            values = _scores(fit, rows, None, done.theta)
+            values = _scores(fit, rows, done.theta)
             bad = ~np.isfinite(np.where(rows.held, values, 0.0)).all(1) if values.ndim > 1 else ~np.isfinite(values)
             result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
             values = np.where(_lost(result[refits]).reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
@@ -124,7 +127,9 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit | None) -> Ab
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
         )
     if not isinstance(plan, Plan):
-        raise TypeError(f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}.")
+        raise TypeError(
+            f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
+        )
     if plan.num_units != fit.objective.num_units:
         raise ValueError(
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {fit.objective.num_units}; "
@@ -210,9 +215,10 @@ def _score_rows(fit: Fit, rows: Rows, theta: Array, chunk: int) -> Array:
     return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=chunk)
 
 
-def _scores(fit: Fit, rows: Rows, u: NDArray | None, theta: NDArray | None) -> NDArray[np.float64]:
+def _scores(fit: Fit, rows: Rows, theta: NDArray | None = None) -> NDArray[np.float64]:
+    """Scores of a batch, at θ̂ by default."""
     if theta is None:
-        theta = np.broadcast_to(np.asarray(_flat(fit)), u.shape)
+        theta = np.broadcast_to(np.asarray(_flat(fit)), (len(rows.index), fit.num_params))
     return np.asarray(_score_rows(fit, rows, theta, _chunk(fit, rows)))
 
 
@@ -220,7 +226,7 @@ def _scale(fit: Fit, plan: Plan) -> float:
     """The naive standard error of the no-update mean."""
     baseline = np.full(len(plan.index) if fit.objective.pointwise else plan.num_refits, np.nan)
     for refits, place, rows in _batches(fit, plan, 0.0):
-        _put(baseline, refits, place, rows, _scores(fit, rows, np.zeros((len(refits), fit.num_params)), None))
+        _put(baseline, refits, place, rows, _scores(fit, rows))
     none = np.zeros(plan.num_refits)
     weight = fit.objective.unit_weight
     return Estimate(baseline, none, none.astype(int), plan, baseline, None if weight is None else np.asarray(weight)).scale
@@ -261,10 +267,11 @@ class _Predictions:
     """Held-out predictions, summed by unit as batches come in."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.times, self.total = plan, np.zeros(plan.num_units), None
+        self.plan, self.times = plan, np.zeros(plan.num_units)
+        self.total = np.zeros(0)
 
     def add(self, place: NDArray, rows: Rows, values: NDArray, result: NDArray) -> None:
-        if self.total is None:
+        if not self.total.size:
             self.total = np.zeros((self.plan.num_units, *values.shape[2:]))
         keep = rows.held & ~_lost(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         np.add.at(self.total, rows.index[keep], values[keep])
@@ -279,7 +286,7 @@ def _measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray) -
     """Measures of the pooled held-out predictions, by scikit-learn."""
     from sklearn import metrics as measures
 
-    target = np.asarray(fit.objective.y)
+    target = np.asarray(fit.objective.target)
     seen = np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
     target, predicted = target[seen], predicted[seen]
     weight = None if fit.objective.unit_weight is None else np.asarray(fit.objective.unit_weight)[seen]

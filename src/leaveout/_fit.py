@@ -119,7 +119,8 @@ def fit(objective: AbstractObjective, theta0: PyTree = None, *, num_starts: int 
         separated = np.abs(vector).max(initial=0) > 1e3 or found.decrement < 1e-6
         raise RuntimeError(
             f"fit: the parameters of {type(objective).__name__} run away (largest {np.abs(vector).max(initial=0):.3g}) "
-            "while the loss hardly falls" + (": the data are perfectly separated, or a class or group is missing. " if separated else ". ")
+            "while the loss hardly falls"
+            + (": the data are perfectly separated, or a class or group is missing. " if separated else ". ")
             + "Add a penalty, such as lo.penalties.Ridge(1.0)."
         )
     return found
@@ -208,7 +209,7 @@ def newton(
     length = lambda d: jnp.linalg.norm(factor.T @ d)
 
     def step(state):
-        v, value, _, last, k = state
+        v, value, _, _, k = state
         gradient, H = jax.grad(F)(v), curvature(v)
         own = jnp.linalg.cholesky(H + _gauge_matrix(gauge, H))
         definite = jnp.isfinite(own).all()
@@ -259,7 +260,18 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     whitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
     decrement = float(np.linalg.norm(whitener @ gradient))
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
-    return Fit(objective, theta, np.asarray(value), gradient, hessian, stored(factor), stored(whitener), gauge, np.asarray(decrement), np.asarray(result))
+    return Fit(
+        objective,
+        theta,
+        np.asarray(value),
+        gradient,
+        hessian,
+        stored(factor),
+        stored(whitener),
+        gauge,
+        np.asarray(decrement),
+        np.asarray(result),
+    )
 
 
 def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) -> np.ndarray:

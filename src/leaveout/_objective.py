@@ -97,9 +97,7 @@ class AbstractObjective(eqx.Module):
 
     def initial(self, seed: int) -> PyTree:
         """A start for `fit`."""
-        raise ValueError(
-            f"fit: {type(self).__name__} has no start of its own; give one: fit(objective, theta0={{...}})."
-        )
+        raise ValueError(f"fit: {type(self).__name__} has no start of its own; give one: fit(objective, theta0={{...}}).")
 
     def natural(self, theta: PyTree) -> PyTree:
         """θ as users see it: rates, probabilities, coefficients. Traceable by JAX."""
@@ -139,6 +137,11 @@ class AbstractObjective(eqx.Module):
     @property
     def unit_weight(self) -> Float[np.ndarray, " units"] | None:
         """Weights of the units in the mean loss, if they differ."""
+        return None
+
+    @property
+    def target(self) -> Float[np.ndarray, " units"] | None:
+        """What predictions are to be measured against, if the model has such a thing."""
         return None
 
     @property

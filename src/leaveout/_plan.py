@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     `num_refits` the number of refits of the whole plan, by which a strategy knows what it can afford.
     """
 
-    index: NDArray[np.int64]  # [refits, width]
+    index: NDArray[np.int64]  # type: ignore[assignment]  # [refits, width]; hides tuple.index
     weight: NDArray[np.float64]  # [refits, width]
     held: NDArray[np.bool_]  # [refits, width]
     scale: NDArray[np.float64]  # []
@@ -51,9 +51,7 @@ class Plan:
         for name, dtype in (("indptr", np.int64), ("index", np.int64), ("weight", np.float64), ("held", np.bool_)):
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype))
         if len(self.indptr) < 2 or self.indptr[0] != 0 or self.indptr[-1] != len(self.index):
-            raise ValueError(
-                f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}."
-            )
+            raise ValueError(f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}.")
         if not len(self.index) == len(self.weight) == len(self.held):
             raise ValueError("Plan: index, weight and held must have one length.")
         if np.any(np.diff(self.indptr) == 0):
@@ -141,13 +139,13 @@ def _some(numbers: Iterable[int]) -> str:
 
 def _plan(folds: Iterable[ArrayLike], num_units: int, *, dropped: Iterable[ArrayLike] | None = None, **kind) -> Plan:
     """A plan that gives the units of each fold weight zero and scores them; `dropped` ones are not scored."""
-    folds = [np.asarray(fold, np.int64) for fold in folds]
-    empty = [k for k, fold in enumerate(folds) if fold.size == 0]
-    if not folds or empty:
+    held_out = [np.asarray(fold, np.int64) for fold in folds]
+    empty = [k for k, fold in enumerate(held_out) if fold.size == 0]
+    if not held_out or empty:
         raise ValueError(f"Plan: folds {_some(empty)} hold no unit; every fold needs at least one.")
-    buffers = [np.zeros(0, np.int64)] * len(folds) if dropped is None else [np.asarray(b, np.int64) for b in dropped]
-    rows = [np.concatenate([fold, buffer]) for fold, buffer in zip(folds, buffers, strict=True)]
-    held = [np.arange(len(row)) < len(fold) for row, fold in zip(rows, folds, strict=True)]
+    buffers = [np.zeros(0, np.int64)] * len(held_out) if dropped is None else [np.asarray(b, np.int64) for b in dropped]
+    rows = [np.concatenate([fold, buffer]) for fold, buffer in zip(held_out, buffers, strict=True)]
+    held = [np.arange(len(row)) < len(fold) for row, fold in zip(rows, held_out, strict=True)]
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     index = np.concatenate(rows)
     return Plan(indptr, index, np.zeros(len(index)), np.concatenate(held), num_units, **kind)
@@ -224,7 +222,7 @@ def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
     n = _count("blocks: num_units", num_units, 2, 2**40)
     size = _count("blocks: size", size, 1, n - 1)
     buffer = _count("blocks: buffer", buffer, 0, n)
-    starts = np.arange(0, n, size)
+    starts = range(0, n, size)
     folds = [np.arange(s, min(s + size, n)) for s in starts]
     around = [
         np.concatenate([np.arange(max(0, s - buffer), s), np.arange(min(s + size, n), min(s + size + buffer, n))])
@@ -239,7 +237,9 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
     Only the entries whose count is not one are stored. A resample that draws every unit is redrawn.
     """
     n = _count("bootstrap: num_units", num_units, 2, 2**40)
-    rng, rows, weights = np.random.default_rng(seed), [], []
+    rng = np.random.default_rng(seed)
+    rows: list[NDArray[np.int64]] = []
+    weights: list[NDArray[np.int64]] = []
     while len(rows) < _count("bootstrap: num_resamples", num_resamples, 1, 2**40):
         counts = np.bincount(rng.integers(0, n, n), minlength=n)
         if (counts == 0).any():

@@ -55,7 +55,7 @@ class NoUpdate(AbstractRefit):
 class InfinitesimalJackknife(AbstractRefit):
     """The Taylor expansion of θ̂(w) at w = 1, of order 1 or 2 (first source document, Algorithms 1–4).
 
-        θ₁ = −H⁻¹ ∇_θ ∂_δ F,      θ̂(1 + δ) ≈ θ̂ + θ₁ + ½ θ₂
+    θ₁ = −H⁻¹ ∇_θ ∂_δ F,      θ̂(1 + δ) ≈ θ̂ + θ₁ + ½ θ₂
     """
 
     order: int = eqx.field(static=True, default=1)
@@ -323,7 +323,9 @@ def _descend(fit: Fit, rows: Rows, state: _State, shortfall: Callable) -> None:
             ratio = seen.size / np.maximum(previous[lanes], 1e-300)
             floor = seen.size <= 1e-9 * np.maximum(natural, state.first[lanes])
             stuck = ~(ratio <= (0.5 if metric is not None else 0.9)) & ~floor
-            contraction[lanes] = np.where(floor, contraction[lanes], np.maximum(contraction[lanes] * (metric is not None), ratio))
+            contraction[lanes] = np.where(
+                floor, contraction[lanes], np.maximum(contraction[lanes] * (metric is not None), ratio)
+            )
             q = np.minimum((SAFETY if k and metric is not None else FIRST_SAFETY) * contraction[lanes], 0.95)
             error = certificate.loss_error(seen, seen.size * q / (1 - q), _scored(rows)[lanes], fit.num_params)
             state.error[lanes] = np.where(stuck | fresh, np.inf, error)

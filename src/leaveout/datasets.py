@@ -53,7 +53,9 @@ def path(name: str) -> Path:
     if folder and (Path(folder) / name).exists():
         found = Path(folder) / name
         if pooch.file_hash(str(found)) != digest:
-            raise ValueError(f"datasets: {found} is not the file we know (its SHA-256 differs); remove it to fetch the original.")
+            raise ValueError(
+                f"datasets: {found} is not the file we know (its SHA-256 differs); remove it to fetch the original."
+            )
         return found
     try:
         target = pooch.os_cache("leaveout") / name

@@ -277,6 +277,10 @@ class GLM(AbstractLinearPredictor):
         return self.sample_weight
 
     @property
+    def target(self):
+        return self.y
+
+    @property
     def note(self):
         return self.remark
 

@@ -51,9 +51,7 @@ class AbstractLoss(eqx.Module):
 def _domain(y: np.ndarray, inside: np.ndarray, loss: str, domain: str) -> None:
     if not inside.all():
         worst = y[~inside]
-        raise ValueError(
-            f"GLM: the {loss} loss needs y {domain}; got {worst.size} other values, such as {worst.flat[0]:g}."
-        )
+        raise ValueError(f"GLM: the {loss} loss needs y {domain}; got {worst.size} other values, such as {worst.flat[0]:g}.")
 
 
 @jax.custom_jvp

@@ -1,10 +1,10 @@
 """Penalties on the coefficients (never on the intercept), added once to the summed loss.
 
-    Ridge(α)         α/2 ‖coef‖²                       α a number, or one a coefficient
-    Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
-    PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
-    a + b            sums;  any JAX function of the coefficients
-    per_weight(R)    Σ_n w_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
+Ridge(α)         α/2 ‖coef‖²                       α a number, or one a coefficient
+Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
+PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
+a + b            sums;  any JAX function of the coefficients
+per_weight(R)    Σ_n w_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
 """
 
 import abc
@@ -175,7 +175,7 @@ def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
 def _not_negative(name: str, value: ArrayLike) -> np.ndarray:
     array = np.asarray(value, np.float64)
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
-        raise ValueError(f"{name} must be finite and not negative; got {value}.")
+        raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return array
 
 
