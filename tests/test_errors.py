@@ -28,6 +28,15 @@ def test_more_folds_of_the_same_data_do_not_shrink_it():
     assert 0.8 < few.se / many.se < 1.25
 
 
+def test_the_error_of_random_folds_is_their_spread():
+    fit = lo.fit(glm("logistic", lo.penalties.Ridge(1.0)))
+    cvs = [lo.cross_validate(fit, lo.random_subsets(60, 0.2, 40, seed=s), lo.NewtonStep()) for s in range(60)]
+    spread, reported = np.std([cv.mean for cv in cvs]), np.mean([cv.monte_carlo_error for cv in cvs])
+    assert 0.7 < reported / spread < 1.5
+    assert "random folds" in str(cvs[0])
+    assert np.isnan(lo.cross_validate(fit, lo.kfold(60, 5)).monte_carlo_error)
+
+
 def test_blocks_in_a_series():
     rng = np.random.default_rng(1)
     noise = rng.standard_normal(4000)

@@ -1,7 +1,7 @@
 """What came of a cross-validation: losses, errors, codes and the plan. All else is derived.
 
 Three numbers that differ are printed apart: the sampling error of the mean, the approximation error of the
-refits, and the Monte-Carlo error of random folds, which for a fixed plan is none.
+refits, and the Monte-Carlo error of random folds.
 """
 
 import html
@@ -89,6 +89,29 @@ class Estimate:
         worth = 1.0 if self.unit_weight is None or self.joint else self._relative_weight()
         return float(np.sum((self.error * worth)[scored > 0]) / max(scored.sum(), 1))
 
+    @property
+    def monte_carlo_error(self) -> float:
+        """How far another draw of random folds would move `mean`: the jackknife over refits. NaN where the plan
+        scores every unit once, as k-fold does: then there is nothing random left."""
+        if self.joint or self.plan.num_refits < 3:
+            return float("nan")
+        scored = self.plan.held & np.isfinite(self.losses)
+        index, refit, losses = self.plan.index[scored], self.plan.refit[scored], self.losses[scored]
+        n, weight = self.plan.num_units, self._weight()
+        times, total = np.bincount(index, minlength=n), np.bincount(index, losses, n)
+        if times.max(initial=0) < 2:
+            return float("nan")
+        # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k scored is gone
+        often = times[index] > 1
+        mean = total / np.maximum(times, 1)
+        other = np.where(often, (total[index] - losses) / np.maximum(times[index] - 1, 1), 0.0)
+        moved = weight[index] * np.where(often, other - mean[index], -mean[index])
+        lost = weight[index] * ~often
+        whole, mass = np.sum(weight * mean), np.sum(weight[times > 0])
+        refits = self.plan.num_refits
+        means = (whole + np.bincount(refit, moved, refits)) / (mass - np.bincount(refit, lost, refits))
+        return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
+
     def _scored(self) -> NDArray[np.int64]:
         """Losses that each refit adds to the mean, `[refits]`."""
         scored = self.plan.held & np.isfinite(self.losses)
@@ -141,11 +164,13 @@ class Estimate:
         what = "a refit, joint" if self.joint else "a unit"
         sizes = np.diff(plan.indptr)
         width = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()}–{sizes.max()}"
+        random = int(np.isfinite(self.monte_carlo_error))
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {width} unit{'s' if width != '1' else ''} each, {self.labels.get('refit', '')}"),
             ("held-out loss", f"{self.mean:.6g} ± {se.value:.2g} {what} (SE {se.kind})"),
             ("approximation", f"± {self.approximation_error:.1g} on that mean, estimated"),
+            *([("random folds", f"± {self.monte_carlo_error:.2g} on that mean, by another draw of them")] * random),
             ("no update", f"{self._mean(self._values(self.baseline)):.6g}"),
         ]
         lines += [(name, f"{value:.6g}, pooled over held-out predictions") for name, value in self.metrics.items()]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.progress import Progress
 
 from . import _certificate as certificate
@@ -24,6 +25,7 @@ from ._refit import AbstractRefit, Certified, Refitted
 from ._results import RESULTS
 
 CAPACITY = 2**23  # numbers in all arrays of a batch of refits (64 MiB)
+DEFAULT = Certified()
 PATIENCE = 2.0  # seconds before a progress bar appears
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
@@ -33,7 +35,7 @@ Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 def cross_validate(
     fit: Fit,
     plan: Plan,
-    refit: AbstractRefit | None = None,
+    refit: AbstractRefit = DEFAULT,
     *,
     evaluate: Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], Any] | None = None,
     metric: Metric | Sequence[Metric] = (),
@@ -47,7 +49,7 @@ def cross_validate(
 
     Raises `ValueError` where plan and fit count different units.
     """
-    refit = _check("cross_validate", fit, plan, refit)
+    _check("cross_validate", fit, plan, refit)
     plan = replace(plan, serial=True) if fit.objective.serial and not plan.serial else plan
     weight = fit.objective.unit_weight
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
@@ -95,14 +97,14 @@ def cross_validate(
 
 @float64
 def cross_predict(
-    fit: Fit, plan: Plan, refit: AbstractRefit | None = None, kind: Literal["response", "link"] = "response"
+    fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, kind: Literal["response", "link"] = "response"
 ) -> NDArray[np.float64]:
     """Each unit's prediction from the refits that leave it out, `[units]` or `[units, outputs]`, averaged over them.
 
     `kind` is "response" (through the inverse link) or "link" (the linear predictor). NaN where a unit is never
     held out, or no refit that leaves it out exists.
     """
-    refit = _check("cross_predict", fit, plan, refit)
+    _check("cross_predict", fit, plan, refit)
     if kind not in ("response", "link"):
         raise ValueError(f"cross_predict: kind must be 'response' or 'link'; got {kind!r}.")
     gathered = _Predictions(plan)
@@ -112,16 +114,16 @@ def cross_predict(
 
 
 @float64
-def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit | None = None) -> PyTree:
+def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyTree:
     """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`."""
-    refit = _check("fold_parameters", fit, plan, refit)
+    _check("fold_parameters", fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     for refits, _, _, done in _refitted(fit, plan, refit, _scale(fit, plan)):
         theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
     return jax.tree.map(np.asarray, _natural_batch(fit, theta))
 
 
-def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit | None) -> AbstractRefit:
+def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
     if not isinstance(fit, Fit):
         raise TypeError(
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
@@ -135,10 +137,8 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit | None) -> Ab
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {fit.objective.num_units}; "
             f"make it with {fit.objective.num_units}."
         )
-    refit = Certified() if refit is None else refit
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
-    return refit
 
 
 def _describe(fit: Fit) -> str:
@@ -175,7 +175,7 @@ def _refitted(
             yield refits, place, rows, refit(fit, rows)
             finished += len(refits)
             if bar is None and time.monotonic() - start > PATIENCE and finished < plan.num_refits:
-                bar = Progress(transient=True)
+                bar = Progress(console=Console(stderr=True), transient=True)
                 task = bar.add_task("refits", total=plan.num_refits)
                 bar.start()
             if bar is not None:
