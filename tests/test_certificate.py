@@ -83,7 +83,7 @@ def test_the_next_term_corrects():
     exact = lo.cross_predict(fit, plan, lo.Exact(1e-12), kind="link")
     newton = lo.cross_predict(fit, plan, lo.NewtonStep(), kind="link")
     with jax.enable_x64(True):
-        ((_, _, rows),) = plan.batches(2**22, 4, 4, 0.0)
+        ((_, _, rows),) = plan.batches(2**22, 4, 4)
         state = _refit._start(fit, rows)
         everything = np.arange(200), np.ones(200)
         _, move, _, _ = certificate.next_term(fit, rows, state.metric, state.gradient, *everything)

@@ -1,8 +1,9 @@
 """The verb: plan → refit → score, in batches of bounded memory."""
 
+import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -57,12 +58,12 @@ def cross_validate(
         raise ValueError(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
+    batches = _batches(fit, plan)
     entries = len(plan.index) if evaluate is not None or fit.objective.pointwise else plan.num_refits
     baseline, losses = np.full(entries, np.nan), np.full(entries, np.nan)
 
     if evaluate is None:
-        for refits, place, rows in _batches(fit, plan, 0.0):
-            _put(baseline, refits, place, rows, _scores(fit, rows))
+        baseline = _baseline(fit, plan, batches)
     else:
         joint = np.ndim(_evaluated(evaluate, fit, plan, 0, np.asarray(_flat(fit)))) == 0
         if joint:
@@ -76,7 +77,7 @@ def cross_validate(
     )
     error, result = empty.error, empty.result
     predictions = _Predictions(plan) if metrics else None
-    for refits, place, rows, done in _refitted(fit, plan, refit, empty.scale):
+    for refits, place, rows, done in _refitted(fit, plan, refit, empty.scale, batches):
         error[refits], result[refits] = done.error, done.result
         if evaluate is None:
             values = _scores(fit, rows, done.theta)
@@ -108,7 +109,8 @@ def cross_predict(
     if kind not in ("response", "link"):
         raise ValueError(f"cross_predict: kind must be 'response' or 'link'; got {kind!r}.")
     gathered = _Predictions(plan)
-    for _, place, rows, done in _refitted(fit, plan, refit, _scale(fit, plan)):
+    batches = _batches(fit, plan)
+    for _, place, rows, done in _refitted(fit, plan, refit, _scale(fit, plan, batches), batches):
         gathered.add(place, rows, _predictions(fit, rows, done.theta, kind), done.result)
     return gathered.per_unit()
 
@@ -118,7 +120,8 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyT
     """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`."""
     _check("fold_parameters", fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
-    for refits, _, _, done in _refitted(fit, plan, refit, _scale(fit, plan)):
+    batches = _batches(fit, plan)
+    for refits, _, _, done in _refitted(fit, plan, refit, _scale(fit, plan, batches), batches):
         theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
     return jax.tree.map(np.asarray, _natural_batch(fit, theta))
 
@@ -160,19 +163,27 @@ def _chunk(fit: Fit, rows: Rows) -> int:
     return certificate.passes(fit)
 
 
-def _batches(fit: Fit, plan: Plan, scale: float) -> Iterator[tuple[NDArray, NDArray, Rows]]:
+Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]]
+
+
+def _batches(fit: Fit, plan: Plan) -> Batches:
+    """The plan's batches, to be gone through several times; kept where they are small."""
     own = 0 if is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1 else fit.num_params**2  # an inverse a refit
-    return plan.batches(CAPACITY, 4, 4 * fit.num_params + own, scale)
+    make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own)
+    if len(plan.index) > CAPACITY // 4:
+        return make
+    kept = list(make())
+    return lambda: kept
 
 
 def _refitted(
-    fit: Fit, plan: Plan, refit: AbstractRefit, scale: float
+    fit: Fit, plan: Plan, refit: AbstractRefit, scale: float, batches: Batches
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted]]:
     """Every batch of the plan, refitted; a progress bar where it takes more than two seconds."""
     start, finished, bar = time.monotonic(), 0, None
     try:
-        for refits, place, rows in _batches(fit, plan, scale):
-            yield refits, place, rows, refit(fit, rows)
+        for refits, place, rows in batches():
+            yield refits, place, rows, refit(fit, rows._replace(scale=np.asarray(scale)))
             finished += len(refits)
             if bar is None and time.monotonic() - start > PATIENCE and finished < plan.num_refits:
                 bar = Progress(console=Console(stderr=True), transient=True)
@@ -222,12 +233,17 @@ def _scores(fit: Fit, rows: Rows, theta: NDArray | None = None) -> NDArray[np.fl
     return np.asarray(_score_rows(fit, rows, theta, _chunk(fit, rows)))
 
 
-def _scale(fit: Fit, plan: Plan) -> float:
-    """The naive standard error of the no-update mean."""
+def _baseline(fit: Fit, plan: Plan, batches: Batches) -> NDArray[np.float64]:
+    """The losses with no update."""
     baseline = np.full(len(plan.index) if fit.objective.pointwise else plan.num_refits, np.nan)
-    for refits, place, rows in _batches(fit, plan, 0.0):
+    for refits, place, rows in batches():
         _put(baseline, refits, place, rows, _scores(fit, rows))
-    none = np.zeros(plan.num_refits)
+    return baseline
+
+
+def _scale(fit: Fit, plan: Plan, batches: Batches) -> float:
+    """The naive standard error of the no-update mean."""
+    baseline, none = _baseline(fit, plan, batches), np.zeros(plan.num_refits)
     weight = fit.objective.unit_weight
     return Estimate(baseline, none, none.astype(int), plan, baseline, None if weight is None else np.asarray(weight)).scale
 

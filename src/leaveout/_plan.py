@@ -90,7 +90,7 @@ class Plan:
         return dense
 
     def batches(
-        self, capacity: int, cost_per_entry: int, cost_per_refit: int, scale: float = 0.0
+        self, capacity: int, cost_per_entry: int, cost_per_refit: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]:
         """Refits of like width together, at most `capacity` numbers a batch.
 
@@ -105,9 +105,9 @@ class Plan:
             size = -(-len(members) // -(-len(members) // most))  # equal batches: two shapes at most
             for start in range(0, len(members), size):
                 refits = members[start : start + size]
-                yield refits, *self._rows(refits, int(width), scale)
+                yield refits, *self._rows(refits, int(width))
 
-    def _rows(self, refits: NDArray[np.int64], width: int, scale: float) -> tuple[NDArray[np.int64], Rows]:
+    def _rows(self, refits: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64], Rows]:
         if width == self.num_units:
             place = np.full((len(refits), width), -1)
             weight, held = np.ones(place.shape), np.zeros(place.shape, bool)
@@ -116,14 +116,14 @@ class Plan:
                 place[row, self.index[mine]] = np.arange(mine.start, mine.stop)
                 weight[row, self.index[mine]], held[row, self.index[mine]] = self.weight[mine], self.held[mine]
             index = np.broadcast_to(np.arange(width), place.shape)
-            return place, Rows(index, weight, held, np.asarray(scale), np.asarray(self.num_refits))
+            return place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits))
         place = self.indptr[refits][:, None] + np.arange(width)
         real = place < self.indptr[refits + 1][:, None]
         place = np.where(real, place, 0)
         index = np.where(real, self.index[place], self.num_units)
         weight = np.where(real, self.weight[place], 1.0)
         held = real & self.held[place]
-        return np.where(real, place, -1), Rows(index, weight, held, np.asarray(scale), np.asarray(self.num_refits))
+        return np.where(real, place, -1), Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits))
 
 
 def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,0 +1,71 @@
+"""What only a fresh process can tell: peak memory, and the time to a first answer. For benchmarks/linear.py."""
+
+import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from sklearn.datasets import make_classification
+
+import leaveout as lo
+
+COLD = """
+import time; times = [time.perf_counter()]
+tick = lambda: times.append(time.perf_counter())
+import leaveout as lo; tick()
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+X, y = lo.datasets.breast_cancer(); tick()
+model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y); tick()
+for call in range(2):
+    fit = lo.from_sklearn(model, X, y); tick()
+    print(lo.cross_validate(fit, lo.leave_one_out(len(y)))); tick()
+import json, numpy as np
+names = "importing", "sklearn and data", "sklearn's fit", "from_sklearn", "certified loo", "from_sklearn again", "loo again"
+compiling = times[5] - times[3] - (times[7] - times[5])
+print(json.dumps({"to the answer": times[5] - times[0], **dict(zip(names, np.diff(times))), "compiling": compiling}))
+"""
+
+
+def run(code: str) -> dict[str, float]:
+    """What a fresh Python process, in this folder, prints last, as JSON."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def cold() -> dict[str, float]:
+    """Seconds from the import to the printed leave-one-out of breast_cancer, and its parts; compiling is first − second."""
+    return run(COLD)
+
+
+def peak_memory(n: int, p: int) -> dict[str, float]:
+    """Resident memory of certified leave-one-out, logistic, in units of X; see `_memory`."""
+    return run(f"import fresh; fresh._memory({n}, {p})")
+
+
+def _memory(n: int, p: int) -> None:
+    """Growth to the peak in lo.cross_validate, with compiling and again without.
+
+    The peak so far is forgotten (clear_refs) and freed memory given back (malloc_trim) before each call: ru_maxrss
+    would be the parent's peak, or that of fitting.
+    """
+    start = _resident("VmRSS")
+    X, y = make_classification(n, p, n_informative=p // 4, random_state=0)
+    fit, plan = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))), lo.leave_one_out(n)
+    out = {"copy": fit.objective.design.nbytes / X.nbytes}
+    for call in ("first", "again"):
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _resident("VmRSS")
+        lo.cross_validate(fit, plan)
+        out |= {call: (_resident("VmHWM") - before) / X.nbytes, f"{call}, whole": (_resident("VmHWM") - start) / X.nbytes}
+    print(json.dumps(out))
+
+
+def _resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
