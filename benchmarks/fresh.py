@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sklearn.datasets import make_classification
-
 import leaveout as lo
 
 COLD = """
@@ -53,9 +51,11 @@ def _memory(n: int, p: int) -> None:
     The peak so far is forgotten (clear_refs) and freed memory given back (malloc_trim) before each call: ru_maxrss
     would be the parent's peak, or that of fitting.
     """
+    import linear  # which imports this file
+
     start = _resident("VmRSS")
-    X, y = make_classification(n, p, n_informative=p // 4, random_state=0)
-    fit, plan = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))), lo.leave_one_out(n)
+    X, y = linear.logistic_data(n, p)
+    fit, plan = linear.logistic_fit(X, y), lo.leave_one_out(n)
     out = {"copy": fit.objective.design.nbytes / X.nbytes}
     for call in ("first", "again"):
         ctypes.CDLL(None).malloc_trim(0)

@@ -24,7 +24,7 @@ from ._plan import Rows
 from ._results import RESULTS
 
 AFFORDABLE = 2e10  # operations that gradients of every refit may cost before bounds are tried first
-COMPILING = 5e8  # operations that are cheaper than compiling for fewer refits
+COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
 SAMPLE = 2048  # units in a sample of the next term
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
@@ -400,7 +400,7 @@ def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes
 
 def _padded(lanes: np.ndarray, total: int, least: int = 1) -> np.ndarray:
     """The lanes, the last one repeated up to one of few sizes, so that few shapes are compiled."""
-    size = min(max(16 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 4)), least), total)
+    size = min(max(4 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 2)), 64, least), total)
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 
