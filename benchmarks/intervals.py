@@ -17,7 +17,7 @@ def study(replications: int = 300) -> list[dict]:
     """Coverage for independent rows, and for groups beside the standard error that takes their rows as independent."""
     rows = []
     for loss in ("logistic", "squared"):
-        for kind, n in (("rows", 60), ("groups", 240)):
+        for kind, n in (("rows", 60), ("rows", 200), ("groups", 240), ("groups", 800)):
             runs = np.array([replication(loss, kind, n, seed) for seed in range(replications)])
             mean, se, naive, fresh = runs.T
             for target, value in (("this fit's loss", fresh), ("expected loss", fresh.mean())):

@@ -24,6 +24,7 @@ from ._plan import Rows
 from ._results import RESULTS
 
 AFFORDABLE = 2e10  # operations that gradients of every refit may cost before bounds are tried first
+OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
 SAMPLE = 2048  # units in a sample of the next term
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
@@ -78,7 +79,7 @@ class NewtonStep(AbstractRefit):
 
 
 class Exact(AbstractRefit):
-    """Iterate to the minimiser of F(·, w): until a step is `tol` of the first one, or at the floor of float64."""
+    """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
     tol: float = eqx.field(static=True, default=1e-8)
 
@@ -88,7 +89,7 @@ class Exact(AbstractRefit):
 
     def __call__(self, fit, rows):
         state = _start(fit, rows)
-        _descend(fit, rows, state, lambda lanes, error, size: size / (self.tol * np.maximum(state.first[lanes], 1e-300)))
+        _descend(fit, rows, state, lambda lanes, error, left: left / (self.tol * np.maximum(state.first[lanes], 1e-300)))
         return state.refitted(fit)
 
 
@@ -120,8 +121,8 @@ class Certified(AbstractRefit):
         return state.refitted(fit)
 
     @staticmethod
-    def _shortfall(state, allowed, kinked, lanes, error, size):
-        unsettled = size / (1e-8 * np.maximum(state.first[lanes], 1e-300))
+    def _shortfall(state, allowed, kinked, lanes, error, distance):
+        unsettled = distance / (1e-8 * np.maximum(state.first[lanes], 1e-300))
         return np.maximum(error / allowed[lanes], np.where(kinked[lanes], unsettled, 0.0))
 
 
@@ -303,7 +304,7 @@ def _next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, la
 
 
 def _descend(fit: Fit, rows: Rows, state: _State, shortfall: Callable) -> None:
-    """Steps until `shortfall(lanes, error, size)`, how many times too large what matters still is, is at most one.
+    """Steps until `shortfall(lanes, error, distance)`, how many times too large what matters still is, is at most one.
 
     A refit that would need many steps with its metric is given its own Hessian at every step; one that still does
     not come closer, Newton's method with a line search.
@@ -331,7 +332,7 @@ def _descend(fit: Fit, rows: Rows, state: _State, shortfall: Callable) -> None:
             state.error[lanes] = np.where(stuck | fresh, np.inf, error)
             state.u[lanes[~stuck]] -= seen.step[~stuck]
             previous[lanes] = np.where(stuck, np.inf, seen.size)
-            short = shortfall(lanes, state.error[lanes], seen.size)
+            short = shortfall(lanes, state.error[lanes], np.where(stuck | fresh, np.inf, seen.size * q / (1 - q)))
             enough = (short <= 1) & (k > 0 or not few_units)
             state.finished[lanes] = ~stuck & (enough | (floor & (ratio > 0.3)))
             hard[lanes[stuck & (metric is None)]] = True
@@ -380,8 +381,12 @@ def _examined(
 ) -> certificate.Examination:
     """One gradient of the refits in `lanes` (all of them by default); without a metric, by their own Hessians at u."""
     lanes = np.arange(len(u)) if lanes is None else lanes
+    most = max(1, OWN // fit.num_params**2)
+    if metric is None and len(lanes) > most:
+        parts = [_examined(fit, rows, None, u, lanes[start : start + most]) for start in range(0, len(lanes), most)]
+        return certificate.Examination(*(np.concatenate(part) for part in zip(*parts, strict=True)))
     work = 4.0 * len(u) * fit.objective.num_units * fit.num_params
-    padded = _padded(lanes, len(u), least=len(u) if work <= COMPILING and metric is not None else 1)
+    padded = _padded(lanes, len(u), least=len(u) if work <= COMPILING and metric is not None else 1)[: max(most, len(lanes))]
     chunk = certificate.passes(fit)
     singular = np.zeros(len(padded), bool)
     if metric is None:
