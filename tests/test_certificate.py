@@ -14,7 +14,10 @@ import leaveout as lo
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+QUICK = ("logistic", "poisson, mean loss", "multinomial", "two functions", "hidden Markov")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES])
 def test_reported_errors_hold(name):
     fit = fitted(name)
     n = fit.objective.num_units

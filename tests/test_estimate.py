@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import OBJECTIVES, fitted, glm, toy_hmm
+from helpers import fitted, glm, toy_hmm
 
 import leaveout as lo
 
@@ -58,6 +58,17 @@ def test_a_bare_loss_has_one_joint_loss_a_fold():
     x = np.random.default_rng(5).standard_t(3, 50)
     location = lo.fold_parameters(fit, plan, lo.Exact())["location"]
     np.testing.assert_allclose(cv.losses, [np.log1p((x[10 * k : 10 * k + 10] - location[k]) ** 2 / 3).sum() for k in range(5)])
+
+
+def test_a_joint_score_keeps_its_tolerance():
+    model = glm("logistic", lo.penalties.Ridge(1.0), n=300, p=10)
+    joint = lo.Objective(lambda theta, w: model.loss(theta, w), 300)
+    fit = lo.anchor(joint, lo.fit(model).theta)
+    plan = lo.kfold(300, 6, seed=0)
+    cv, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-10))
+    assert np.all(np.abs(cv.losses - exact.losses) <= 0.01 * cv.scale) and not len(cv.flagged())
+    overlapping = lo.cross_validate(fit, lo.random_subsets(300, 0.1, 20, seed=0), lo.NoUpdate())
+    assert np.isnan(overlapping.se) and "share units" in str(overlapping)
 
 
 def test_a_users_score():
@@ -140,7 +151,7 @@ def test_compare_pairs_the_units():
 
 
 def test_parameters_of_refits():
-    for name in OBJECTIVES:
+    for name in ("logistic", "multinomial", "two functions"):
         fit = fitted(name)
         theta = lo.fold_parameters(fit, lo.kfold(fit.objective.num_units, 4, seed=0))
         assert set(theta) == set(fit.parameters)

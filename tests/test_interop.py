@@ -39,7 +39,7 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", HOSTS)
 def test_exact_is_the_hosts_own_refit(name, weighted):
     host, target = HOSTS[name]
@@ -61,6 +61,7 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
             np.testing.assert_allclose(predicted[~keep], again.predict(X[~keep]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_certified_leave_one_out_within_its_error(name):
     host, target = HOSTS[name]

@@ -36,7 +36,7 @@ def oracle(name: str, width: int) -> np.ndarray:
     return _oracle[name, width]
 
 
-@pytest.mark.parametrize("width", [1, 8])
+@pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("refit", REFITS)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_order_of_accuracy(name, refit, width):

@@ -75,8 +75,15 @@ class Estimate:
     @property
     def standard_error(self) -> StandardError:
         """The standard error of `mean`, and of what kind it is."""
-        plan = replace(self.plan, clusters=None, serial=False) if self.joint else self.plan
-        return standard_error(self.per_unit(), self._weight(), plan)
+        return self._standard_error(self.per_unit())
+
+    def _standard_error(self, values: NDArray[np.float64]) -> StandardError:
+        if not self.joint:
+            return standard_error(values, self._weight(), self.plan)
+        if np.bincount(self.plan.index[self.plan.held]).max() > 1:
+            return StandardError(np.nan, "not available: joint losses of folds that share units")
+        value, kind = standard_error(values, self._weight(), replace(self.plan, clusters=None, serial=False))
+        return StandardError(value, kind.replace("rows independent", "folds independent"))
 
     @property
     def se(self) -> float:
@@ -99,7 +106,8 @@ class Estimate:
         index, refit, losses = self.plan.index[scored], self.plan.refit[scored], self.losses[scored]
         n, weight = self.plan.num_units, self._weight()
         times, total = np.bincount(index, minlength=n), np.bincount(index, losses, n)
-        if times.max(initial=0) < 2:
+        dropped = np.any(~self.plan.held & (self.plan.weight == 0))  # buffers, or a future: such folds are not drawn
+        if times.max(initial=0) < 2 or dropped:
             return float("nan")
         # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k scored is gone
         often = times[index] > 1
@@ -181,7 +189,7 @@ class Estimate:
             lines.append(("not in the mean", f"{missing} held-out losses that do not exist (see flagged)"))
         lines.append(("flagged", _listed(flagged)))
         for code in np.unique(self.result[flagged]):
-            count, name = int(np.sum(self.result == code)), list(RESULTS)[code].message
+            count, name = int(np.sum(self.result[flagged] == code)), list(RESULTS)[code].message
             lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {name or 'error above a tenth of the SE'}"))
         if self.labels.get("note"):
             lines.append(("note", self.labels["note"]))
@@ -235,9 +243,8 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
     best = min(values, key=lambda name: estimates[name]._mean(values[name]))
     rows = {}
     for name, estimate in estimates.items():
-        plan = replace(estimate.plan, clusters=None, serial=False) if estimate.joint else estimate.plan
-        own = standard_error(values[name], estimate._weight(), plan)
-        paired = standard_error(values[name] - values[best], estimate._weight(), plan)
+        own = estimate._standard_error(values[name])
+        paired = estimate._standard_error(values[name] - values[best])
         error = 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error
         rows[name] = {
             "mean": estimate._mean(values[name]),

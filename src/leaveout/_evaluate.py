@@ -25,7 +25,7 @@ from ._plan import Plan, Rows
 from ._refit import AbstractRefit, Certified, Refitted
 from ._results import RESULTS
 
-CAPACITY = 2**23  # numbers in all arrays of a batch of refits (64 MiB)
+CAPACITY = 2**22  # numbers in all arrays of a batch of refits (32 MiB)
 DEFAULT = Certified()
 PATIENCE = 2.0  # seconds before a progress bar appears
 
@@ -236,16 +236,13 @@ def _scores(fit: Fit, rows: Rows, theta: NDArray | None = None) -> NDArray[np.fl
 def _baseline(fit: Fit, plan: Plan, batches: Batches) -> NDArray[np.float64]:
     """The losses with no update."""
     if isinstance(fit.objective, AbstractLinearPredictor):  # independent units: one loss each, whatever else is left out
-        everything = Rows(*(a[None] for a in _everyone(plan.num_units)), np.zeros(()), np.zeros(()))
+        n = plan.num_units
+        everything = Rows(np.arange(n)[None], np.ones((1, n)), np.ones((1, n), bool), np.zeros(()), np.asarray(plan.num_refits))
         return np.where(plan.held, _scores(fit, everything)[0][plan.index], np.nan)
     baseline = np.full(len(plan.index) if fit.objective.pointwise else plan.num_refits, np.nan)
     for refits, place, rows in batches():
         _put(baseline, refits, place, rows, _scores(fit, rows))
     return baseline
-
-
-def _everyone(n: int) -> tuple[NDArray, NDArray, NDArray]:
-    return np.arange(n), np.ones(n), np.ones(n, bool)
 
 
 def _scale(fit: Fit, plan: Plan, batches: Batches) -> float:

@@ -94,12 +94,12 @@ class Exact(AbstractRefit):
 
 
 class Certified(AbstractRefit):
-    """The cheapest step the objective has, then corrected until the error of every refit's loss is at most
+    """The cheapest step the objective has, then corrected until the error of a refit's loss is estimated at most
     `rtol` standard errors of the no-update mean a scored unit.
 
     So the mean is off by at most `rtol` of its standard error (a scale, not an inference). Where gradients of
     every refit are too dear, a bound accepts what it can, the next term of the expansion most of the rest, and
-    only what is left is iterated.
+    only what is left is iterated; the tolerance is then shared, and a single refit may take up to five times its own.
     """
 
     rtol: float = eqx.field(static=True, default=0.01)
@@ -110,7 +110,7 @@ class Certified(AbstractRefit):
 
     def __call__(self, fit, rows):
         state = _start(fit, rows)
-        allowed = self.rtol * float(rows.scale) * _scored(rows)
+        allowed = self.rtol * float(rows.scale) * _scored(fit, rows)
         _flag_crossings(fit, rows, state.u, state.result)
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
         if not _affordable(fit, rows) and _has_bound(fit):
@@ -126,8 +126,9 @@ class Certified(AbstractRefit):
         return np.maximum(error / allowed[lanes], np.where(kinked[lanes], unsettled, 0.0))
 
 
-def _scored(rows: Rows) -> np.ndarray:
-    return np.maximum(rows.held.sum(1), 1)
+def _scored(fit: Fit, rows: Rows) -> np.ndarray:
+    """Losses that each refit has: one a scored unit, or one joint loss."""
+    return np.maximum(rows.held.sum(1), 1) if fit.objective.pointwise else np.ones(len(rows.held))
 
 
 class _State:
@@ -235,7 +236,7 @@ def _judge(
         seen = _examined(fit, rows, metric, u)
         travelled = np.maximum(np.linalg.norm(u, axis=1), seen.size)
         left = np.minimum(FIRST_SAFETY * seen.size / np.maximum(travelled, 1e-300), 0.9)
-        error = certificate.loss_error(seen, seen.size / (1 - left), _scored(rows), fit.num_params)
+        error = certificate.loss_error(seen, seen.size / (1 - left), _scored(fit, rows), fit.num_params)
     else:
         gradient = _first_gradient(fit, rows)
         bound, _ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
@@ -328,7 +329,7 @@ def _descend(fit: Fit, rows: Rows, state: _State, shortfall: Callable) -> None:
                 floor, contraction[lanes], np.maximum(contraction[lanes] * (metric is not None), ratio)
             )
             q = np.minimum((SAFETY if k and metric is not None else FIRST_SAFETY) * contraction[lanes], 0.95)
-            error = certificate.loss_error(seen, seen.size * q / (1 - q), _scored(rows)[lanes], fit.num_params)
+            error = certificate.loss_error(seen, seen.size * q / (1 - q), _scored(fit, rows)[lanes], fit.num_params)
             state.error[lanes] = np.where(stuck | fresh, np.inf, error)
             state.u[lanes[~stuck]] -= seen.step[~stuck]
             previous[lanes] = np.where(stuck, np.inf, seen.size)
