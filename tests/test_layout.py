@@ -4,19 +4,33 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "leaveout"
-CORE = {"_results", "_plan", "_objective", "_fit", "_curvature", "_certificate", "_refit", "_estimate", "_errors", "_evaluate"}
+CORE = {
+    "_results",
+    "_plan",
+    "_objective",
+    "_fit",
+    "_curvature",
+    "_certificate",
+    "_descent",
+    "_refit",
+    "_estimate",
+    "_errors",
+    "_evaluate",
+}
 MAY_IMPORT = {
     "_results": set(),
+    "_progress": set(),
     "_plan": set(),
     "_objective": set(),
     "datasets": set(),
-    "_fit": {"_objective", "_results"},
+    "_fit": {"_objective", "_results", "_progress"},
     "_curvature": {"_plan", "_objective", "_fit"},
     "_certificate": {"_plan", "_objective", "_fit", "_results", "_curvature"},
-    "_refit": {"_plan", "_objective", "_fit", "_results", "_curvature", "_certificate"},
+    "_descent": {"_plan", "_objective", "_fit", "_results", "_curvature", "_certificate"},
+    "_refit": {"_plan", "_objective", "_fit", "_results", "_curvature", "_certificate", "_descent"},
     "_errors": {"_plan", "_results"},
     "_estimate": {"_plan", "_results", "_errors", "plot"},
-    "_evaluate": CORE,
+    "_evaluate": {*CORE, "_progress"},
     "plot": {"_estimate"},
     "models": {"_objective", "models"},
     "interop": {"models", "_fit", "interop"},

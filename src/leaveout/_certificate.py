@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._curvature import AbstractMetric, fold_weights
+from ._curvature import AbstractMetric, LowRank, fold_weights
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, ravel, unravel
 from ._plan import Rows
@@ -40,8 +40,13 @@ class Examination(NamedTuple):
 
     step: Float[Array, "refits params"]
     size: Float[Array, " refits"]  # ‖step‖
+
+
+class Slopes(NamedTuple):
+    """How the held-out losses of a refit move, each `[refits]`."""
+
     sensitivity: Float[Array, " refits"]  # ‖∇S‖, S the fold's summed loss
-    change: Float[Array, " refits"]  # Σ over scored units of |∇loss · step|
+    change: Float[Array, " refits"]  # Σ over scored units of |∇loss · d|, d the direction of the last step
 
 
 def parameters(fit: Fit, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
@@ -51,6 +56,8 @@ def parameters(fit: Fit, u: Float[Array, "*refits params"]) -> Float[Array, "*re
 
 def passes(fit: Fit) -> int:
     """Refits that share one pass over the data."""
+    if fit.objective.lanes is not None:
+        return fit.objective.lanes
     outputs = fit.objective.outputs if isinstance(fit.objective, AbstractLinearPredictor) else 1
     return max(4, NUMBERS // (fit.objective.num_units * outputs))
 
@@ -67,20 +74,29 @@ def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refit
     """One gradient of every refit's own F at u, `chunk` refits a pass over the data."""
 
     def one(args):
-        index, weight, held, metric, u = args
-        weights = fold_weights(fit, index, weight)
+        index, weight, metric, u = args
         theta = unravel(parameters(fit, u), fit.theta)
-        gradient = fit.whitener @ ravel(jax.grad(fit.objective.loss)(theta, weights))
-        step = metric.solve(gradient)
+        gradient = jax.grad(fit.objective.loss)(theta, fold_weights(fit, index, weight))
+        step = metric.solve(fit.whitener @ ravel(gradient))
+        return Examination(step, jnp.linalg.norm(step))
+
+    return jax.lax.map(one, (rows.index, rows.weight, metric, u), batch_size=chunk)
+
+
+@eqx.filter_jit
+def slopes(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[Array, "refits params"], chunk: int) -> Slopes:
+    """First derivatives of the held-out losses at u."""
+
+    def one(args):
+        index, weight, held, u, step = args
         loss = lambda u: scores(fit, u, index, weight, held)
-        change = jnp.sum(jnp.abs(jax.jvp(loss, (u,), (step,))[1]))
-        sensitivity = jnp.linalg.norm(jax.grad(lambda u: jnp.sum(loss(u)))(u))
-        return Examination(step, jnp.linalg.norm(step), sensitivity, change)
+        change = jnp.sum(jnp.abs(jax.jvp(loss, (u,), (step,))[1])) / jnp.maximum(jnp.linalg.norm(step), 1e-300)
+        return Slopes(jnp.linalg.norm(jax.grad(lambda u: jnp.sum(loss(u)))(u)), change)
 
-    return jax.lax.map(one, (rows.index, rows.weight, rows.held, metric, u), batch_size=chunk)
+    return jax.lax.map(one, (rows.index, rows.weight, rows.held, u, step), batch_size=chunk)
 
 
-def loss_error(examined: Examination, distance: np.ndarray, num_scored: np.ndarray, num_params: int) -> np.ndarray:
+def loss_error(slopes: Slopes, distance: np.ndarray, num_scored: np.ndarray, num_params: int) -> np.ndarray:
     """The error of a fold's summed loss when the refit is `distance` away, in the H-norm.
 
     For one scored unit Cauchy–Schwarz is tight: the error points along its own row. For many it is not, and
@@ -88,22 +104,27 @@ def loss_error(examined: Examination, distance: np.ndarray, num_scored: np.ndarr
     over the step just seen, carried on to that distance.
     """
     spread = np.minimum(1.0, 2 / np.sqrt(np.clip(num_scored, 1, num_params)))
-    return np.maximum(examined.change / np.maximum(examined.size, 1e-300), spread * examined.sensitivity) * distance
+    return np.maximum(slopes.change, spread * slopes.sensitivity) * distance
 
 
 @eqx.filter_jit
-def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, reach: Array) -> tuple[Array, Array]:
-    """The self-concordant bound on the loss error of one Newton step, and its ρ, `[refits]` each."""
+def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, reach: Array) -> tuple[Array, Array, Array]:
+    """The self-concordant bound on the loss error of one Newton step, its ρ, `[refits]` each, and the raveled θ there."""
     assert isinstance(fit.objective, AbstractLinearPredictor)
     M = fit.objective.self_concordance
     assert M is not None
 
     def one(index, weight, held, metric, gradient):
         step = metric.solve(gradient)
-        slope = jax.grad(lambda u: jnp.sum(scores(fit, u, index, weight, held)))(-step)
+        theta = parameters(fit, -step)
+        if isinstance(metric, LowRank):  # its rows are whitened already
+            slope = fit.objective.derivative(unravel(theta, fit.theta), index, 1, weighted=False).reshape(len(index), -1)
+            slope = jnp.where(held[:, None], slope, 0.0).reshape(-1) @ metric.rows
+        else:
+            slope = jax.grad(lambda u: jnp.sum(scores(fit, u, index, weight, held)))(-step)
         rho = M * reach * jnp.linalg.norm(step)
         lengths = jnp.sqrt(jnp.abs((slope @ metric.solve(slope)) * (gradient @ step)))
-        return 0.5 * rho * jnp.exp(jnp.minimum(rho, 50.0)) * lengths, rho
+        return 0.5 * rho * jnp.exp(jnp.minimum(rho, 50.0)) * lengths, rho, theta
 
     return jax.vmap(one)(rows.index, rows.weight, rows.held, metric, gradient)
 

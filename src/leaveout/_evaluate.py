@@ -1,7 +1,6 @@
 """The verb: plan → refit → score, in batches of bounded memory."""
 
 import functools
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,21 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
 
 from . import _certificate as certificate
 from ._curvature import fold_weights, is_narrow
 from ._estimate import Estimate
 from ._fit import Fit
-from ._objective import AbstractLinearPredictor, float64, unravel
+from ._objective import AbstractLinearPredictor, aligned, float64, unravel
 from ._plan import Plan, Rows
+from ._progress import Slow
 from ._refit import AbstractRefit, Certified, Refitted
 from ._results import RESULTS
 
-CAPACITY = 2**22  # numbers in all arrays of a batch of refits (32 MiB)
+CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 DEFAULT = Certified()
-PATIENCE = 2.0  # seconds before a progress bar appears
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 
@@ -51,7 +48,7 @@ def cross_validate(
     Raises `ValueError` where plan and fit count different units.
     """
     _check("cross_validate", fit, plan, refit)
-    plan = replace(plan, serial=True) if fit.objective.serial and not plan.serial else plan
+    plan = _adapted(fit, plan)
     weight = fit.objective.unit_weight
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
     if metrics and fit.objective.target is None:
@@ -77,13 +74,16 @@ def cross_validate(
     )
     error, result = empty.error, empty.result
     predictions = _Predictions(plan) if metrics else None
-    for refits, place, rows, done in _refitted(fit, plan, refit, empty.scale, batches):
+    scale = empty.scale if refit.in_standard_errors else 0.0
+    for refits, place, rows, done in _refitted(fit, plan, refit, scale, batches):
         error[refits], result[refits] = done.error, done.result
         if evaluate is None:
             values = _scores(fit, rows, done.theta)
-            bad = ~np.isfinite(np.where(rows.held, values, 0.0)).all(1) if values.ndim > 1 else ~np.isfinite(values)
+            bad = ~(np.isfinite(values) | ~rows.held).all(1) if values.ndim > 1 else ~np.isfinite(values)
             result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
-            values = np.where(_lost(result[refits]).reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
+            lost = _lost(result[refits])
+            if lost.any():
+                values = np.where(lost.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
             _put(losses, refits, place, rows, values)
         else:
             for k, theta in zip(refits, done.theta, strict=True):
@@ -110,7 +110,8 @@ def cross_predict(
         raise ValueError(f"cross_predict: kind must be 'response' or 'link'; got {kind!r}.")
     gathered = _Predictions(plan)
     batches = _batches(fit, plan)
-    for _, place, rows, done in _refitted(fit, plan, refit, _scale(fit, plan, batches), batches):
+    scale = _scale(fit, plan, batches) if refit.in_standard_errors else 0.0
+    for _, place, rows, done in _refitted(fit, plan, refit, scale, batches, judge=False):
         gathered.add(place, rows, _predictions(fit, rows, done.theta, kind), done.result)
     return gathered.per_unit()
 
@@ -121,7 +122,8 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyT
     _check("fold_parameters", fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     batches = _batches(fit, plan)
-    for refits, _, _, done in _refitted(fit, plan, refit, _scale(fit, plan, batches), batches):
+    scale = _scale(fit, plan, batches) if refit.in_standard_errors else 0.0
+    for refits, _, _, done in _refitted(fit, plan, refit, scale, batches, judge=False):
         theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
     return jax.tree.map(np.asarray, _natural_batch(fit, theta))
 
@@ -140,8 +142,23 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {fit.objective.num_units}; "
             f"make it with {fit.objective.num_units}."
         )
+    if not fit.objective.fractional and np.any((plan.weight != 0) & (plan.weight != 1)):
+        raise ValueError(
+            f"{caller}: the plan has weights other than 0 and 1, as a bootstrap has, but the units of this "
+            f"{type(fit.objective).__name__} depend on one another: a weight of two there is not a second copy. "
+            "Use contiguous, blocks or leave_future_out, or resample whole sequences."
+        )
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+
+
+def _adapted(fit: Fit, plan: Plan) -> Plan:
+    """The plan with what the model knows of its units: which are missing, and whether neighbours depend on one another."""
+    observed = fit.objective.observed
+    held = plan.held if observed is None else plan.held & np.asarray(observed)[plan.index]
+    if not held.any():
+        raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
+    return replace(plan, held=held, serial=plan.serial or fit.objective.serial)
 
 
 def _describe(fit: Fit) -> str:
@@ -158,8 +175,8 @@ def _lost(result: Any) -> NDArray[np.bool_]:
 def _chunk(fit: Fit, rows: Rows) -> int:
     """Refits scored at once: linear predictors need their own units only."""
     count, width = rows.index.shape
-    if isinstance(fit.objective, AbstractLinearPredictor):
-        return min(count, max(1, CAPACITY // (width * fit.num_params)))
+    if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
+        return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
     return certificate.passes(fit)
 
 
@@ -170,37 +187,33 @@ def _batches(fit: Fit, plan: Plan) -> Batches:
     """The plan's batches, to be gone through several times; kept where they are small."""
     own = 0 if is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1 else fit.num_params**2  # an inverse a refit
     make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own)
+
+    def batches():
+        for refits, place, rows in make():
+            yield refits, place, rows._replace(index=aligned(rows.index), weight=aligned(rows.weight), held=aligned(rows.held))
+
     if len(plan.index) > CAPACITY // 4:
-        return make
-    kept = list(make())
+        return batches
+    kept = list(batches())
     return lambda: kept
 
 
 def _refitted(
-    fit: Fit, plan: Plan, refit: AbstractRefit, scale: float, batches: Batches
+    fit: Fit, plan: Plan, refit: AbstractRefit, scale: float, batches: Batches, *, judge: bool = True
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted]]:
     """Every batch of the plan, refitted; a progress bar where it takes more than two seconds."""
-    start, finished, bar = time.monotonic(), 0, None
-    try:
+    with Slow("refits", plan.num_refits) as bar:
         for refits, place, rows in batches():
-            yield refits, place, rows, refit(fit, rows._replace(scale=np.asarray(scale)))
-            finished += len(refits)
-            if bar is None and time.monotonic() - start > PATIENCE and finished < plan.num_refits:
-                bar = Progress(console=Console(stderr=True), transient=True)
-                task = bar.add_task("refits", total=plan.num_refits)
-                bar.start()
-            if bar is not None:
-                bar.update(task, completed=finished)
-    finally:
-        if bar is not None:
-            bar.stop()
+            yield refits, place, rows, refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge)
+            bar.advance(len(refits))
 
 
 def _put(out: NDArray, refits: NDArray, place: NDArray, rows: Rows, values: NDArray) -> None:
     if values.ndim == 1:
         out[refits] = values
     else:
-        out[place[rows.held]] = values[rows.held]
+        held = np.flatnonzero(rows.held)
+        out[place.ravel()[held]] = values.ravel()[held]
 
 
 def _put_one(out: NDArray, plan: Plan, k: int, value: NDArray, joint: bool) -> None:

@@ -6,7 +6,9 @@ half square is the loss still to be gained.
 """
 
 import functools
+import inspect
 import warnings
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -18,6 +20,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, ravel, stored, unravel
+from ._progress import Slow
 from ._results import RESULTS
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
@@ -44,6 +47,7 @@ class Fit(eqx.Module):
     gauge: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
+    starts: Float[np.ndarray, " starts"] | None = None  # F at the minimum that each start of `fit` reached
 
     @property
     def parameters(self) -> PyTree:
@@ -67,8 +71,15 @@ class Fit(eqx.Module):
     def __repr__(self) -> str:
         return (
             f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, {self.num_params} parameters, "
-            f"decrement {self.decrement:.1e})"
+            f"decrement {self.decrement:.1e}{self._agreement()})"
         )
+
+    def _agreement(self) -> str:
+        """How many of several starts reached this minimum."""
+        if self.starts is None or len(self.starts) < 2:
+            return ""
+        same = np.sum(self.starts - self.value < 1e-6 * max(1.0, abs(float(self.value))))
+        return f", reached from {same} of {len(self.starts)} starts"
 
 
 @eqx.filter_jit
@@ -105,10 +116,14 @@ def fit(objective: AbstractObjective, theta0: PyTree = None, *, num_starts: int 
     starts = [] if theta0 is None else [_leaves(objective.unconstrained(theta0))]
     while len(starts) < (1 if objective.convex else num_starts):
         starts.append(_leaves(objective.initial(seed + len(starts))))
-    runs = [_minimise(objective, theta) for theta in starts]
+    runs = []
+    with Slow("starts", len(starts)) as bar:
+        for theta in starts:
+            runs.append(_minimise(objective, theta))
+            bar.advance()
     value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
     theta = objective.canonical(unravel(jnp.asarray(vector), starts[0]))
-    found = _anchor(objective, theta, "fit")
+    found = replace(_anchor(objective, theta, "fit"), starts=np.array([run[0] for run in runs]))
     if not converged and found.decrement > WARN:
         raise RuntimeError(
             f"fit: no minimiser of {type(objective).__name__} was reached in {STEPS} Newton steps (F = {value:.6g}, "
@@ -123,6 +138,7 @@ def fit(objective: AbstractObjective, theta0: PyTree = None, *, num_starts: int 
             + (": the data are perfectly separated, or a class or group is missing. " if separated else ". ")
             + "Add a penalty, such as lo.penalties.Ridge(1.0)."
         )
+    _warn(objective.warning(found.theta))
     return found
 
 
@@ -144,8 +160,19 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True) -
         )
         if found.decrement > REFUSE and throw:
             raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
-        warnings.warn(message, stacklevel=3)
+        _warn(message)
+    _warn(objective.warning(found.theta))
     return found
+
+
+def _warn(message: str) -> None:
+    """A warning that points at the line outside this package that led here."""
+    if not message:
+        return
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(__package__):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level + 1)
 
 
 def _check(objective: AbstractObjective, caller: str) -> None:
@@ -257,7 +284,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
     hessian = hessian + gauge.T @ gauge
     factor = _cholesky(hessian, objective, caller)
-    whitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
+    whitener, _ = scipy.linalg.lapack.dtrtri(factor, lower=1)
     decrement = float(np.linalg.norm(whitener @ gradient))
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return Fit(

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
 P, R = ParamSpec("P"), TypeVar("R")
 
@@ -34,9 +34,15 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @float64
+def aligned(value: Any) -> np.ndarray:
+    """A copy in JAX's own aligned buffer, seen by NumPy, so that no call copies it again."""
+    return np.asarray(jnp.array(value))
+
+
+@float64
 def stored(value: Any) -> np.ndarray:
-    """A float64 array as we keep it: a NumPy view of JAX's own aligned buffer, so that no call copies it again."""
-    return np.asarray(jnp.array(value, jnp.float64))
+    """A float64 array as we keep it."""
+    return aligned(np.asarray(value, np.float64))
 
 
 def ravel(theta: PyTree) -> Float[Array, " params"]:
@@ -119,6 +125,11 @@ class AbstractObjective(eqx.Module):
         """Names of the raveled parameters, for messages; may be empty."""
         return []
 
+    def warning(self, theta: PyTree) -> str:
+        """What a user should know of a fit that came out at `theta`: parameters on a boundary, a state without data."""
+        del theta
+        return ""
+
     @property
     def convex(self) -> bool:
         """Is F convex in θ? Then `fit` is Newton's method from `initial`, and separation can be named."""
@@ -133,6 +144,21 @@ class AbstractObjective(eqx.Module):
     def serial(self) -> bool:
         """Do neighbouring units depend on one another, so that standard errors must go by blocks?"""
         return False
+
+    @property
+    def observed(self) -> Bool[np.ndarray, " units"] | None:
+        """Which units have an observation, if some are missing; the others are never scored."""
+        return None
+
+    @property
+    def fractional(self) -> bool:
+        """Does a weight of two mean a unit seen twice? Where units depend on one another it only tempers F."""
+        return not self.serial
+
+    @property
+    def lanes(self) -> int | None:
+        """How many refits share one pass over the data, if the model knows better than the core."""
+        return None
 
     @property
     def unit_weight(self) -> Float[np.ndarray, " units"] | None:
@@ -274,8 +300,8 @@ class AbstractLinearPredictor(AbstractObjective):
         """`U_n` of the listed units (any row for padding)."""
 
     @abc.abstractmethod
-    def derivative(self, theta: PyTree, index: Int[Array, " width"], order: int) -> Array:
-        """`ω_n(1)` times the derivative of ℓ of the given order in η, `[width]` or `[width, outputs, …]`."""
+    def derivative(self, theta: PyTree, index: Int[Array, " width"], order: int, *, weighted: bool = True) -> Array:
+        """The derivative of ℓ of the given order in η, `[width]` or `[width, outputs, …]`; if `weighted`, times `ω_n(1)`."""
 
     @abc.abstractmethod
     def crossings(self, start: PyTree, end: PyTree) -> Scalar:

@@ -113,8 +113,9 @@ class Plan:
             weight, held = np.ones(place.shape), np.zeros(place.shape, bool)
             for row, k in enumerate(refits):
                 mine = slice(self.indptr[k], self.indptr[k + 1])
-                place[row, self.index[mine]] = np.arange(mine.start, mine.stop)
-                weight[row, self.index[mine]], held[row, self.index[mine]] = self.weight[mine], self.held[mine]
+                units = self.index[mine]
+                place[row][units] = np.arange(mine.start, mine.stop)
+                weight[row][units], held[row][units] = self.weight[mine], self.held[mine]
             index = np.broadcast_to(np.arange(width), place.shape)
             return place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits))
         place = self.indptr[refits][:, None] + np.arange(width)

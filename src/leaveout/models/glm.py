@@ -245,12 +245,12 @@ class GLM(AbstractLinearPredictor):
             return x[:, None, :]
         return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
 
-    def derivative(self, theta, index, order):
+    def derivative(self, theta, index, order, *, weighted=True):
         function = self.loss_function
         for _ in range(order):
             function = jax.jacfwd(function)
         value = jax.vmap(function)(self._predictor(theta, index), _pick(self.y, index))
-        if self.sample_weight is None:
+        if self.sample_weight is None or not weighted:
             return value
         weight = _pick(self.sample_weight, index)
         return value * weight.reshape(weight.shape + (1,) * (value.ndim - 1))
@@ -296,12 +296,13 @@ def _pick(array: Any, index: Any) -> Array:
     return jnp.asarray(array).at[index].get(mode="clip")
 
 
+@jax.custom_batching.custom_vmap
 def _weighted_gram(design: Array, curvature: Array) -> Array:
     """`Σ_n U_nᵀ C_n U_n`, summed over blocks of rows so that no second copy of the design is made."""
     n, q = design.shape
-    if curvature.ndim == 1 and n * q * q <= SMALL:  # mapped over refits, one product of curvatures with all x xᵀ
-        return (curvature @ (design[:, :, None] * design[:, None, :]).reshape(n, q * q)).reshape(q, q)
     size = min(BLOCK, n)
+    if size == n:
+        return _gram(design, curvature)
 
     def add(k, total):
         start = jnp.minimum(k * size, n - size)  # the last block overlaps: rows already counted get weight zero
@@ -312,6 +313,19 @@ def _weighted_gram(design: Array, curvature: Array) -> Array:
 
     params = q * (1 if curvature.ndim == 1 else curvature.shape[-1])
     return jax.lax.fori_loop(0, -(-n // size), add, jnp.zeros((params, params)))
+
+
+@_weighted_gram.def_vmap
+def _(axis_size, in_batched, design, curvature):
+    """Of many refits: one product of all their curvatures with all x xᵀ, where those fit into memory."""
+    n, q = design.shape[-2:]
+    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL:
+        i, j = np.triu_indices(q)
+        place = np.zeros((q, q), int)
+        place[i, j] = place[j, i] = np.arange(len(i))
+        return (curvature @ (design[:, i] * design[:, j]))[:, place], True
+    blocks = jax.vmap(_weighted_gram.fun, [0 if batched else None for batched in in_batched])
+    return blocks(design, curvature), True
 
 
 def _gram(x: Array, curvature: Array) -> Array:

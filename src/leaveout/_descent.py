@@ -1,0 +1,206 @@
+"""Iterating refits until what is left to go is small enough: chords, own Hessians, Newton's method with a line search."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from . import _certificate as certificate
+from ._certificate import FIRST_SAFETY, SAFETY
+from ._curvature import AbstractMetric, Dense, own_metric_at
+from ._fit import Fit, newton
+from ._objective import AbstractLinearPredictor
+from ._plan import Rows
+from ._results import RESULTS
+
+OWN = 2**23  # numbers in the own Hessians of a group of refits
+COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
+STEPS = 20  # steps before a refit is handed to Newton's method with a line search
+
+
+class Refitted(NamedTuple):
+    """A batch of refits: raveled θ, the absolute error of each one's summed held-out loss, and its code."""
+
+    theta: Float[np.ndarray, "refits params"]
+    error: Float[np.ndarray, " refits"]
+    result: Int[np.ndarray, " refits"]
+
+
+def num_scored(fit: Fit, rows: Rows) -> np.ndarray:
+    """Losses that each refit has: one a scored unit, or one joint loss."""
+    return np.maximum(rows.held.sum(1), 1) if fit.objective.pointwise else np.ones(len(rows.held))
+
+
+class State:
+    """A batch on its way: whitened displacements, the last steps and what they leave, error estimates, codes."""
+
+    def __init__(self, u: np.ndarray, first: np.ndarray, metric: AbstractMetric, gradient: Array, singular: np.ndarray):
+        self.u, self.first, self.metric, self.gradient = u, first, metric, gradient
+        self.error = np.full(len(u), np.inf)
+        self.result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
+        self.finished = singular.copy()
+        self.step, self.left = np.zeros((0, u.shape[1])), np.full(len(u), np.inf)
+        self.theta: np.ndarray | None = None  # raveled, while it is known at `u`
+
+    def move(self, lanes: np.ndarray, change: np.ndarray) -> None:
+        self.u[lanes] += change
+        self.theta = None
+
+    def refitted(self, fit: Fit) -> Refitted:
+        theta = parameters_of(fit, self.u) if self.theta is None else self.theta
+        return Refitted(np.asarray(theta), self.error, self.result)
+
+
+@eqx.filter_jit
+def parameters_of(fit: Fit, u: Array) -> Array:
+    return certificate.parameters(fit, u)
+
+
+def descend(fit: Fit, rows: Rows, state: State, shortfall: Callable) -> None:
+    """Steps until `shortfall(lanes, left)`, how many times too large what matters still is, is at most one.
+
+    A refit that would need many steps with its metric is given its own Hessian, renewed when that has grown stale;
+    one that still does not come closer, Newton's method with a line search.
+    """
+    if state.finished.all():
+        return
+    slow = _iterate(fit, rows, state, shortfall, np.flatnonzero(~state.finished), own=False)
+    for start in range(0, len(slow), _most(fit)):
+        for lane in _iterate(fit, rows, state, shortfall, slow[start : start + _most(fit)], own=True):
+            _newton_lane(fit, rows, state, lane)
+
+
+def _most(fit: Fit) -> int:
+    """Refits that have their own Hessians at the same time."""
+    return max(1, OWN // fit.num_params**2)
+
+
+def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.ndarray, own: bool) -> np.ndarray:
+    """Steps of a group of refits with the metric they have or, if `own`, with their own Hessians.
+
+    Returns the refits that are not finished: those that need a better metric, or have none.
+    """
+    price = max(6.0, fit.num_params / 8) if isinstance(fit.objective, AbstractLinearPredictor) else fit.num_params
+    natural = np.sqrt(abs(float(fit.value)) / fit.objective.num_units)  # a length of which 1e-9 is noise
+    few_units = fit.objective.num_units < 10 * fit.num_params  # then one ratio of steps is not enough to judge by
+    state.step = state.step if len(state.step) else np.zeros_like(state.u)
+    previous = np.full(len(state.u), np.inf) if own else state.first.copy()
+    contraction, age = np.zeros(len(state.u)), np.zeros(len(state.u), int)  # age: steps with the present metric
+    failed = np.zeros(len(state.u), bool)
+    size = min(len(state.u), _most(fit))
+    inverse = np.zeros((len(padded(group, size)) if own else 0, fit.num_params, fit.num_params))
+    for k in range(STEPS):
+        lanes = group[~state.finished[group] & ~failed[group]]
+        if not lanes.size:
+            break
+        if own:
+            stale = lanes[age[lanes] == 0]
+            if stale.size:
+                metric, singular = own_metric_at(fit, rows, state.u, padded(stale, size), certificate.passes(fit))
+                inverse[np.searchsorted(group, stale)], failed[stale] = metric.inverse[: len(stale)], singular[: len(stale)]
+                lanes = lanes[~failed[lanes]]
+                if not lanes.size:
+                    break
+            seen = examined(fit, rows, Dense(inverse), state.u, lanes, group)
+        else:
+            seen = examined(fit, rows, state.metric, state.u, lanes)
+        first = np.isinf(previous[lanes])  # no ratio yet
+        ratio = seen.size / np.maximum(previous[lanes], 1e-300)
+        floor = seen.size <= 1e-9 * np.maximum(natural, state.first[lanes])
+        stuck = ~(ratio <= (0.9 if own else 0.5)) & ~floor
+        seen_most = np.where(age[lanes] > 0 if own else True, np.maximum(contraction[lanes], ratio), ratio)
+        contraction[lanes] = np.where(floor, contraction[lanes], seen_most)
+        q = np.minimum((SAFETY if k and not own else FIRST_SAFETY) * contraction[lanes], 0.95)
+        state.move(lanes[~stuck], -seen.step[~stuck])
+        state.step[lanes], state.left[lanes] = seen.step, np.where(stuck | first, np.inf, seen.size * q / (1 - q))
+        short = np.full(len(lanes), np.inf)
+        known = ~(stuck | first)
+        if known.any():
+            short[known] = shortfall(lanes[known], state.left[lanes[known]])
+        enough = (short <= 1) & (k > 0 or not few_units)
+        state.finished[lanes] = ~stuck & (enough | (floor & (ratio > 0.3)))
+        previous[lanes] = np.where(stuck, np.inf, seen.size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps_left = np.log(short) / -np.log(np.clip(ratio, 1e-12, 0.99))
+        slow = (stuck | (steps_left > (1 if own else 3) + price)) & ~first & ~state.finished[lanes]
+        if own:
+            failed[lanes[stuck & (age[lanes] == 0) & ~first]] = True
+            age[lanes] = np.where(slow, 0, age[lanes] + 1)
+        else:
+            failed[lanes[slow]] = True
+    return group[~state.finished[group]]
+
+
+def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
+    """One refit by damped Newton steps from θ̂: the minimiser reached by descent, or a code that says there is none."""
+    weights = np.ones(fit.objective.num_units)
+    real = rows.index[lane] < fit.objective.num_units
+    weights[rows.index[lane][real]] = rows.weight[lane][real]
+    gauge = np.asarray(fit.objective.symmetries(fit.theta), float)
+    value, vector, converged, size = newton(fit.objective, fit.theta, weights, gauge, fit.factor)
+    start = np.asarray(parameters_of(fit, np.zeros((1, fit.num_params))))[0]
+    state.move(np.array([lane]), fit.factor.T @ (np.asarray(vector) - start) - state.u[lane])
+    lanes = np.array([lane])
+    state.left[lane], state.finished[lane] = size, True
+    state.error[lane] = loss_error(fit, rows, state, lanes, state.left[lanes])[0]
+    if not np.isfinite(value) or not np.isfinite(state.error[lane]):
+        state.result[lane], state.error[lane], state.left[lane] = RESULTS.nonfinite, np.inf, np.inf
+    elif not converged:
+        state.result[lane], state.error[lane], state.left[lane] = RESULTS.not_converged, np.inf, np.inf
+
+
+def examined(
+    fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray, lanes: np.ndarray, group: np.ndarray | None = None
+) -> certificate.Examination:
+    """One gradient of the refits in `lanes`; `metric` is that of all refits, or of the refits in `group` only."""
+    some = padded(lanes, len(u), least=_least(fit, len(u))) if group is None else padded(lanes, min(len(u), _most(fit)))
+    place = some if group is None else np.searchsorted(group, some)
+    step, size = _examine_lanes(fit, rows, metric, u, some, place, certificate.passes(fit))
+    return certificate.Examination(np.asarray(step)[: len(lanes)], np.asarray(size)[: len(lanes)])
+
+
+@eqx.filter_jit
+def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes: Array, place: Array, chunk: int):
+    return certificate.examine(fit, take(rows, lanes), take_metric(metric, place), u[lanes], chunk)
+
+
+def slopes(fit: Fit, rows: Rows, u: np.ndarray, step: np.ndarray, lanes: np.ndarray) -> certificate.Slopes:
+    """How the held-out losses of the refits in `lanes` move at u along `step`, both for all refits."""
+    some = padded(lanes, len(u), least=_least(fit, len(u)))
+    parts = _slopes_of_lanes(fit, rows, u, step, some, certificate.passes(fit))
+    return certificate.Slopes(*(np.asarray(part)[: len(lanes)] for part in parts))
+
+
+@eqx.filter_jit
+def _slopes_of_lanes(fit: Fit, rows: Rows, u: Array, step: Array, lanes: Array, chunk: int):
+    return certificate.slopes(fit, take(rows, lanes), u[lanes], step[lanes], chunk)
+
+
+def loss_error(fit: Fit, rows: Rows, state: State, lanes: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """The error of each summed held-out loss, `left` being the distance to go."""
+    moving = slopes(fit, rows, state.u, state.step, lanes)
+    return certificate.loss_error(moving, left, num_scored(fit, rows)[lanes], fit.num_params)
+
+
+def _least(fit: Fit, refits: int) -> int:
+    """Lanes below which more are not worth a compilation."""
+    return refits if 4.0 * refits * fit.objective.num_units * fit.num_params <= COMPILING else 1
+
+
+def padded(lanes: np.ndarray, total: int, least: int = 1) -> np.ndarray:
+    """The lanes, the last one repeated up to one of few sizes, so that few shapes are compiled."""
+    size = min(max(4 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 2)), 64, least), total)
+    return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
+
+
+def take(rows: Rows, lanes: Array) -> Rows:
+    index, weight, held = (jnp.asarray(part)[lanes] for part in rows[:3])
+    return Rows(index, weight, held, rows.scale, rows.num_refits)
+
+
+def take_metric(metric: AbstractMetric, lanes: Array) -> AbstractMetric:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[lanes], metric)
