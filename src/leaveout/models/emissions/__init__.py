@@ -1,0 +1,10 @@
+"""Emissions: the density of an observation given the state of a hidden Markov model."""
+
+from ._base import POSITIVE as POSITIVE
+from ._base import PROBABILITY as PROBABILITY
+from ._base import REAL as REAL
+from ._base import SIMPLEX as SIMPLEX
+from ._base import AbstractEmission as AbstractEmission
+from ._base import Constraint as Constraint
+from .counts import Poisson as Poisson
+from .gaussian import Gaussian as Gaussian
