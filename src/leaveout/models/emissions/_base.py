@@ -116,7 +116,7 @@ class AbstractEmission(eqx.Module):
 
     @property
     def fixed(self) -> Parameters:
-        """Parameters held fixed, natural; they are listed beside the free ones."""
+        """Parameters held fixed, natural; they are listed beside the free ones, and all methods get both."""
         return {}
 
     @property

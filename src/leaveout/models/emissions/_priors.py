@@ -96,6 +96,22 @@ class Normal(AbstractPrior):
         return -0.5 * jnp.sum(((value - self.mean) / self.sd) ** 2)
 
 
+class MatrixNormal(AbstractPrior):
+    """Independent entries about a multiple c of the identity at the first lag and about zero at the others, `[…, lags, R, R]`:
+    `−½ ((v − c 1) / s)²`."""
+
+    identity: Float[np.ndarray, ""]
+    sd: Float[np.ndarray, "..."]
+
+    def __init__(self, identity: float, sd: ArrayLike):
+        self.identity, self.sd = stored(identity), _positive("MatrixNormal", "sd", sd)
+
+    def __call__(self, value):
+        centre = np.zeros(value.shape[-3:])
+        centre[0] = np.eye(value.shape[-1])
+        return -0.5 * jnp.sum(((value - self.identity * centre) / self.sd) ** 2)
+
+
 class Beta(AbstractPrior):
     """`(a − 1) log v + (b − 1) log(1 − v)`."""
 

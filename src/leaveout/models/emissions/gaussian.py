@@ -21,6 +21,12 @@ def scale_prior(covariance: Covariance, square: np.ndarray) -> dict[str, Abstrac
     return {"covariance": InverseGamma(1.0, square.mean() / 10 if covariance.kind == "spherical" else square / 10)}
 
 
+def centre(x: np.ndarray) -> np.ndarray:
+    """The mean of each channel, zero where nothing is observed."""
+    seen = x[~np.isnan(x).any(axis=1)]
+    return seen.mean(axis=0) if len(seen) else np.zeros(x.shape[1])
+
+
 def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
     """The mean square of each channel about a point, one where that is zero or nothing is observed."""
     seen = x[~np.isnan(x).any(axis=1)]
@@ -53,8 +59,7 @@ class Gaussian(AbstractWithPrior):
         return {"mean": Normal(mean, 3 * np.sqrt(square)), **scale_prior(self.covariance, square)}
 
     def default_prior(self, x):
-        seen = x[~np.isnan(x).any(axis=1)]
-        mean = seen.mean(axis=0) if len(seen) else np.zeros(x.shape[1])
+        mean = centre(x)
         return self._prior(mean, squares(x, mean))
 
     @property
@@ -79,8 +84,8 @@ class Gaussian(AbstractWithPrior):
 
     def log_densities(self, parameters, data):
         # an exponential family: one matrix product with the features [x, xxᵀ], centred against cancellation
-        centre = jnp.mean(data, axis=0)
-        x, mean = data - centre, parameters["mean"] - centre
+        origin = jnp.mean(data, axis=0)
+        x, mean = data - origin, parameters["mean"] - origin
         states, channels = mean.shape
         precision, log_det = self.covariance.precision(parameters["covariance"], channels)
         if self.covariance.matrices:
