@@ -169,7 +169,7 @@ class AbstractWithPrior(AbstractEmission):
     def with_data(self, x):
         if not self.adaptive:
             return self
-        scaled = self.default_prior(np.asarray(x, np.float64))
+        scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))  # what is not finite `prepare` will refuse
         prior = {name: scaled[name] if name in self.adaptive else value for name, value in self.prior.items()}
         return eqx.tree_at(lambda emission: emission.prior, self, prior, is_leaf=lambda node: node is self.prior)
 

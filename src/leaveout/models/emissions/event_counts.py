@@ -131,7 +131,8 @@ class EventCounts(AbstractWithPrior):
         x, season = np.asarray(data.row)[observed] % data.length, self.season[observed]
         overall = x.mean()
         low, high = np.mean(x[x <= np.median(x)]), np.quantile(x, 0.9)
-        seasonal = np.array([x[season == s].mean() for s in range(self.num_seasons)]) + 0.05 * overall
+        steps, total = (np.bincount(season, weight, self.num_seasons) for weight in (np.ones(len(x)), x))
+        seasonal = (total + overall) / (steps + 1)
         rate = np.maximum(0.5 * (low + overall), 0.1 * overall) * np.exp(0.3 * rng.standard_normal())
         shape = 2.0 * np.exp(0.3 * rng.standard_normal())
         return {
