@@ -1,25 +1,59 @@
-"""Data for examples, tests and experiments: bundled with a dependency, or fetched once and checked.
+"""Data for examples, tests and experiments: bundled with us or a dependency, or fetched once and checked.
 
 A file is looked for in the folder named by the environment variable `LEAVEOUT_DATA`, else in the user's
 cache, else downloaded from its original source. Its SHA-256 is checked wherever it comes from.
 """
 
 import os
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pooch
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# file: (SHA-256, original source)
+TRAFFIC = "https://raw.githubusercontent.com/ShubhamDalvi1999/Traffic_Analysis_On_Match_Days/ef65600"
+BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
+
+# file: (SHA-256, source)
 REGISTRY = {
+    "dodgers/Dodgers.data": (
+        "62c3853294fd97d229a92bb321b2cc91b4141c8956d6e77ce88ce8eed9e8d46d",
+        f"{TRAFFIC}/Dodgers.data",
+    ),
+    "dodgers/Dodgers.events": (
+        "6e5ad47fb132e01e9e98bb89869830147676972a06bc86521e60cf7c41318199",
+        f"{TRAFFIC}/Dodgers.events",
+    ),
     "heart_failure/heart.csv": (
         "948420b084d8a3a0ca42b8419fce9aee175879e43f8aedf712377899a67aa49b",
         "https://raw.githubusercontent.com/Lineax17/r-heart-disease/6319a92/data/heart.csv",
     ),
+    "mocap6/sensor_data_per_tstep.csv": (
+        "d5c3feaa8898dd673ddca1878afef25fde9b0c5fa628c0dc8abbb7834a617568",
+        f"{BNPY}/mocap6/sensor_data_per_tstep.csv",
+    ),
+    "mocap6/actions_per_tstep.csv": (
+        "7dc8c35237ccc3b45d86ce976f5a38edddedc1fd88eab3957832e0a9be8410d8",
+        f"{BNPY}/mocap6/actions_per_tstep.csv",
+    ),
 }
+
+
+class Dodgers(NamedTuple):
+    """Traffic counts, and the games that explain some of them."""
+
+    counts: "pd.DataFrame"  # time, count
+    events: "pd.DataFrame"  # begin, end, attendance, opponent, score
+
+
+class MotionCapture(NamedTuple):
+    """Frames of all sequences, one after the other, and the length of each sequence."""
+
+    frames: "pd.DataFrame"  # sequence, step, twelve channels, action
+    lengths: list[int]
 
 
 def breast_cancer() -> tuple["pd.DataFrame", "pd.Series"]:
@@ -36,6 +70,36 @@ def diabetes() -> tuple["pd.DataFrame", "pd.Series"]:
     return load_diabetes(return_X_y=True, as_frame=True)
 
 
+def dodgers() -> Dodgers:
+    """Cars on a ramp near the Dodgers' stadium, every five minutes of 25 weeks of 2005, and the 81 home games.
+
+    50,400 counts, 2,903 of them missing (NaN); every time is there. The UCI loop sensor data (Ihler, Hutchins & Smyth
+    2006; measured by PeMS), CC BY 4.0.
+    """
+    import pandas as pd
+
+    counts = pd.read_csv(path("dodgers/Dodgers.data"), header=None, names=["time", "count"])
+    counts["time"] = pd.to_datetime(counts["time"], format="%m/%d/%Y %H:%M")
+    counts["count"] = counts["count"].astype(float).where(counts["count"] >= 0)
+    names = ["date", "begin", "end", "attendance", "opponent", "score"]
+    events = pd.read_csv(path("dodgers/Dodgers.events"), header=None, names=names, encoding="latin1")
+    for edge in ("begin", "end"):
+        events[edge] = pd.to_datetime(events["date"] + " " + events[edge], format="%m/%d/%y %H:%M:%S")
+    events["score"] = events["score"].str.strip()
+    return Dodgers(counts, events.drop(columns="date"))
+
+
+def earthquakes() -> "pd.DataFrame":
+    """107 yearly counts of earthquakes of magnitude 7 or more, 1900 to 2006: `year`, `count`. Bundled.
+
+    From the U.S. Geological Survey, as in Zucchini & MacDonald (2009); the numbers as printed in hmmlearn (BSD-3).
+    """
+    import pandas as pd
+
+    with as_file(files("leaveout") / "data" / "earthquakes.csv") as file:
+        return pd.read_csv(file)
+
+
 def heart_failure() -> "pd.DataFrame":
     """918 patients of five hospitals, 11 features and `HeartDisease` (508 have it). Zeros in `Cholesterol` mean missing.
 
@@ -44,6 +108,20 @@ def heart_failure() -> "pd.DataFrame":
     import pandas as pd
 
     return pd.read_csv(path("heart_failure/heart.csv"))
+
+
+def mocap6() -> MotionCapture:
+    """Six sequences of exercises in twelve joint angles and heights, ten frames a second, 2,058 frames.
+
+    Each channel is about its mean; `action` is the true state, one of 12 exercises. From mocap.cs.cmu.edu (free use) by
+    Fox et al. (2014) and M. C. Hughes (BSD-2), as in bnpy.
+    """
+    import pandas as pd
+
+    frames = pd.read_csv(path("mocap6/sensor_data_per_tstep.csv"))
+    frames["action"] = pd.read_csv(path("mocap6/actions_per_tstep.csv"))["action_name"]
+    frames = frames.rename(columns={"seq_id": "sequence", "tstep_id": "step"})
+    return MotionCapture(frames, frames.groupby("sequence").size().tolist())
 
 
 def path(name: str) -> Path:

@@ -1,0 +1,63 @@
+"""What a fitted hidden Markov model says of its own data."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree, Scalar
+
+from .chain import Posterior, best_path, log_partition, posterior
+
+UNUSED = 1.0  # expected visits below which a state explains nothing
+EDGE = 1e-6  # probabilities nearer to zero than this sit on the boundary
+
+
+@eqx.filter_jit
+def log_likelihood(hmm: Any, theta: PyTree) -> Scalar:
+    return log_partition(hmm._whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
+
+
+def _posterior(hmm: Any, theta: PyTree, weights: Array) -> Posterior:
+    steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
+    return posterior(hmm._whole(theta, steps)[0], hmm.layout)
+
+
+@eqx.filter_jit
+def smoothed(hmm: Any, theta: PyTree, weights: Array) -> Float[Array, "steps states"]:
+    return hmm.layout.restore(_posterior(hmm, theta, weights).states)
+
+
+@eqx.filter_jit
+def filtered(hmm: Any, theta: PyTree) -> Float[Array, "steps states"]:
+    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
+
+
+@eqx.filter_jit
+def expected(hmm: Any, theta: PyTree, weights: Array) -> Float[Array, "steps channels"]:
+    states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
+    means = jnp.einsum("tk,tkr->tr", states, hmm.emission.means(hmm._emitted(theta), hmm.data))
+    return means[hmm.layout.inverse]
+
+
+@eqx.filter_jit
+def decoded(hmm: Any, theta: PyTree) -> Int[Array, " steps"]:
+    whole, _ = hmm._whole(theta, jnp.ones(len(hmm.dense)))
+    initial, transition = hmm.states.logs(theta)
+    return best_path(initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0)
+
+
+def warning(hmm: Any, theta: PyTree) -> str:
+    """States that explain nothing, and parameters on a boundary."""
+    found = jax.tree.map(np.asarray, hmm.natural(theta))
+    visits = np.asarray(smoothed(hmm, theta, jnp.ones(hmm.num_units))).sum(0, where=hmm.dense[:, None])
+    sentences = [
+        f"State {k} explains nothing (expected visits {visits[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
+        for k in np.flatnonzero(visits < UNUSED)
+    ]
+    near = [(name, at) for name in hmm.states.free for at in np.argwhere(found[name] < EDGE).tolist()]
+    if near:
+        named = ", ".join(f"{name}{at} = {found[name][*at]:.1g}" for name, at in near[:5])
+        sentences.append(f"On the boundary: {named}{', …' if len(near) > 5 else ''}; a prior keeps them off it.")
+    return " ".join(sentences)

@@ -1,0 +1,91 @@
+"""What a caller hands in as a sequence, and in which dress results go back: array, Series or DataFrame with its index."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+
+class Labels:
+    """The index and the columns of the caller's data. They enter no computation, so all labels are equal: data of the
+    same shape under other labels compile nothing anew."""
+
+    def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Any = None):
+        self.index, self.columns, self.name = index, columns, name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Labels)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def series(self, values: np.ndarray, name: Any = None) -> Any:
+        """One value a step: a Series where a Series or DataFrame came in."""
+        return values if self.index is None else pd.Series(values, index=self.index, name=name)
+
+    def frame(self, values: np.ndarray, columns: Any) -> Any:
+        """Several values a step."""
+        return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
+
+    def channels(self, values: np.ndarray) -> Any:
+        """As the data came: `[steps, channels]`, or one value a step where the channel had no axis."""
+        if self.columns is None:
+            return self.series(values[:, 0], self.name)
+        return self.frame(values, self.columns)
+
+    def ahead(self, steps: int, horizon: int) -> pd.Index:
+        """The labels of the steps after the data: the index carried on where it has a rhythm."""
+        if isinstance(self.index, pd.DatetimeIndex | pd.PeriodIndex):
+            frequency = getattr(self.index, "freq", None) or (pd.infer_freq(self.index) if len(self.index) > 2 else None)
+            if frequency is not None:
+                return (
+                    pd.date_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
+                    if isinstance(self.index, pd.DatetimeIndex)
+                    else pd.period_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
+                )
+        elif self.index is not None and self.index.dtype.kind in "iuf" and len(self.index) > 1:
+            gaps = np.diff(np.asarray(self.index))
+            if (gaps == gaps[0]).all():
+                return pd.Index(self.index[-1] + gaps[0] * np.arange(1, horizon + 1), name=self.index.name)
+        return pd.RangeIndex(steps, steps + horizon)
+
+
+def read(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Labels]:
+    """The data as float64, NaN where missing, and their labels."""
+    index = x.index if isinstance(x, pd.Series | pd.DataFrame) else None
+    columns = x.columns if isinstance(x, pd.DataFrame) else None
+    raw = x.to_numpy() if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
+    try:
+        array = np.array(raw, np.float64)
+    except (TypeError, ValueError):
+        try:  # pandas' own missing values
+            array = pd.DataFrame(raw).apply(pd.to_numeric).to_numpy(np.float64, na_value=np.nan).reshape(raw.shape)
+        except (TypeError, ValueError):
+            raise TypeError(f"HMM: x must hold numbers; got {raw.dtype}. Encode symbols as 0, 1, 2, …") from None
+    if array.ndim not in (1, 2):
+        raise ValueError(f"HMM: x must be [steps] or [steps, channels]; got shape {array.shape}.")
+    if array.ndim == 2 and columns is None:
+        columns = pd.RangeIndex(array.shape[1])
+    array = array.reshape(len(array), -1)
+    if len(array) < 2:
+        raise ValueError(f"HMM: at least two steps are needed; got {len(array)}.")
+    if np.isinf(array).any():
+        t, r = np.argwhere(np.isinf(array))[0]
+        raise ValueError(f"HMM: x holds {np.isinf(array).sum()} infinite values, the first at step {t}, channel {r}.")
+    if np.isnan(array).any(1).all():
+        raise ValueError("HMM: every step of x is missing (NaN).")
+    return array, Labels(index, columns, getattr(x, "name", None))
+
+
+def read_lengths(lengths: ArrayLike | None, steps: int) -> Int[np.ndarray, " sequences"]:
+    """The lengths of the sequences, one after another in x."""
+    if lengths is None:
+        return np.array([steps])
+    array = np.asarray(lengths)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 1).any():
+        raise ValueError(f"HMM: lengths must be positive integers, one for each sequence; got {lengths!r}.")
+    if array.sum() != steps:
+        raise ValueError(f"HMM: lengths add up to {array.sum()}, but x has {steps} steps.")
+    return array.astype(np.int64)

@@ -1,0 +1,147 @@
+"""The latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree, Scalar
+
+
+class Dirichlet(eqx.Module):
+    """Dirichlet priors of the initial distribution and of every row of the transition matrix, by their concentrations:
+    numbers, or arrays `[K]` and `[K, K]`. Two, the default, is one pseudo-transition of each kind (Laplace's rule)."""
+
+    initial: Any = 2.0
+    transition: Any = 2.0
+
+
+class States(eqx.Module):
+    """`θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state."""
+
+    initial: Float[np.ndarray, " states"] | None  # held fixed
+    transition: Float[np.ndarray, "states states"] | None
+    prior: Dirichlet | None
+    number: int = eqx.field(static=True)
+    stationary: bool = eqx.field(static=True)
+
+    def __init__(self, number: int, initial: Any, transition: Any, prior: Any):
+        self.number = number
+        self.stationary = isinstance(initial, str) and initial == "stationary"
+        self.initial = _held("initial", initial, (number,), ("free", "stationary"))
+        self.transition = _held("transition", transition, (number, number), ("free",))
+        if not (prior is None or isinstance(prior, Dirichlet) or (isinstance(prior, str) and prior == "default")):
+            raise ValueError(f"HMM: prior must be 'default', None or lo.Dirichlet(...); got {prior!r}.")
+        self.prior = None if prior is None else _concentrations(Dirichlet() if isinstance(prior, str) else prior, number)
+
+    @property
+    def free(self) -> dict[str, tuple[int, ...]]:
+        """The parts of θ that are ours, and their natural shapes."""
+        K = self.number
+        free: dict[str, tuple[int, ...]] = {}
+        if K > 1 and self.initial is None and not self.stationary:
+            free["initial"] = (K,)
+        if K > 1 and self.transition is None:
+            free["transition"] = (K, K)
+        return free
+
+    @property
+    def zeros(self) -> bool:
+        """Is a probability held at zero?"""
+        return any(held is not None and bool((held == 0).any()) for held in (self.initial, self.transition))
+
+    @property
+    def exchangeable(self) -> bool:
+        """Is the model the same whatever the order of the states?"""
+        told = [self.initial, self.transition]
+        if self.prior is not None:
+            told += [self.prior.initial, self.prior.transition]
+        return all(array is None or _is_symmetric(np.asarray(array)) for array in told)
+
+    def logs(self, theta: PyTree) -> tuple[Float[Array, " states"], Float[Array, "states states"]]:
+        """Logarithms of the initial distribution and of the transition matrix."""
+        K = self.number
+        if "transition" in self.free:
+            transition = _log_simplex(theta["transition"])
+        else:
+            transition = jnp.log(jnp.ones((1, 1)) if self.transition is None else self.transition)
+        if "initial" in self.free:
+            return _log_simplex(theta["initial"]), transition
+        if self.stationary and K > 1:
+            return jnp.log(stationary(jnp.exp(transition))), transition
+        return jnp.log(jnp.ones(1) if self.initial is None else self.initial), transition
+
+    def log_prior(self, theta: PyTree) -> Scalar:
+        total = jnp.zeros(())
+        if self.prior is not None:
+            for name, log in zip(("initial", "transition"), self.logs(theta), strict=True):
+                if name in self.free:
+                    total = total + jnp.sum((getattr(self.prior, name) - 1) * log)
+        return total
+
+    def start(self, seed: int) -> dict[str, np.ndarray]:
+        """Natural parameters to start a fit from: states that last."""
+        K, rng = self.number, np.random.default_rng(seed)
+        stay = rng.uniform(0.6, 0.95)
+        moves = (1 - stay) * rng.dirichlet(np.full(K, 5.0), K) + stay * np.eye(K)
+        return {"initial": np.full(K, 1 / K), "transition": moves}
+
+    @property
+    def note(self) -> str:
+        """The prior in words."""
+        assert self.prior is not None
+        words = {"initial": "initial", "transition": "transition rows"}
+        return "; ".join(f"{words[name]} ~ Dirichlet({_short(getattr(self.prior, name))})" for name in self.free)
+
+
+def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
+    """The stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK (Grassmann,
+    Taksar & Heyman 1985)."""
+    rest, columns = transition, []
+    for n in range(len(transition) - 1, 0, -1):
+        column = rest[:n, n] / jnp.sum(rest[n, :n])
+        columns.append(column)
+        rest = rest[:n, :n] + column[:, None] * rest[n, :n]
+    found = jnp.ones(1)
+    for column in reversed(columns):
+        found = jnp.append(found, found @ column)
+    return found / jnp.sum(found)
+
+
+def _log_simplex(ratios: Array) -> Array:
+    return jax.nn.log_softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
+
+
+def _held(name: str, value: Any, shape: tuple[int, ...], words: tuple[str, ...]) -> np.ndarray | None:
+    if isinstance(value, str):
+        if value not in words:
+            raise ValueError(f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}.")
+        return None
+    array = np.asarray(value, np.float64)
+    if array.shape != shape or not (array >= 0).all() or not np.allclose(array.sum(-1), 1, atol=1e-8):
+        rows = " in each row" if len(shape) > 1 else ""
+        raise ValueError(f"HMM: {name} must be probabilities {list(shape)} that sum to one{rows}; got {array.tolist()}.")
+    return array / array.sum(-1, keepdims=True)
+
+
+def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
+    def checked(name, shape):
+        array = np.asarray(getattr(prior, name), np.float64)
+        if array.shape not in ((), shape) or not (np.isfinite(array) & (array >= 1)).all():
+            raise ValueError(f"HMM: Dirichlet {name} must be a number or {list(shape)}, 1 or more; got {array.tolist()}.")
+        return np.array(np.broadcast_to(array, shape))
+
+    return Dirichlet(checked("initial", (K,)), checked("transition", (K, K)))
+
+
+def _is_symmetric(array: np.ndarray) -> bool:
+    """Does no permutation of the states change it?"""
+    if array.ndim == 1:
+        return bool(np.ptp(array) == 0)
+    off = array[~np.eye(len(array), dtype=bool)]
+    return bool(np.ptp(off) == 0 and np.ptp(np.diag(array)) == 0) if off.size else True
+
+
+def _short(concentration: np.ndarray) -> str:
+    return f"{concentration.flat[0]:g}" if np.ptp(concentration) == 0 else str(np.asarray(concentration).tolist())

@@ -1,0 +1,303 @@
+"""Sums over all paths of a chain of discrete states, from potentials: no model in sight.
+
+    log Z = log Σ_z Π_t exp(φ_t(z_{t−1}, z_t) + ℓ_t(z_t))
+    ∂ log Z/∂ℓ_t(k) = p(z_t = k),      ∂ log Z/∂φ_t(j, k) = p(z_{t−1} = j, z_t = k)
+
+Several sequences are one chain that starts anew: where a step starts, the state before it does not matter. The steps
+are laid out in `[rows, lanes]`, a scan down the rows taking all lanes along. A lane begins where a sequence does; or,
+for one long sequence of few states, lanes are `linked`: a first scan multiplies each lane's matrices, which gives the
+distribution at its top and the evidence below it, and the lanes then run side by side. Inside, states come before
+lanes, `[rows, states, lanes]`.
+
+Where no potential is −∞ the recursions run in probabilities that are normalised at every step (Rabiner 1989);
+structural zeros ask for logarithms.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Scalar
+
+FEW_STATES = 4  # up to which linking lanes is worth its matrix products
+WIDE = 128  # lanes that a scan takes along; more bring nothing
+SHORT = 64  # rows below which a scan is not split further
+TINY = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
+UNROLLED = 16  # states up to which a matrix product is written out
+
+
+class Layout(eqx.Module):
+    """Where each step of the sequences stands: `place[row, lane]` is its number, or the number of steps for padding."""
+
+    place: Int[np.ndarray, "rows lanes"]
+    starts: Bool[np.ndarray, "rows lanes"]
+    inverse: Int[np.ndarray, " steps"]
+    linked: bool = eqx.field(static=True)
+    zeros: bool = eqx.field(static=True)  # may a potential be −∞?
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.place.shape
+
+    def arrange(self, steps: Array, fill: float = 0.0) -> Array:
+        """An array over the steps, laid out."""
+        return jnp.asarray(steps).at[self.place].get(mode="fill", fill_value=fill)
+
+    def restore(self, laid: Array) -> Array:
+        """An array over rows and lanes, back in the order of the steps."""
+        return laid.reshape(-1, *laid.shape[2:])[self.inverse]
+
+
+def layout(lengths: Int[np.ndarray, " sequences"], num_states: int, zeros: bool = False) -> Layout:
+    """The quickest layout of sequences of these lengths."""
+    lengths = np.asarray(lengths)
+    total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    linked = num_states <= FEW_STATES and len(lengths) < 8 and total > 2 * SHORT
+    if linked:
+        lanes = min(WIDE, total // SHORT)
+        rows = -(-total // lanes)
+        place = np.minimum(np.arange(rows * lanes), total).reshape(lanes, rows).T
+    else:
+        bins = _packed(lengths, max(int(lengths.max()), -(-total // WIDE)))
+        rows = max(int(lengths[members].sum()) for members in bins)
+        place = np.full((rows, len(bins)), total)
+        for lane, members in enumerate(bins):
+            steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
+            place[: len(steps), lane] = steps
+    starts = np.isin(place, np.append(first, total))
+    inverse = np.empty(total, np.int32)
+    real = place.reshape(-1) < total
+    inverse[place.reshape(-1)[real]] = np.flatnonzero(real)
+    return Layout(place.astype(np.int32), starts, inverse, linked, zeros)
+
+
+def _packed(lengths: np.ndarray, capacity: int) -> list[list[int]]:
+    """Sequences in as few lanes as first-fit finds, the longest first."""
+    bins: list[list[int]] = []
+    left: list[int] = []
+    for n in np.argsort(-lengths, kind="stable"):
+        lane = next((i for i, room in enumerate(left) if room >= lengths[n]), None)
+        if lane is None:
+            lane = len(bins)
+            bins.append([])
+            left.append(capacity)
+        bins[lane].append(int(n))
+        left[lane] -= int(lengths[n])
+    return bins
+
+
+class Potentials(NamedTuple):
+    """Logarithms. `transition` is `[states, states]`, from row to column, with `initial` where a sequence starts;
+    or `[rows, lanes, states, states]`, into each step, with the initial one in every row where a sequence starts."""
+
+    initial: Float[Array, " states"] | None
+    transition: Float[Array, "*steps states states"]
+    emission: Float[Array, "rows lanes states"]
+
+
+class Posterior(NamedTuple):
+    """What a forward and a backward pass know. `initial` and `transition` are expected numbers, weighted by `worth`,
+    in the shape of the potentials."""
+
+    log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
+    states: Float[Array, "rows lanes states"]  # p(z_t | everything)
+    filtered: Float[Array, "rows lanes states"]  # p(z_t | what came before, and t)
+    initial: Float[Array, " states"] | None
+    transition: Float[Array, "*steps states states"]
+
+
+class _Linear:
+    """Sums and products of probabilities."""
+
+    inside = staticmethod(jnp.exp)
+    logarithm = staticmethod(jnp.log)
+    outside = staticmethod(lambda p: p)
+    times = staticmethod(jnp.multiply)
+    over = staticmethod(lambda p, c: p * (1 / jnp.maximum(c, TINY)))
+    one, zero = 1.0, 0.0
+
+    @staticmethod
+    def total(p, axis=0):
+        return jnp.sum(p, axis)
+
+    @staticmethod
+    def through(p, matrix):
+        """`Σ_j p_j M_jk`, for `[states, lanes]` and `[states, states, lanes or 1]`."""
+        if len(p) > UNROLLED:
+            return matrix[..., 0].T @ p if matrix.shape[-1] == 1 else jnp.einsum("jl,jkl->kl", p, matrix)
+        out = p[0] * matrix[0]
+        for j in range(1, len(p)):
+            out = out + p[j] * matrix[j]
+        return out
+
+
+class _Logarithmic:
+    """The same, of logarithms."""
+
+    inside = staticmethod(lambda x: x)
+    logarithm = staticmethod(lambda x: x)
+    outside = staticmethod(jnp.exp)
+    times = staticmethod(jnp.add)
+    over = staticmethod(lambda p, c: p - jnp.where(jnp.isfinite(c), c, 0.0))
+    one, zero = 0.0, -jnp.inf
+
+    @staticmethod
+    def total(p, axis=0):
+        top = jax.lax.stop_gradient(jnp.max(p, axis, keepdims=True))
+        top = jnp.where(jnp.isfinite(top), top, 0.0)
+        value = jnp.sum(jnp.exp(p - top), axis)  # double where: log has no derivative at zero
+        some = value > 0
+        return jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf) + jnp.squeeze(top, axis)
+
+    @staticmethod
+    def through(p, matrix):
+        return _Logarithmic.total(p[:, None] + matrix, 0)
+
+
+def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
+    """Forward–backward. `worth`, one number for each sequence at all its steps, weighs what is summed over steps."""
+    initial, transition, emission = potentials
+    own: Any = _Logarithmic if layout.zeros else _Linear
+    moving = transition.ndim > 2  # do transitions differ from step to step?
+    top = _finite(jax.lax.stop_gradient(emission.max(-1)))
+    e = own.inside(jnp.moveaxis(emission - top[..., None], -1, 1))
+    if moving:
+        peak = _finite(jax.lax.stop_gradient(transition.max((-1, -2))))
+        top = top + peak
+        steps = own.inside(jnp.moveaxis(transition - peak[..., None, None], 1, -1))
+        at = lambda x: x[1]
+    else:
+        steps = jnp.zeros((len(e), 0))
+        start, matrix = own.inside(initial)[:, None], own.inside(transition)[:, :, None]
+        at = lambda x: matrix
+    starts = jnp.asarray(layout.starts)
+
+    def move(p, x):
+        """The distribution of the next state."""
+        on = own.through(p, at(x))
+        return on if moving else jnp.where(x[0], own.times(start, own.total(p)), on)
+
+    top_of, below = _linked(own, move, (starts, steps), e) if layout.linked else _apart(own, e)
+
+    def forward(p, x):
+        joint = own.times(move(p, x[:2]), x[2])
+        c = own.total(joint)
+        new = own.over(joint, c)
+        return new, (p, new, c)
+
+    _, (before, filtered, c) = jax.lax.scan(forward, top_of, (starts, steps, e))
+    real = layout.place < len(layout.inverse)
+    weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
+    rest = own.over(below, own.total(own.times(filtered[-1], below)))
+
+    def backward(carry, x):
+        rest, count = carry
+        step, p, now, e, c, weigh = x[:2], *x[2:]
+        ahead = own.over(own.times(e, rest), c)
+        states = own.outside(own.times(now, rest))
+        pairs = own.times(p[:, None], ahead[None])
+        if moving or layout.zeros:  # otherwise the matrix multiplies their sum
+            pairs = own.outside(own.times(pairs, at(step)))
+        rest = own.through(ahead, jnp.swapaxes(at(step), 0, 1))
+        if moving:
+            return (rest, count), (states, pairs * weigh)
+        rest = jnp.where(step[0], own.total(own.times(start, ahead)), rest)
+        return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, None)
+
+    K, lanes = e.shape[1:]
+    none = jnp.zeros((0,)) if moving else jnp.zeros((K, K, lanes))
+    xs = (starts, steps, before, filtered, e, c, weigh)
+    (_, count), (states, pairs) = jax.lax.scan(backward, (rest, none), xs, reverse=True)
+    states = jnp.moveaxis(states, 1, -1)
+    if moving:
+        expected_initial, expected = None, jnp.moveaxis(pairs, -1, 1)
+    else:
+        expected_initial = jnp.sum(jnp.where(starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
+        expected = count.sum(-1) if layout.zeros else count.sum(-1) * matrix[..., 0]
+    log_normaliser = jnp.where(real, own.logarithm(c) + top, 0.0)
+    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), expected_initial, expected)
+
+
+def _finite(top: Array) -> Array:
+    return jnp.where(jnp.isfinite(top), top, 0.0)
+
+
+def _apart(own: Any, e: Array) -> tuple[Array, Array]:
+    """Every lane begins with a start and ends with an end: any distribution before, nothing below."""
+    K, lanes = e.shape[1:]
+    return own.inside(jnp.full((K, lanes), -jnp.log(K))), own.inside(jnp.zeros((K, lanes)))
+
+
+def _linked(own: Any, move: Any, steps: tuple, e: Array) -> tuple[Array, Array]:
+    """The distribution at the top of each lane, and the evidence below it, by the product of each lane's matrices."""
+    K, lanes = e.shape[1:]
+    everything = lambda m: own.total(own.total(m, 0), 0)
+
+    def step(product, x):
+        product = jax.vmap(lambda p: own.times(move(p, x[:2]), x[2]))(product)
+        return own.over(product, everything(product)), None
+
+    eye = jnp.where(jnp.eye(K)[..., None] > 0, own.one, own.zero)
+    product, _ = jax.lax.scan(step, jnp.broadcast_to(eye, (K, K, lanes)), (*steps, e))
+    matrices = jnp.moveaxis(product, -1, 0)[..., None]
+
+    def down(p, matrix):
+        new = own.through(p, matrix)
+        return own.over(new, own.total(new)), p
+
+    def up(rest, matrix):
+        new = own.through(rest, jnp.swapaxes(matrix, 0, 1))
+        return own.over(new, own.total(new)), rest
+
+    first, last = own.inside(jnp.full((K, 1), -jnp.log(K))), own.inside(jnp.zeros((K, 1)))
+    _, top_of = jax.lax.scan(down, first, matrices)
+    _, below = jax.lax.scan(up, last, matrices, reverse=True)
+    return top_of[..., 0].T, below[..., 0].T
+
+
+@eqx.filter_custom_jvp
+def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | None, layout: Layout) -> Scalar:
+    """`Σ_n worth_n log Z_n` over the sequences, `worth` one number for each at all its steps (one, by default)."""
+    return _weighed(posterior(potentials, layout).log_normaliser, worth)
+
+
+@log_partition.def_jvp
+def _log_partition_jvp(primals, tangents):
+    """The gradient is the posterior, by code that is itself differentiable: all higher derivatives follow."""
+    potentials, worth, layout = primals
+    moved, worth_moved, _ = tangents
+    found = posterior(potentials, layout, worth)
+    states = found.states if worth is None else worth[..., None] * found.states
+    change = jnp.zeros(())
+    for expected, tangent in zip((found.initial, found.transition, states), moved, strict=True):
+        if tangent is not None:
+            change = change + jnp.sum(expected * tangent)
+    if worth_moved is not None:
+        change = change + jnp.sum(found.log_normaliser * worth_moved)
+    return _weighed(found.log_normaliser, worth), change
+
+
+def _weighed(log_normaliser: Array, worth: Array | None) -> Scalar:
+    return jnp.sum(log_normaliser if worth is None else worth * log_normaliser)
+
+
+def best_path(
+    initial: Float[Array, " states"],
+    transition: Float[Array, "states states"],
+    emission: Float[Array, "steps states"],
+    starts: Bool[Array, " steps"],
+) -> Int[Array, " steps"]:
+    """The most probable path of states (Viterbi 1967), of steps in their order."""
+
+    def forward(best, x):
+        start, e = x
+        through = best[:, None] + transition
+        origin = jnp.where(start, jnp.argmax(best), jnp.argmax(through, 0))
+        best = jnp.where(start, jnp.max(best) + initial, jnp.max(through, 0)) + e
+        return best, origin
+
+    last, origins = jax.lax.scan(forward, jnp.zeros(len(initial)), (starts, emission))
+    _, path = jax.lax.scan(lambda z, origin: (origin[z], z), jnp.argmax(last), origins, reverse=True)
+    return path

@@ -1,0 +1,143 @@
+"""What an emission is: the log-density of one observation in one state, its parameters and their prior.
+
+Parameters are natural everywhere but in θ: a dict of named arrays, whose first axis counts the states unless
+the name is in `shared`. Priors are densities of the natural parameters, without Jacobian, so that the posterior
+mode does not depend on how we parametrise.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+
+Parameters = dict[str, Array]
+
+
+class Constraint(NamedTuple):
+    """A bijection between an unconstrained array and a natural parameter."""
+
+    natural: Callable[[Array], Array]
+    unconstrained: Callable[[Array], Array]
+
+
+def _log_ratios(p: Array) -> Array:
+    return jnp.log(p[..., :-1]) - jnp.log(p[..., -1:])
+
+
+def _simplex(ratios: Array) -> Array:
+    return jax.nn.softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
+
+
+REAL = Constraint(lambda v: v, lambda v: v)
+POSITIVE = Constraint(jnp.exp, jnp.log)
+PROBABILITY = Constraint(jax.nn.sigmoid, lambda p: jnp.log(p) - jnp.log1p(-p))
+SIMPLEX = Constraint(_simplex, _log_ratios)  # over the last axis, against the last entry
+
+
+def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None:
+    """Raise where an observed entry of x lies outside the emission's domain; NaN is missing, and passes."""
+    outside = ~np.isnan(x) & ~inside
+    if outside.any():
+        step = int(np.flatnonzero(outside.reshape(len(x), -1).any(axis=1))[0])
+        first = x[step][outside[step]].flat[0]
+        raise ValueError(
+            f"{emission}: observations must be {domain}; got {outside.sum()} other values, the first {first:g} at step {step}. "
+            "A missing value is NaN."
+        )
+
+
+class AbstractEmission(eqx.Module):
+    """The density of an observation given the state. To write one's own: `free`, `log_density`, `log_prior`, `initial`."""
+
+    @property
+    @abc.abstractmethod
+    def free(self) -> dict[str, Constraint]:
+        """The free parameters and where they live."""
+
+    @abc.abstractmethod
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
+        """Log-density of one step's datum, given the parameters of one state (no state axis), by JAX."""
+
+    @abc.abstractmethod
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+        """Natural parameters to start a fit from."""
+
+    def log_prior(self, parameters: Parameters) -> Scalar:
+        """Log-density of the natural parameters, up to a constant; zero (flat) by default."""
+        return jnp.zeros(())
+
+    @property
+    def prior_note(self) -> str:
+        """The prior in words, for the printed result."""
+        return "flat"
+
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+        """The data that `log_density` sees, first axis the steps; checks the domain. A step with NaN is missing:
+        its values arrive here as NaN and must leave as legal numbers."""
+        check(x, np.isfinite(x), type(self).__name__, "finite")
+        return np.where(np.isnan(x), 0.0, x)
+
+    def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
+        """The emission with the hyperparameters that its default prior takes from the data's scale; to be called once,
+        before `prepare`, and left as they are when data are left out."""
+        return self
+
+    def has_density(
+        self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]
+    ) -> Bool[np.ndarray, " steps"]:
+        """The steps with a density: those observed in all channels, and whose regressors are. Others weigh nothing."""
+        return ~np.isnan(x).any(axis=1)
+
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+        """`log_density` of every step in every state. Override it where tables or matrix products are faster."""
+        axes = {name: None if name in self.shared else 0 for name in parameters}
+        states = jax.vmap(self.log_density, (axes, None))
+        return jax.vmap(states, (None, 0))(parameters, data)
+
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+        """The mean observation of every step in every state."""
+        raise NotImplementedError(f"{type(self).__name__} has no means(); predictions need them.")
+
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
+        """One observation drawn in a state, after the observations of `past` (same sequence, most recent last)."""
+        raise NotImplementedError(f"{type(self).__name__} has no draw(); simulations and forecasts need it.")
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Parameters that all states share: no state axis."""
+        return frozenset()
+
+    @property
+    def fixed(self) -> Parameters:
+        """Parameters held fixed, natural; they are listed beside the free ones, and all methods get both."""
+        return {}
+
+    @property
+    def reach(self) -> int:
+        """How many later steps have an observation among their regressors: the order of an autoregression."""
+        return 0
+
+    @property
+    def num_states(self) -> int | None:
+        """The number of states it is made for, if there is only one such."""
+        return None
+
+    def order(self, parameters: Parameters) -> Int[Array, " states"]:
+        """The canonical order of the states: by the first number of the first free parameter that has a state axis.
+        States told apart by a fixed parameter stay as they are."""
+        for name, value in self.fixed.items():
+            if name not in self.shared:
+                return jnp.arange(len(value))
+        name = next(name for name in self.free if name not in self.shared)
+        value = parameters[name]
+        return jnp.argsort(value.reshape(len(value), -1)[:, 0])
+
+    def permute(self, parameters: Parameters, order: Int[Array, " states"]) -> Parameters:
+        return {name: value if name in self.shared else value[order] for name, value in parameters.items()}

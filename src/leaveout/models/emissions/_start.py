@@ -1,0 +1,23 @@
+"""Clusters of the observations to start a fit from."""
+
+import warnings
+
+import numpy as np
+from jaxtyping import Float, Int
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+SUBSAMPLE = 5000
+
+
+def clusters(x: Float[np.ndarray, "steps features"], num_states: int, seed: int) -> Int[np.ndarray, " steps"]:
+    """k-means labels of standardised rows, its centres found on a subsample; rows too few for k-means are dealt out."""
+    rng = np.random.default_rng(seed)
+    if len(x) <= num_states:
+        return rng.permutation(num_states)[: len(x)]
+    sd = x.std(axis=0)
+    z = (x - x.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
+    some = z if len(z) <= SUBSAMPLE else z[rng.choice(len(z), SUBSAMPLE, replace=False)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than states leave a cluster empty
+        return KMeans(num_states, n_init=1, random_state=seed).fit(some).predict(z)

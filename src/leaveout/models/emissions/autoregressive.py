@@ -1,0 +1,267 @@
+"""Autoregressive emissions: Gaussian noise about a prediction from the observations before, linear or by a small network.
+
+The first steps of a sequence have no density (the likelihood is conditional on them), nor has a step with a missing
+regressor: they say nothing of the state. `skip` sets how many first steps that are, at least the order. Give models of
+different orders the same `skip`, and their losses are of the same observations.
+"""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from ._base import REAL, Parameters, check
+from ._covariance import Covariance
+from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, Priors, choose
+from ._start import clusters
+from .gaussian import centre, scale_prior, squares
+
+
+class AbstractAutoregression(AbstractWithPrior):
+    """`x_t | z_t = k, past ~ N(prediction_k(x_{t−1}, …, x_{t−p}), covariance_k)`."""
+
+    lags: eqx.AbstractVar[int]
+    skip: eqx.AbstractVar[int]
+    covariance: eqx.AbstractVar[Covariance]
+
+    @abc.abstractmethod
+    def predictions(
+        self, parameters: Parameters, past: Float[Array, "steps lags channels"]
+    ) -> Float[Array, "steps states channels"]:
+        """The mean of every step in every state."""
+
+    @property
+    def fixed(self):
+        return self.covariance.fixed
+
+    @property
+    def shared(self):
+        return self.covariance.shared
+
+    @property
+    def reach(self):
+        return self.lags
+
+    def has_density(self, x, lengths):
+        seen = ~np.isnan(x).any(axis=1)
+        starts = np.cumsum(lengths) - lengths
+        position = np.arange(len(x)) - np.repeat(starts, lengths)
+        dense = seen & (position >= self.skip)
+        for lag in range(1, self.lags + 1):
+            dense[lag:] &= seen[:-lag]
+        return dense
+
+    def prepare(self, x, lengths):
+        name = type(self).__name__
+        check(x, np.isfinite(x), name, "finite")
+        if (np.asarray(lengths) <= self.skip).any():
+            short = int(np.flatnonzero(np.asarray(lengths) <= self.skip)[0])
+            raise ValueError(
+                f"{name}: order {self.lags} (skip {self.skip}) needs sequences of more than {self.skip} steps; "
+                f"sequence {short} has {lengths[short]}."
+            )
+        self.covariance.check(name, x)
+        dense = self.has_density(x, lengths)
+        filled = np.where(np.isnan(x), 0.0, x)
+        past = np.zeros((len(x), self.lags, x.shape[1]))
+        for lag in range(1, self.lags + 1):
+            past[lag:, lag - 1] = filled[:-lag]
+        past[~dense] = 0.0
+        return {"x": filled, "past": past, "dense": dense.astype(float)}
+
+    def log_density(self, parameters, datum):
+        one_state = {name: value if name in self.shared else value[None] for name, value in parameters.items()}
+        residual = datum["x"] - self.predictions(one_state, datum["past"][None])[0, 0]
+        return datum["dense"] * self.covariance.log_density(residual, parameters["covariance"])
+
+    def log_densities(self, parameters, data):
+        residual = data["x"][:, None] - self.predictions(parameters, data["past"])
+        return data["dense"][:, None] * self.covariance.log_density(residual, parameters["covariance"])
+
+    def means(self, parameters, data):
+        return self.predictions(parameters, data["past"])
+
+    @abc.abstractmethod
+    def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
+        """One step's mean from one state's parameters and the observations before it, most recent first; in NumPy."""
+
+    def draw(self, parameters, state, step, past, rng):
+        """One observation; what lies before the first of `past` counts as zeros."""
+        own = {name: np.asarray(parameters[name])[state] for name in self.free if name != "covariance"}
+        channels = own[next(iter(own))].shape[-1]
+        before = np.reshape(past, (-1, channels))[::-1][: self.lags]
+        recent = np.concatenate([before, np.zeros((self.lags - len(before), channels))])
+        return self.next_mean(own, recent) + self.covariance.noise(parameters, state, channels, rng)
+
+
+def _sizes(emission: str, lags: int, skip: int | None) -> tuple[int, int]:
+    if not isinstance(lags, int | np.integer) or lags < 0:
+        raise ValueError(f"{emission}: order must be a non-negative integer; got {lags}.")
+    if skip is not None and skip < lags:
+        raise ValueError(f"{emission}: skip must be at least the order, {lags}; got {skip}.")
+    return int(lags), int(lags if skip is None else skip)
+
+
+def _ridge(features: np.ndarray, response: np.ndarray, towards: np.ndarray) -> np.ndarray:
+    """Least squares plus `‖W − towards‖²`."""
+    gram = features.T @ features + np.eye(features.shape[1])
+    return towards + np.linalg.solve(gram, features.T @ (response - features @ towards))
+
+
+class Autoregressive(AbstractAutoregression):
+    """`x_t | z_t = k ~ N(Σ_m coefficients_{km} x_{t−m} + bias_k, covariance_k)`, lags m = 1, …, order.
+
+    Parameters: `bias` [K, R], `coefficients` [K, order, R, R] (none at order 0, which is a Gaussian), and `covariance`
+    as in `Gaussian`, or a number or array to hold it fixed. Its default, one, is the paper's σ²I with σ² = 1: suited to
+    channels whose innovations are of that size; covariance="diagonal" estimates it.
+
+    Priors, in units of each channel's root mean square s: matrix normal about the identity at the first lag and about
+    zero at the others, `coefficients_{kmij} ~ Normal(1{m = 1, i = j}, s_i/s_j)`, and `bias ~ Normal(0, s)`; s = 1 are
+    the paper's, `prior={"coefficients": (1, 1), "bias": (0, 1)}`: (multiple of the identity, sd) and (mean, sd). A
+    free covariance has the priors of `Gaussian`. None makes one or all of them flat.
+    """
+
+    lags: int = eqx.field(static=True)
+    skip: int = eqx.field(static=True)
+    covariance: Covariance
+    prior: Priors
+    adaptive: frozenset[str] = eqx.field(static=True)
+
+    def __init__(self, order: int, covariance: "str | ArrayLike" = 1.0, *, skip: int | None = None, prior: Choice = "default"):
+        self.lags, self.skip = _sizes("Autoregressive", order, skip)
+        self.covariance = Covariance("Autoregressive", covariance)
+        self.prior, self.adaptive = choose("Autoregressive", self._prior(np.ones(1), np.ones(1)), prior)
+
+    def _prior(self, square, variance):
+        scale = np.sqrt(square)
+        coefficients = {"coefficients": MatrixNormal(1.0, scale[:, None] / scale)} if self.lags else {}
+        return {"bias": Normal(0.0, scale), **coefficients, **scale_prior(self.covariance, variance)}
+
+    def default_prior(self, x):
+        return self._prior(squares(x, 0.0), squares(x, centre(x)))
+
+    @property
+    def free(self):
+        return {"bias": REAL, **({"coefficients": REAL} if self.lags else {}), **self.covariance.free}
+
+    def predictions(self, parameters, past):
+        bias = parameters["bias"]
+        if not self.lags:
+            return jnp.broadcast_to(bias, (len(past), *bias.shape))
+        states, channels = bias.shape
+        matrix = jnp.transpose(parameters["coefficients"], (1, 3, 0, 2)).reshape(self.lags * channels, states * channels)
+        return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
+
+    def next_mean(self, parameters, recent):
+        if not self.lags:
+            return parameters["bias"]
+        return np.einsum("mij,mj->i", parameters["coefficients"], recent) + parameters["bias"]
+
+    def initial(self, data, observed, num_states, seed):
+        use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
+        x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
+        channels = x.shape[1]
+        scale = np.sqrt(squares(x, 0.0))
+        response, regressors = x / scale, (past / scale).reshape(len(x), -1)
+        labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
+        features = np.concatenate([np.ones((len(x), 1)), regressors], axis=1)
+        walk = np.eye(1 + self.lags * channels, channels, -1)
+        weights = np.stack([_ridge(features[labels == k], response[labels == k], walk) for k in range(num_states)])
+        residual = (response - np.einsum("tf,tfr->tr", features, weights[labels])) * scale
+        bias, matrices = weights[:, 0] * scale, weights[:, 1:].reshape(num_states, self.lags, channels, channels)
+        coefficients = np.swapaxes(matrices, -1, -2) * scale[:, None] / scale
+        return {
+            "bias": bias,
+            **({"coefficients": coefficients} if self.lags else {}),
+            **self.covariance.start(residual, labels, num_states),
+        }
+
+
+class NeuralAutoregressive(AbstractAutoregression):
+    """`x_t | z_t = k ~ N(V_k tanh(Σ_m W_{km} x_{t−m} + c_k) + d_k, covariance_k)`, a network of one hidden layer.
+
+    Parameters: `output_bias` d [K, R], `output_weights` V [K, R, hidden], `input_weights` W [K, order, hidden, R],
+    `input_bias` c [K, hidden], and `covariance` as in `Autoregressive`. Priors: Normal(0, 1) for all of them as in the
+    paper (λ = 1), in units of each channel's root mean square: `prior={"input_weights": (mean, sd), ...}` gives others.
+    """
+
+    hidden: int = eqx.field(static=True)
+    lags: int = eqx.field(static=True)
+    skip: int = eqx.field(static=True)
+    covariance: Covariance
+    prior: Priors
+    adaptive: frozenset[str] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        hidden: int,
+        order: int = 1,
+        covariance: "str | ArrayLike" = 1.0,
+        *,
+        skip: int | None = None,
+        prior: Choice = "default",
+    ):
+        name = "NeuralAutoregressive"
+        if not isinstance(hidden, int | np.integer) or hidden < 1 or order == 0:
+            raise ValueError(f"{name}: hidden and order must be positive integers; got {hidden} and {order}.")
+        self.hidden = int(hidden)
+        self.lags, self.skip = _sizes(name, order, skip)
+        self.covariance = Covariance(name, covariance)
+        self.prior, self.adaptive = choose(name, self._prior(np.ones(1), np.ones(1)), prior)
+
+    def _prior(self, square, variance):
+        scale = np.sqrt(square)
+        return {
+            "output_bias": Normal(0.0, scale),
+            "output_weights": Normal(0.0, scale[:, None]),
+            "input_weights": Normal(0.0, 1 / scale),
+            "input_bias": Normal(0.0, 1.0),
+            **scale_prior(self.covariance, variance),
+        }
+
+    def default_prior(self, x):
+        return self._prior(squares(x, 0.0), squares(x, centre(x)))
+
+    @property
+    def free(self):
+        names = ("output_bias", "output_weights", "input_weights", "input_bias")
+        return {**dict.fromkeys(names, REAL), **self.covariance.free}
+
+    def predictions(self, parameters, past):
+        weights = parameters["input_weights"]
+        states, lags, hidden, channels = weights.shape
+        matrix = jnp.transpose(weights, (1, 3, 0, 2)).reshape(lags * channels, states * hidden)
+        inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden) + parameters["input_bias"]
+        return jnp.einsum("tkh,krh->tkr", jnp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
+
+    def next_mean(self, parameters, recent):
+        layer = np.tanh(np.einsum("mhj,mj->h", parameters["input_weights"], recent) + parameters["input_bias"])
+        return parameters["output_weights"] @ layer + parameters["output_bias"]
+
+    def initial(self, data, observed, num_states, seed):
+        use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
+        x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
+        rng, channels = np.random.default_rng(seed), x.shape[1]
+        scale = np.sqrt(squares(x, 0.0))
+        labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
+        size = (num_states, self.lags, self.hidden, channels)
+        inside = rng.standard_normal(size) / np.sqrt(self.lags * channels) / scale
+        shift = 0.5 * rng.standard_normal((num_states, self.hidden))
+        towards = np.zeros((1 + self.hidden, channels))
+        outside, residual = np.zeros((num_states, 1 + self.hidden, channels)), np.zeros_like(x)
+        for k in range(num_states):
+            own = labels == k
+            layer = np.tanh(np.einsum("tmr,mhr->th", past[own], inside[k]) + shift[k])
+            features = np.concatenate([np.ones((len(layer), 1)), layer], axis=1)
+            outside[k] = _ridge(features, x[own] / scale, towards) * scale
+            residual[own] = x[own] - features @ outside[k]
+        return {
+            "output_bias": outside[:, 0],
+            "output_weights": np.swapaxes(outside[:, 1:], 1, 2),
+            "input_weights": inside,
+            "input_bias": shift,
+            **self.covariance.start(residual, labels, num_states),
+        }

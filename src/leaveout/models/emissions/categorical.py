@@ -1,0 +1,61 @@
+"""Emissions of symbols: `x_t | z_t = k ~ Categorical(probability_k)`."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ._base import SIMPLEX, check
+from ._priors import AbstractWithPrior, Choice, Dirichlet, Priors, choose
+
+
+class Categorical(AbstractWithPrior):
+    """`p(x_t = s | z_t = k) = probability_{ks}`, symbols 0, …, S − 1 in one channel.
+
+    Parameters: `probability` [K, S]. Prior: Dirichlet(1 + 1/S), one pseudo-observation spread over the symbols;
+    `prior={"probability": (concentration,)}`, a number or [S], gives another, None is flat. A symbol's `means` are the
+    probabilities of all S symbols, as of S indicators: [T, K, S].
+    """
+
+    num_symbols: int = eqx.field(static=True)
+    prior: Priors
+    adaptive: frozenset[str] = eqx.field(static=True)
+
+    def __init__(self, num_symbols: int, prior: Choice = "default"):
+        if not isinstance(num_symbols, int | np.integer) or num_symbols < 2:
+            raise ValueError(f"Categorical: num_symbols must be an integer of at least 2; got {num_symbols}.")
+        self.num_symbols = int(num_symbols)
+        self.prior, _ = choose("Categorical", {"probability": Dirichlet(1 + 1 / num_symbols)}, prior)
+        self.adaptive = frozenset()
+
+    def default_prior(self, x):
+        return self.prior
+
+    @property
+    def free(self):
+        return {"probability": SIMPLEX}
+
+    def prepare(self, x, lengths):
+        if x.shape[1] != 1:
+            raise ValueError(f"Categorical: symbols come in one channel; got {x.shape[1]}.")
+        symbols = f"symbols 0, …, {self.num_symbols - 1}"
+        check(x, (x >= 0) & (x < self.num_symbols) & (x == np.floor(x)), "Categorical", symbols)
+        return np.where(np.isnan(x), 0, x)[:, 0].astype(int)
+
+    def log_density(self, parameters, datum):
+        return jnp.log(parameters["probability"])[datum]
+
+    def log_densities(self, parameters, data):
+        return jnp.log(parameters["probability"]).T[data]
+
+    def initial(self, data, observed, num_states, seed):
+        rng = np.random.default_rng(seed)
+        frequency = np.bincount(np.asarray(data)[observed], minlength=self.num_symbols) + 1 / self.num_symbols
+        p = frequency * rng.gamma(2.0, size=(num_states, self.num_symbols))
+        return {"probability": p / p.sum(axis=1, keepdims=True)}
+
+    def means(self, parameters, data):
+        return jnp.broadcast_to(parameters["probability"], (len(data), *parameters["probability"].shape))
+
+    def draw(self, parameters, state, step, past, rng):
+        p = np.asarray(parameters["probability"], np.float64)[state]
+        return np.array([float(rng.choice(self.num_symbols, p=p / p.sum()))])

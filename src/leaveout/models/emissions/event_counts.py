@@ -1,0 +1,158 @@
+"""Counts with a seasonal background and bursts: Ihler, Hutchins & Smyth (2006), as in the time-varying Poisson model."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex
+from ._priors import AbstractWithPrior, Choice, Dirichlet, Gamma, Priors, choose
+from .counts import check_counts, table_length
+
+# positive numbers whose mean is one
+MEAN_ONE = Constraint(lambda v: _simplex(v) * (v.shape[-1] + 1), _log_ratios)
+
+
+class SeasonCounts(eqx.Module):
+    """The row of each step in a table over (season, count)."""
+
+    row: Int[np.ndarray, " steps"]
+    length: int = eqx.field(static=True)
+
+
+class EventCounts(AbstractWithPrior):
+    """A Poisson background whose rate depends on the season d_t, plus an excess while an event is on.
+
+        z_t = 0:  x_t ~ Poisson(λ_t),  λ_t = rate · seasonal_{d_t}
+        z_t = 1:  x_t = background + excess,  excess ~ Poisson(Gamma(a, b)), a negative binomial of mean a/b; summed out
+
+    Two states, 0 without and 1 with an event. Parameters, shared by the states: `rate` [], `seasonal` [S] of mean one,
+    `excess_shape` a and `excess_rate` b, []. `season` holds one label a step, `future` those of the steps that follow
+    the data, for simulations and forecasts. Priors: rate ~ Gamma(1.05, 0.01), seasonal/S ~ Dirichlet(1), a and b ~
+    Gamma(2, 0.1); `prior={"rate": (shape, rate), ...}` gives others, None is flat. (Ihler et al. choose theirs by the
+    data; these are weak, and their modes inside.) Beta priors of the transitions are the model's own.
+    """
+
+    season: Int[np.ndarray, " steps"]
+    future: Int[np.ndarray, " ahead"]
+    num_seasons: int = eqx.field(static=True)
+    prior: Priors
+    adaptive: frozenset[str] = eqx.field(static=True)
+
+    def __init__(self, season: ArrayLike, future: ArrayLike = (), prior: Choice = "default"):
+        season, future = np.asarray(season), np.asarray(future)
+        if season.ndim != 1 or season.dtype.kind not in "iu" or not len(season):
+            raise ValueError(f"EventCounts: season must be integers, one a step; got {season.dtype} {list(season.shape)}.")
+        labels, self.season = np.unique(season, return_inverse=True)
+        if not np.isin(future, labels).all():
+            raise ValueError(f"EventCounts: future holds a season that the data do not have; they have {labels.tolist()}.")
+        self.future = np.searchsorted(labels, future)
+        self.num_seasons = len(labels)
+        default: Priors = {
+            "rate": Gamma(1.05, 0.01),
+            "seasonal": Dirichlet(1.0),
+            "excess_shape": Gamma(2.0, 0.1),
+            "excess_rate": Gamma(2.0, 0.1),
+        }
+        self.prior, _ = choose("EventCounts", default, prior)
+        self.adaptive = frozenset()
+
+    def default_prior(self, x):
+        return self.prior
+
+    @property
+    def free(self):
+        return {"rate": POSITIVE, "seasonal": MEAN_ONE, "excess_shape": POSITIVE, "excess_rate": POSITIVE}
+
+    @property
+    def fixed(self):
+        return {"event": np.array([0.0, 1.0])}
+
+    @property
+    def shared(self):
+        return frozenset(self.free)
+
+    @property
+    def num_states(self):
+        return 2
+
+    def prepare(self, x, lengths):
+        if x.shape[1] != 1:
+            raise ValueError(f"EventCounts: counts come in one channel; got {x.shape[1]}.")
+        if len(x) != len(self.season):
+            raise ValueError(f"EventCounts: season has {len(self.season)} steps, the data have {len(x)}.")
+        check_counts(x, "EventCounts")
+        total = np.bincount(self.season, np.nan_to_num(x[:, 0]), minlength=self.num_seasons)
+        if (total == 0).any():
+            raise ValueError(
+                f"EventCounts: no count above zero was observed in season {np.flatnonzero(total == 0)[0]} "
+                f"of {self.num_seasons} (in the order of the labels), so that its rate would be zero; merge it with another."
+            )
+        count, length = np.where(np.isnan(x), 0, x)[:, 0].astype(int), table_length(np.nan_to_num(x))
+        return SeasonCounts(self.season * length + count, length)
+
+    def table(self, parameters: Parameters, length: int) -> Float[Array, "seasons length 2"]:
+        """Log-densities of the counts 0, 1, … in each season, without and with an event.
+
+        The sum of Poisson and negative binomial counts has the generating function `G(z) = e^{λ(z−1)} (b/(1+b−z))^a`, and
+        `(1 + b − z) G′ = (λ (1 + b − z) + a) G` is a recursion for the ratios ρ_n = p_{n+1} / p_n:
+
+            (1 + b)(n + 1) ρ_n = n + a + λ (1 + b) − λ / ρ_{n−1}
+
+        where λ/ρ_{n−1} is the expected background given the total n, so that errors shrink from step to step.
+        """
+        rate = parameters["rate"] * parameters["seasonal"]
+        a, b = parameters["excess_shape"], parameters["excess_rate"]
+        n = jnp.arange(length)
+        background = n * jnp.log(rate)[:, None] - rate[:, None] - gammaln(n + 1.0)
+
+        def ratio(before, n):
+            now = (n + a + rate * (1 + b) - rate / before) / ((1 + b) * (n + 1))
+            return now, now
+
+        first = rate + a / (1 + b)
+        ratios = jnp.concatenate([first[None], jax.lax.scan(ratio, first, jnp.arange(1.0, length - 1))[1]])
+        zero = -rate - a * jnp.log1p(1 / b)
+        both = jnp.concatenate([zero[:, None], zero[:, None] + jnp.cumsum(jnp.log(ratios), axis=0).T], axis=1)
+        return jnp.stack([background, both], axis=-1)
+
+    def log_density(self, parameters, datum):
+        rows = self.table(parameters, datum.length).reshape(-1, 2)[datum.row]
+        return jnp.where(parameters["event"] > 0, rows[1], rows[0])
+
+    def log_densities(self, parameters, data):
+        return self.table(parameters, data.length).reshape(-1, 2)[data.row]
+
+    def initial(self, data, observed, num_states, seed):
+        rng = np.random.default_rng(seed)
+        x, season = np.asarray(data.row)[observed] % data.length, self.season[observed]
+        overall = x.mean()
+        low, high = np.mean(x[x <= np.median(x)]), np.quantile(x, 0.9)
+        steps, total = (np.bincount(season, weight, self.num_seasons) for weight in (np.ones(len(x)), x))
+        seasonal = (total + overall) / (steps + 1)
+        rate = np.maximum(0.5 * (low + overall), 0.1 * overall) * np.exp(0.3 * rng.standard_normal())
+        shape = 2.0 * np.exp(0.3 * rng.standard_normal())
+        return {
+            "rate": np.asarray(rate),
+            "seasonal": seasonal / seasonal.mean(),
+            "excess_shape": np.asarray(shape),
+            "excess_rate": np.asarray(shape / np.maximum(high - rate, 0.5 * overall)),
+        }
+
+    def means(self, parameters, data):
+        rate = (parameters["rate"] * parameters["seasonal"])[data.row // data.length]
+        excess = parameters["excess_shape"] / parameters["excess_rate"]
+        return jnp.stack([rate, rate + excess], axis=1)[..., None]
+
+    def draw(self, parameters, state, step, past, rng):
+        seasons = np.concatenate([self.season, self.future])
+        if step >= len(seasons):
+            raise ValueError(f"EventCounts: no season is known for step {step}; give those after the data as future=.")
+        value = {name: np.asarray(parameters[name]) for name in self.free}
+        count = rng.poisson(value["rate"] * value["seasonal"][seasons[step]])
+        if state == 1:
+            count += rng.poisson(rng.gamma(value["excess_shape"], 1 / value["excess_rate"]))
+        return np.array([float(count)])

@@ -1,0 +1,115 @@
+"""Gaussian emissions: `x_t | z_t = k ~ N(mean_k, covariance_k)`."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._base import REAL
+from ._covariance import LOG_TAU, Covariance
+from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, Priors, choose
+from ._start import clusters
+
+
+def scale_prior(covariance: Covariance, square: np.ndarray) -> dict[str, AbstractPrior]:
+    """Two pseudo-observations of a tenth of each channel's squared scale: `InverseGamma(1, s²/10)` for a variance, and
+    for a matrix the inverse Wishart with these margins, `R + 1` degrees of freedom and scale `diag(s²)/5`."""
+    if covariance.value is not None:
+        return {}
+    if covariance.matrices:
+        return {"covariance": InverseWishart(len(square) + 1.0, np.diag(square) / 5)}
+    return {"covariance": InverseGamma(1.0, square.mean() / 10 if covariance.kind == "spherical" else square / 10)}
+
+
+def centre(x: np.ndarray) -> np.ndarray:
+    """The mean of each channel, zero where nothing is observed."""
+    seen = x[~np.isnan(x).any(axis=1)]
+    return seen.mean(axis=0) if len(seen) else np.zeros(x.shape[1])
+
+
+def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
+    """The mean square of each channel about a point, one where that is zero or nothing is observed."""
+    seen = x[~np.isnan(x).any(axis=1)]
+    square = np.mean((seen - about) ** 2, axis=0) if len(seen) else np.zeros(x.shape[1])
+    return np.where(square > 0, square, 1.0)
+
+
+class Gaussian(AbstractWithPrior):
+    """`x_t | z_t = k ~ N(mean_k, covariance_k)`, in R channels.
+
+    Parameters: `mean` [K, R]; `covariance` [K, R, R] for "full", [R, R] for "tied" (one for all states), variances
+    [K, R] for "diagonal" and [K] for "spherical". An array holds it fixed: a variance, [R, R] or [K, R, R].
+
+    Priors, from the data's mean m and standard deviation s unless given: a mean is Normal(m, 3s), a variance
+    InverseGamma(1, s²/10), a matrix InverseWishart(R + 1, diag(s²)/5). `prior={"mean": (m, s), "covariance": (a, b)}`
+    gives them, None makes one or all of them flat; then a variance has no interior optimum when a state holds one point.
+    """
+
+    covariance: Covariance
+    prior: Priors
+    adaptive: frozenset[str] = eqx.field(static=True)
+
+    def __init__(self, covariance: "str | ArrayLike" = "diagonal", prior: Choice = "default"):
+        self.covariance = Covariance("Gaussian", covariance)
+        channels = 1 if self.covariance.value is None else self.covariance.value.shape[-1:] or 1
+        unit = np.ones(channels)
+        self.prior, self.adaptive = choose("Gaussian", self._prior(np.zeros_like(unit), unit), prior)
+
+    def _prior(self, mean, square):
+        return {"mean": Normal(mean, 3 * np.sqrt(square)), **scale_prior(self.covariance, square)}
+
+    def default_prior(self, x):
+        mean = centre(x)
+        return self._prior(mean, squares(x, mean))
+
+    @property
+    def free(self):
+        return {"mean": REAL, **self.covariance.free}
+
+    @property
+    def fixed(self):
+        return self.covariance.fixed
+
+    @property
+    def shared(self):
+        return self.covariance.shared
+
+    def prepare(self, x, lengths):
+        data = super().prepare(x, lengths)
+        self.covariance.check("Gaussian", x)
+        return data
+
+    def log_density(self, parameters, datum):
+        return self.covariance.log_density(datum - parameters["mean"], parameters["covariance"])
+
+    def log_densities(self, parameters, data):
+        # an exponential family: one matrix product with the features [x, xxᵀ], centred against cancellation
+        origin = jnp.mean(data, axis=0)
+        x, mean = data - origin, parameters["mean"] - origin
+        states, channels = mean.shape
+        precision, log_det = self.covariance.precision(parameters["covariance"], channels)
+        if self.covariance.matrices:
+            precision = jnp.broadcast_to(precision, (states, channels, channels))
+            i, j = np.tril_indices(channels)
+            second, weight = x[:, i] * x[:, j], precision[:, i, j] * np.where(i == j, 0.5, 1.0)
+            first = jnp.einsum("krs,ks->kr", precision, mean)
+        else:
+            second, weight = x**2, jnp.broadcast_to(precision, (states, channels)) / 2
+            first = precision * mean
+        constant = -0.5 * (jnp.sum(first * mean, axis=1) + log_det + channels * LOG_TAU)
+        return jnp.concatenate([x, second], axis=1) @ jnp.concatenate([first, -weight], axis=1).T + constant
+
+    def initial(self, data, observed, num_states, seed):
+        x = np.asarray(data)[observed]
+        labels = clusters(x, num_states, seed)
+        rng = np.random.default_rng(seed)
+        alone = rng.choice(len(x), num_states)
+        mean = np.stack([x[labels == k].mean(axis=0) if (labels == k).any() else x[alone[k]] for k in range(num_states)])
+        return {"mean": mean, **self.covariance.start(x - mean[labels], labels, num_states)}
+
+    def means(self, parameters, data):
+        return jnp.broadcast_to(parameters["mean"], (len(data), *parameters["mean"].shape))
+
+    def draw(self, parameters, state, step, past, rng):
+        mean = np.asarray(parameters["mean"])[state]
+        return mean + self.covariance.noise(parameters, state, len(mean), rng)

@@ -1,0 +1,414 @@
+"""Hidden Markov models: leave observations, steps or whole sequences out.
+
+    "observation"   F(θ, w) = −log Σ_z π(z_1) Π_t A(z_{t−1}, z_t) Π_t e_t(z_t)^{w_t} − log p(θ)
+    "step"          F(θ, w) = −log Σ_z π(z_1)^{w_1} Π_t A(z_{t−1}, z_t)^{w_{t−1} w_t} e_t(z_t)^{w_t} + log Z(θ, w) − log p(θ)
+    "sequence"      F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
+
+Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithm 2. Z is the sum
+over paths without the emissions: cut at a step of weight zero, the latent chain of "step" is no longer normalised. A
+missing observation has weight zero always. Scores are taken in the whole chain, the held-out observation unseen:
+
+    −log p(x_t | everything seen; θ) = −log Σ_k p(z_t = k | everything seen) e_t(k).
+"""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from numpy.typing import ArrayLike
+
+from .._objective import AbstractObjective, float64, ravel, stored, unravel
+from . import _explain, _future, _series
+from ._states import Dirichlet, States
+from .chain import Layout, Potentials, layout, log_partition, posterior
+from .emissions._base import SIMPLEX, AbstractEmission
+
+LANES = 2**11  # numbers that a step of the scan takes along, by measurement
+TANGENTS = 2**21  # numbers that one array of a group of tangents of a Hessian holds
+
+STYLES = {
+    "observation": "a held-out step loses its observation, its state stays in the chain",
+    "step": "a held-out step loses its observation and its state; scores are taken in the whole chain",
+    "sequence": "whole sequences are left out",
+}
+
+
+class HMM(AbstractObjective):
+    """A hidden Markov model of one or several sequences.
+
+    `x` is `[steps]` or `[steps, channels]`, NumPy, Series or DataFrame; NaN is missing. `lengths` are those of the
+    sequences, one after another in `x`. `drop` says what a unit is and what leaving it out means (above). `prior` is
+    "default" (`Dirichlet()`, and the emission's own), a `Dirichlet`, or None: maximum likelihood. `initial` is "free",
+    "stationary" (that of the transition matrix) or a distribution `[K]`; `transition` is "free" or a matrix `[K, K]`
+    held fixed. `score` is "pointwise", one loss a unit, or "joint", one a fold.
+
+    `fit(...).parameters` is `{"initial": [K], "transition": [K, K] (from row to column), ...}` and the emission's own.
+
+    Raises ValueError on infinite values, lengths that do not add up, and models that the data cannot determine.
+    """
+
+    x: Float[np.ndarray, "steps channels"]
+    data: PyTree  # what the emission made of x, laid out
+    dense: Bool[np.ndarray, " steps"]  # has it a density?
+    sequence: Int[np.ndarray, " steps"]
+    position: Int[np.ndarray, " steps"]  # within its sequence
+    lengths: Int[np.ndarray, " sequences"]
+    slots: Int[np.ndarray, "sequences longest"] | None  # where each sequence stands in the layout
+    layout: Layout
+    emission: AbstractEmission
+    states: States
+    drop: str = eqx.field(static=True)
+    joint: bool = eqx.field(static=True)
+    shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
+    labels: _series.Labels = eqx.field(static=True)
+
+    @float64
+    def __init__(
+        self,
+        x: ArrayLike,
+        emission: AbstractEmission,
+        num_states: int,
+        *,
+        lengths: ArrayLike | None = None,
+        drop: Literal["observation", "step", "sequence"] = "observation",
+        prior: Literal["default"] | Dirichlet | None = "default",
+        initial: Literal["free", "stationary"] | ArrayLike = "free",
+        transition: Literal["free"] | ArrayLike = "free",
+        score: Literal["pointwise", "joint"] = "pointwise",
+    ):
+        if not isinstance(emission, AbstractEmission):
+            raise TypeError(f"HMM: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")
+        if not isinstance(num_states, int | np.integer) or num_states < 1:
+            raise ValueError(f"HMM: num_states must be a whole number, 1 or more; got {num_states!r}.")
+        if emission.num_states not in (None, num_states):
+            raise ValueError(f"HMM: {type(emission).__name__} has {emission.num_states} states; got num_states={num_states}.")
+        for name, value, known in (("drop", drop, tuple(STYLES)), ("score", score, ("pointwise", "joint"))):
+            if value not in known:
+                raise ValueError(f"HMM: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+        self.drop, self.joint = drop, score == "joint"
+        x, self.labels = _series.read(x)
+        self.x, self.lengths = stored(x), _series.read_lengths(lengths, len(x))
+        if drop == "sequence" and len(self.lengths) < 2:
+            raise ValueError('HMM: drop="sequence" needs several sequences; give their lengths=.')
+        self.states = States(int(num_states), initial, transition, prior)
+        if prior is None and len(self.lengths) == 1 and "initial" in self.states.free:
+            raise ValueError(
+                "HMM: with one sequence and no prior a free initial distribution has no interior optimum: all its mass goes "
+                'to one state. Choose initial="stationary", initial=[...] (a distribution), or a prior.'
+            )
+        self.emission = emission.with_data(x)
+        data, self.dense = self.emission.prepare(x, self.lengths), self.emission.has_density(x, self.lengths)
+        start = self.emission.initial(data, self.dense, self.num_states, 0)
+        self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
+        self._check_size()
+        self.layout = layout(self.lengths, self.num_states, self.states.zeros)
+        self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
+        first = np.cumsum(self.lengths) - self.lengths
+        self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
+        self.data = jax.tree.map(lambda leaf: _laid(leaf, self.layout), data)
+        steps = first[:, None] + np.arange(self.lengths.max())
+        inside = np.arange(self.lengths.max()) < self.lengths[:, None]
+        slots = np.where(inside, self.layout.inverse[np.minimum(steps, len(x) - 1)], -1).astype(np.int32)
+        self.slots = slots if drop == "sequence" else None
+
+    def _check_size(self) -> None:
+        count = len(self.parameter_names())
+        if self.dense.sum() < self.num_states or (self.states.prior is None and self.dense.sum() * self.x.shape[1] < count):
+            raise ValueError(
+                f"HMM: {self.dense.sum() * self.x.shape[1]} observations cannot determine {count} parameters of "
+                f"{self.num_states} states; take fewer states{'' if self.states.prior else ', or a prior'}."
+            )
+
+    # parameters
+
+    def natural(self, theta):
+        initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
+        return {"initial": initial, "transition": transition, **self._emitted(theta)}
+
+    def _emitted(self, theta: PyTree) -> dict[str, Array]:
+        own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
+        return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
+
+    @float64
+    def unconstrained(self, parameters):
+        parameters = getattr(parameters, "parameters", parameters)
+        shapes = {**self.states.free, **dict(self.shapes)}
+        known = {"initial", "transition", *shapes, *self.emission.fixed}
+        if not isinstance(parameters, dict) or set(shapes) - set(parameters) or set(parameters) - known:
+            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
+            raise ValueError(f"HMM: parameters are {sorted(shapes)}; got {got}.")
+        theta = {}
+        for name, shape in shapes.items():
+            value = jnp.asarray(parameters[name], float)
+            if value.shape != shape:
+                raise ValueError(f"HMM: {name} must have shape {list(shape)}; got {list(value.shape)}.")
+            constraint = self.emission.free.get(name, SIMPLEX)
+            theta[name] = np.asarray(constraint.unconstrained(value))
+        return theta
+
+    @float64
+    def initial(self, seed):
+        data = jax.tree.map(lambda leaf: np.asarray(leaf)[self.layout.inverse], self.data)
+        own = self.emission.initial(data, self.dense, self.num_states, seed)
+        return self.unconstrained({**self.states.start(seed), **own})
+
+    @float64
+    def canonical(self, theta):
+        """States in the emission's order, where nothing that is held fixed, nor the prior, tells them apart."""
+        if not self.states.exchangeable:
+            return theta
+        found = self.natural(jax.tree.map(jnp.asarray, theta))
+        own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
+        order = self.emission.order(own)
+        chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
+        return self.unconstrained({**chain, **self.emission.permute(own, order)})
+
+    def parameter_names(self) -> list[str]:
+        ratios = {name: (*shape[:-1], shape[-1] - 1) for name, shape in self.states.free.items()}
+        shapes = {**ratios, **dict(self.shapes)}
+        return [name + (str(list(at)) if at else "") for name in sorted(shapes) for at in np.ndindex(shapes[name])]
+
+    # F
+
+    @property
+    def num_states(self) -> int:
+        return self.states.number
+
+    @property
+    def num_units(self) -> int:
+        return len(self.lengths) if self.drop == "sequence" else len(self.dense)
+
+    def _log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
+        return self.emission.log_densities(self._emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
+
+    def _seen(self, weights: Array) -> Float[Array, " steps"]:
+        """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
+        seen = jnp.where(self.dense, weights, 0.0)
+        for lag in range(1, self.emission.reach + 1):
+            before = jnp.concatenate([jnp.ones(lag), weights[:-lag]])
+            seen = seen * jnp.where(self.position >= lag, before, 1.0)
+        return seen
+
+    def _tempered(self, theta: PyTree, weights: Array) -> Float[Array, "rows lanes states states"]:
+        """Log transitions times `w_{t−1} w_t`, the initial ones times `w_1`."""
+        initial, transition = self.states.logs(theta)
+        before = jnp.concatenate([jnp.ones(1), weights[:-1]])
+        both = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[..., None, None]
+        steps = jnp.where(jnp.asarray(self.layout.starts)[..., None, None], initial[None], transition)
+        return _times(both, steps)
+
+    def _whole(self, theta: PyTree, weights: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+        """The whole chain with weighted emissions; and the emissions without weights."""
+        densities = self._log_densities(theta)
+        weighted = _times(self.layout.arrange(self._seen(weights))[..., None], densities)
+        return Potentials(*self.states.logs(theta), weighted), densities
+
+    def loss(self, theta, weights):
+        if self.drop == "sequence":
+            worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
+            whole, _ = self._whole(theta, jnp.ones(len(self.dense)))
+            return -log_partition(whole, worth, self.layout) - self._log_prior(theta)
+        whole, _ = self._whole(theta, weights)
+        if self.drop == "observation":
+            return -log_partition(whole, None, self.layout) - self._log_prior(theta)
+        steps = self._tempered(theta, weights)
+        seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
+        both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
+        return both[1] - both[0] - self._log_prior(theta)
+
+    def _log_prior(self, theta: PyTree) -> Scalar:
+        if self.states.prior is None:
+            return jnp.zeros(())
+        return self.states.log_prior(theta) + self.emission.log_prior(self._emitted(theta))
+
+    def score(self, theta, weights, index, held):
+        if self.drop == "sequence":
+            if self.joint:
+                return super().score(theta, weights, index, held)
+            return -posterior(*self._sequences(theta, index)).log_normaliser.sum(0)
+        whole, densities = self._whole(theta, weights)
+        if self.joint:
+            seen = weights.at[index].max(held, mode="drop")
+            known = self._whole(theta, seen)[0]
+            return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
+        found = posterior(whole, self.layout)
+        return -_mixture(self._listed(found.states, index), self._listed(densities, index))
+
+    def _listed(self, laid: Array, index: Array) -> Array:
+        """The listed steps of an array that is laid out; any for padding."""
+        flat = laid.reshape(-1, *laid.shape[2:])
+        inverse = jnp.asarray(self.layout.inverse)
+        return flat[inverse if len(index) == len(inverse) else inverse.at[index].get(mode="clip")]
+
+    def _sequences(self, theta: PyTree, index: Array) -> tuple[Potentials, Layout]:
+        """The potentials of the listed sequences alone, one to a lane."""
+        slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
+        densities = self.emission.log_densities(self._emitted(theta), data).reshape(*slots.shape, self.num_states)
+        real = slots >= 0
+        dense = real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
+        starts = ~real | (jnp.arange(len(slots)) == 0)[:, None]
+        lanes = Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.layout.zeros)
+        return Potentials(*self.states.logs(theta), _times(dense[..., None], densities)), lanes
+
+    def perturbation(self, theta, index, delta):
+        if self.drop != "sequence" or len(index) == self.num_units:
+            return super().perturbation(theta, index, delta)
+        potentials, lanes = self._sequences(theta, index)
+        worth = jnp.broadcast_to(jnp.where(index < self.num_units, delta, 0.0), lanes.place.shape)
+        return -log_partition(potentials, worth, lanes)
+
+    def hessian(self, theta, weights):
+        return self._hessian(lambda theta: self.loss(theta, weights), theta)
+
+    def hessian_change(self, theta, index, delta):
+        if self.drop != "sequence" or len(index) == self.num_units:
+            return super().hessian_change(theta, index, delta)
+        return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
+
+    def _hessian(self, function: Any, theta: PyTree) -> Float[Array, "params params"]:
+        """Forward over reverse, a group of tangents at a time."""
+        vector = ravel(theta)
+        gradient = jax.grad(lambda v: function(unravel(v, theta)))
+        tangents = jnp.eye(len(vector))
+        size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
+        along = lambda tangent: jax.jvp(gradient, (vector,), (tangent,))[1]
+        hessian = jax.lax.map(along, tangents, batch_size=min(size, len(vector)))
+        return (hessian + hessian.T) / 2
+
+    def predict(self, theta, weights, index, kind):
+        if self.drop == "sequence" or kind not in ("response", "state"):
+            raise ValueError(
+                f'HMM: predictions are of steps, kind "response" (means) or "state"; got {kind!r} with drop={self.drop!r}.'
+            )
+        states = self._listed(posterior(self._whole(theta, weights)[0], self.layout).states, index)
+        if kind == "state":
+            return states
+        steps = self.layout.shape
+        data = jax.tree.map(lambda leaf: self._listed(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data)
+        means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self._emitted(theta), data))
+        return means[:, 0] if means.shape[1] == 1 else means
+
+    # what the core asks of a model
+
+    @property
+    def pointwise(self):
+        return not self.joint
+
+    @property
+    def serial(self):
+        return self.drop != "sequence"
+
+    @property
+    def fractional(self) -> bool:
+        """May weights be other than 0 and 1? Inside a chain they temper the likelihood, and two is not a duplicate."""
+        return self.drop == "sequence"
+
+    @property
+    def observed(self) -> Bool[np.ndarray, " units"] | None:
+        """Units with something to score; None where all have."""
+        if self.drop == "sequence":
+            units = np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
+        else:
+            units = np.asarray(self.dense)
+        return None if units.all() else units
+
+    @property
+    def lanes(self) -> int | None:
+        """Refits that share a pass: about what fills a vector register and leaves the cache alone."""
+        return int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
+
+    @property
+    def target(self):
+        return self.x[:, 0] if self.drop != "sequence" and self.x.shape[1] == 1 else None
+
+    @property
+    def note(self):
+        style = f'drop="{self.drop}": {STYLES[self.drop]}'
+        if self.emission.reach and self.drop != "sequence":
+            style += f"; so do the {self.emission.reach} steps after it, which have it as a regressor, and they are not scored"
+        if self.states.prior is None:
+            return f"{style}. Maximum likelihood, no prior."
+        return f"{style}. Prior: {self.states.note}; {self.emission.prior_note}."
+
+    @float64
+    def warning(self, theta: PyTree) -> str:
+        """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
+        return _explain.warning(self, jax.tree.map(jnp.asarray, theta))
+
+    # for users
+
+    def _theta(self, parameters: Any) -> PyTree:
+        return jax.tree.map(jnp.asarray, self.unconstrained(parameters))
+
+    @float64
+    def log_likelihood(self, parameters: Any) -> float:
+        """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
+        return float(_explain.log_likelihood(self, self._theta(parameters)))
+
+    def aic(self, parameters: Any) -> float:
+        """`2 D − 2 log p(x; θ)`."""
+        return 2 * len(self.parameter_names()) - 2 * self.log_likelihood(parameters)
+
+    def bic(self, parameters: Any) -> float:
+        """`D log(observed steps) − 2 log p(x; θ)`."""
+        return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
+
+    @float64
+    def decode(self, parameters: Any) -> Any:
+        """The most probable path of states, by Viterbi."""
+        return self.labels.series(np.asarray(_explain.decoded(self, self._theta(parameters))), "state")
+
+    @float64
+    def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
+        """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
+        weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
+        states = np.asarray(_explain.smoothed(self, self._theta(parameters), weights))
+        return self.labels.frame(states, range(self.num_states))
+
+    @float64
+    def predictive_means(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
+        """The mean observation of every step given everything seen, dressed as `x` came."""
+        weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
+        return self.labels.channels(np.asarray(_explain.expected(self, self._theta(parameters), weights)))
+
+    @float64
+    def simulate(self, parameters: Any, num_steps: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
+        """A sequence drawn from the model, `[steps]` or `[steps, channels]`, and its states."""
+        found = self.natural(self._theta(parameters))
+        nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
+        x, states = _future.draw(self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng)
+        return (x[:, 0] if self.labels.columns is None else x), states
+
+    @float64
+    def forecast(self, parameters: Any, horizon: int, level: float = 0.9) -> Any:
+        """A DataFrame of mean, lower and upper (central interval) for the steps after the last, by simulation; for several
+        channels under one heading each."""
+        if not (0 < level < 1 and horizon >= 1):
+            raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
+        theta, rng = self._theta(parameters), np.random.default_rng(0)
+        found, steps = self.natural(theta), len(self.x)
+        first = np.asarray(_explain.filtered(self, theta))[-1] @ np.asarray(found["transition"])
+        past = np.nan_to_num(self.x[-max(self.emission.reach, 1) :])
+        draws = [_future.draw(self.emission, found, first, past, steps, horizon, rng)[0] for _ in range(_future.DRAWS)]
+        return _future.table(_future.summary(np.stack(draws), level), self.labels.ahead(steps, horizon), self.labels.columns)
+
+
+def _laid(leaf: np.ndarray, where: Layout) -> np.ndarray:
+    padded = np.concatenate([leaf, np.zeros((1, *np.shape(leaf)[1:]), np.asarray(leaf).dtype)])
+    return np.asarray(jnp.array(padded[where.place.reshape(-1)]))
+
+
+def _times(weights: Array, logs: Array) -> Array:
+    """`w log p`, zero where both are: a zero probability to the power of zero is one."""
+    return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
+
+
+def _mixture(states: Float[Array, "steps states"], densities: Float[Array, "steps states"]) -> Float[Array, " steps"]:
+    """`log Σ_k p_k e_k`."""
+    top = jax.lax.stop_gradient(densities.max(-1))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    return jnp.log(jnp.sum(states * jnp.exp(densities - top[:, None]), -1)) + top

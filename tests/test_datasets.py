@@ -1,0 +1,48 @@
+"""The data are what their descriptions say; those that are not bundled need the folder named by LEAVEOUT_DATA."""
+
+import os
+
+import numpy as np
+import pytest
+
+import leaveout as lo
+
+
+def needs(name):
+    found = os.path.exists(os.path.join(os.environ.get("LEAVEOUT_DATA", ""), name))
+    return pytest.mark.skipif(not found, reason=f"needs {name} in the folder named by LEAVEOUT_DATA")
+
+
+def test_earthquakes():
+    data = lo.datasets.earthquakes()
+    assert list(data.columns) == ["year", "count"]
+    assert data["year"].tolist() == list(range(1900, 2007))
+    assert data["count"].sum() == 2072 and data["count"].max() == 41
+    assert data["count"].head(3).tolist() == [13, 14, 8]
+
+
+@needs("dodgers/Dodgers.data")
+def test_dodgers():
+    counts, events = lo.datasets.dodgers()
+    assert list(counts.columns) == ["time", "count"] and len(counts) == 25 * 7 * 288
+    assert counts["count"].isna().sum() == 2903 and counts["count"].min() == 0 and counts["count"].max() == 90
+    assert (counts["time"].diff().dropna().dt.total_seconds() == 300).all()
+    assert len(events) == 81 and (events["end"] > events["begin"]).all()
+    assert events["score"].str.fullmatch(r"[WL] \d+-\d+( \(\d+\))?").mean() > 0.9
+
+
+@needs("mocap6/sensor_data_per_tstep.csv")
+def test_mocap6():
+    frames, lengths = lo.datasets.mocap6()
+    assert lengths == [382, 205, 251, 446, 387, 387] and len(frames) == sum(lengths)
+    assert list(frames.columns[:2]) == ["sequence", "step"] and frames.columns[-1] == "action"
+    assert frames.shape[1] == 15 and frames["action"].nunique() == 12
+    assert np.isfinite(frames.iloc[:, 2:14].to_numpy()).all()
+
+
+def test_a_changed_file_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "dodgers").mkdir()
+    (tmp_path / "dodgers/Dodgers.data").write_text("4/10/2005 0:00,-1\n")
+    monkeypatch.setenv("LEAVEOUT_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match="is not the file we know"):
+        lo.datasets.dodgers()
