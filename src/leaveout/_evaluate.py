@@ -142,9 +142,9 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {fit.objective.num_units}; "
             f"make it with {fit.objective.num_units}."
         )
-    if not fit.objective.fractional and np.any((plan.weight != 0) & (plan.weight != 1)):
+    if not fit.objective.repeatable and np.any(plan.weight > 1):
         raise ValueError(
-            f"{caller}: the plan has weights other than 0 and 1, as a bootstrap has, but the units of this "
+            f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
             f"{type(fit.objective).__name__} depend on one another: a weight of two there is not a second copy. "
             "Use contiguous, blocks or leave_future_out, or resample whole sequences."
         )

@@ -151,9 +151,14 @@ class AbstractObjective(eqx.Module):
         return None
 
     @property
-    def fractional(self) -> bool:
-        """Does a weight of two mean a unit seen twice? Where units depend on one another it only tempers F."""
+    def repeatable(self) -> bool:
+        """Is a weight of two a unit seen twice? Where units depend on one another it only sharpens F."""
         return not self.serial
+
+    @property
+    def local(self) -> bool:
+        """Does `perturbation` look at the listed units only?"""
+        return type(self).perturbation is not AbstractObjective.perturbation
 
     @property
     def lanes(self) -> int | None:

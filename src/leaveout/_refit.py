@@ -140,8 +140,8 @@ class Certified(AbstractRefit):
 
 
 @eqx.filter_jit
-def _first_gradient(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
-    """The whitened gradient of each F(·, w) at θ̂, from the units that leave."""
+def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
+    """The same from the units that leave."""
     delta = jnp.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
     objective = fit.objective
     if isinstance(metric, LowRank) and isinstance(objective, AbstractLinearPredictor):  # its rows are whitened already
@@ -170,6 +170,14 @@ def _start(fit: Fit, rows: Rows) -> State:
     gradient = _first_gradient(fit, rows, metric)
     u, first = (np.array(part) for part in _step(metric, gradient))
     return State(u, first, metric, gradient, singular | ~np.isfinite(first))
+
+
+def _first_gradient(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
+    """The whitened gradient of each F(·, w) at θ̂."""
+    if fit.objective.local:
+        return _first_gradient_of_touched(fit, rows, metric)
+    everyone = np.arange(len(rows.index))
+    return examined(fit, rows, Anchor(), np.zeros((len(everyone), fit.num_params)), everyone).step
 
 
 @eqx.filter_jit
