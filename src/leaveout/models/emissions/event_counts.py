@@ -30,10 +30,11 @@ class EventCounts(AbstractWithPrior):
         z_t = 1:  x_t = background + excess,  excess ~ Poisson(Gamma(a, b)), a negative binomial of mean a/b; summed out
 
     Two states, 0 without and 1 with an event. Parameters, shared by the states: `rate` [], `seasonal` [S] of mean one,
-    `excess_shape` a and `excess_rate` b, []. `season` holds one label a step, `future` those of the steps that follow
-    the data, for simulations and forecasts. Priors: rate ~ Gamma(1.05, 0.01), seasonal/S ~ Dirichlet(1), a and b ~
-    Gamma(2, 0.1); `prior={"rate": (shape, rate), ...}` gives others, None is flat. (Ihler et al. choose theirs by the
-    data; these are weak, and their modes inside.) Beta priors of the transitions are the model's own.
+    `excess_shape` a and `excess_rate` b, []; `event` [0, 1] is fixed and tells the states apart. `season` holds one
+    label a step, `future` those of the steps that follow the data, for simulations and forecasts. Priors: rate ~
+    Gamma(1.05, 0.01), seasonal/S ~ Dirichlet(1), a and b ~ Gamma(2, 0.1), families as in the paper, which does not
+    print its numbers; `prior={"rate": (shape, rate), ...}` gives others, None is flat. Beta priors of the transitions
+    are the model's own.
     """
 
     season: Int[np.ndarray, " steps"]
