@@ -244,7 +244,9 @@ def basins(out: Path, folds: int) -> None:
             for seed in range(20):
                 start = ravel_pytree(jax.tree.map(jnp.asarray, objective.initial(seed)))[0]
                 found.append(scipy.optimize.minimize(function, np.asarray(start), jac=True, method="BFGS").fun)
-            rows.append({"fold": k, "F from θ̂": own, "best of 20": min(found), "same": np.mean(np.abs(np.array(found) - own) < 1e-3)})
+            rows.append(
+                {"fold": k, "F from θ̂": own, "best of 20": min(found), "same": np.mean(np.abs(np.array(found) - own) < 1e-3)}
+            )
     table = pd.DataFrame(rows)
     better = table["best of 20"] < table["F from θ̂"] - 1e-3
     print(f"\nBasins: {better.sum()} of {len(table)} folds have a better optimum than the one reached from θ̂;")

@@ -81,9 +81,12 @@ from ._refit import (
 )
 from ._results import RESULTS as RESULTS
 from .interop.sklearn import from_sklearn as from_sklearn
+from .models import emissions as emissions
 from .models import losses as losses
 from .models import penalties as penalties
+from .models._states import Dirichlet as Dirichlet
 from .models.glm import GLM as GLM
+from .models.hmm import HMM as HMM
 from .models.penalties import per_weight as per_weight
 
 __version__ = _version("leaveout")

@@ -303,8 +303,11 @@ class HMM(AbstractObjective):
         return self.drop != "sequence"
 
     @property
-    def fractional(self) -> bool:
-        """May weights be other than 0 and 1? Inside a chain they temper the likelihood, and two is not a duplicate."""
+    def repeatable(self):
+        return self.drop == "sequence"
+
+    @property
+    def local(self):
         return self.drop == "sequence"
 
     @property
