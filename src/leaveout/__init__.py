@@ -80,6 +80,7 @@ from ._refit import (
     NoUpdate as NoUpdate,
 )
 from ._results import RESULTS as RESULTS
+from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.sklearn import from_sklearn as from_sklearn
 from .models import emissions as emissions
 from .models import losses as losses

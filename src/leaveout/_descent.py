@@ -23,11 +23,13 @@ STEPS = 20  # steps before a refit is handed to Newton's method with a line sear
 
 
 class Refitted(NamedTuple):
-    """A batch of refits: raveled θ, the absolute error of each one's summed held-out loss, and its code."""
+    """A batch of refits: raveled θ, the absolute error of each one's summed held-out loss, its code; and the held-out
+    losses, where they came along."""
 
     theta: Float[np.ndarray, "refits params"]
     error: Float[np.ndarray, " refits"]
     result: Int[np.ndarray, " refits"]
+    scores: Float[np.ndarray, "refits ..."] | None = None
 
 
 def num_scored(fit: Fit, rows: Rows) -> np.ndarray:
@@ -44,6 +46,7 @@ class State:
         self.result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
         self.finished = singular.copy()
         self.step, self.left = np.zeros((0, u.shape[1])), np.full(len(u), np.inf)
+        self.steepness = np.full(len(u), np.inf)  # error of the loss a distance to go, where it was last looked at
         self.theta: np.ndarray | None = None  # raveled, while it is known at `u`
 
     def move(self, lanes: np.ndarray, change: np.ndarray) -> None:
@@ -92,7 +95,7 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
     contraction, age = np.zeros(len(state.u)), np.zeros(len(state.u), int)  # age: steps with the present metric
     failed = np.zeros(len(state.u), bool)
     size = min(len(state.u), _most(fit))
-    inverse = np.zeros((len(padded(group, size)) if own else 0, fit.num_params, fit.num_params))
+    inverse = np.zeros((len(padded(group, size, 1)) if own else 0, fit.num_params, fit.num_params))
     for k in range(STEPS):
         lanes = group[~state.finished[group] & ~failed[group]]
         if not lanes.size:
@@ -100,7 +103,9 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
         if own:
             stale = lanes[age[lanes] == 0]
             if stale.size:
-                metric, singular = own_metric_at(fit, rows, state.u, padded(stale, size), certificate.passes(fit))
+                metric, singular = own_metric_at(
+                    fit, rows, state.u, padded(stale, size, _smallest(fit, fit.num_params)), certificate.passes(fit)
+                )
                 inverse[np.searchsorted(group, stale)], failed[stale] = metric.inverse[: len(stale)], singular[: len(stale)]
                 lanes = lanes[~failed[lanes]]
                 if not lanes.size:
@@ -157,7 +162,7 @@ def examined(
     fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray, lanes: np.ndarray, group: np.ndarray | None = None
 ) -> certificate.Examination:
     """One gradient of the refits in `lanes`; `metric` is that of all refits, or of the refits in `group` only."""
-    some = padded(lanes, len(u), least=_least(fit, len(u))) if group is None else padded(lanes, min(len(u), _most(fit)))
+    some = padded(lanes, len(u) if group is None else min(len(u), _most(fit)), _smallest(fit, 1))
     place = some if group is None else np.searchsorted(group, some)
     step, size = _examine_lanes(fit, rows, metric, u, some, place, certificate.passes(fit))
     return certificate.Examination(np.asarray(step)[: len(lanes)], np.asarray(size)[: len(lanes)])
@@ -170,7 +175,7 @@ def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes
 
 def slopes(fit: Fit, rows: Rows, u: np.ndarray, step: np.ndarray, lanes: np.ndarray) -> certificate.Slopes:
     """How the held-out losses of the refits in `lanes` move at u along `step`, both for all refits."""
-    some = padded(lanes, len(u), least=_least(fit, len(u)))
+    some = padded(lanes, len(u), _smallest(fit, 1))
     parts = _slopes_of_lanes(fit, rows, u, step, some, certificate.passes(fit))
     return certificate.Slopes(*(np.asarray(part)[: len(lanes)] for part in parts))
 
@@ -186,14 +191,15 @@ def loss_error(fit: Fit, rows: Rows, state: State, lanes: np.ndarray, left: np.n
     return certificate.loss_error(moving, left, num_scored(fit, rows)[lanes], fit.num_params)
 
 
-def _least(fit: Fit, refits: int) -> int:
-    """Lanes below which more are not worth a compilation."""
-    return refits if 4.0 * refits * fit.objective.num_units * fit.num_params <= COMPILING else 1
+def _smallest(fit: Fit, gradients: int) -> int:
+    """Refits below which fewer are not worth a compilation, each as dear as so many gradients."""
+    work = 4.0 * fit.objective.num_units * fit.num_params * gradients
+    return 8 ** min(4, max(0, int(np.log2(max(COMPILING / work, 1)) / 3)))
 
 
-def padded(lanes: np.ndarray, total: int, least: int = 1) -> np.ndarray:
+def padded(lanes: np.ndarray, total: int, least: int) -> np.ndarray:
     """The lanes, the last one repeated up to one of few sizes, so that few shapes are compiled."""
-    size = min(max(4 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 2)), 64, least), total)
+    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), least), total)
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 

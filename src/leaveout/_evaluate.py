@@ -1,14 +1,18 @@
 """The verb: plan → refit → score, in batches of bounded memory."""
 
+import collections
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 from jaxtyping import Array, PyTree
 from numpy.typing import NDArray
@@ -24,6 +28,7 @@ from ._refit import AbstractRefit, Certified, Refitted
 from ._results import RESULTS
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
+SHARED = 1e8  # operations of one gradient of every refit, from which cores share them
 DEFAULT = Certified()
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
@@ -75,10 +80,14 @@ def cross_validate(
     error, result = empty.error, empty.result
     predictions = _Predictions(plan) if metrics else None
     scale = empty.scale if refit.in_standard_errors else 0.0
-    for refits, place, rows, done in _refitted(fit, plan, refit, scale, batches):
+    then = (
+        (lambda rows, done: _scores(fit, rows, done.theta) if done.scores is None else done.scores)
+        if evaluate is None
+        else None
+    )
+    for refits, place, rows, done, values in _refitted(fit, plan, refit, scale, batches, then):
         error[refits], result[refits] = done.error, done.result
         if evaluate is None:
-            values = _scores(fit, rows, done.theta)
             bad = ~(np.isfinite(values) | ~rows.held).all(1) if values.ndim > 1 else ~np.isfinite(values)
             result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
             lost = _lost(result[refits])
@@ -111,8 +120,9 @@ def cross_predict(
     gathered = _Predictions(plan)
     batches = _batches(fit, plan)
     scale = _scale(fit, plan, batches) if refit.in_standard_errors else 0.0
-    for _, place, rows, done in _refitted(fit, plan, refit, scale, batches, judge=False):
-        gathered.add(place, rows, _predictions(fit, rows, done.theta, kind), done.result)
+    then = lambda rows, done: _predictions(fit, rows, done.theta, kind)
+    for _, place, rows, done, values in _refitted(fit, plan, refit, scale, batches, then, judge=False):
+        gathered.add(place, rows, values, done.result)
     return gathered.per_unit()
 
 
@@ -123,7 +133,7 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyT
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     batches = _batches(fit, plan)
     scale = _scale(fit, plan, batches) if refit.in_standard_errors else 0.0
-    for refits, _, _, done in _refitted(fit, plan, refit, scale, batches, judge=False):
+    for refits, _, _, done, _ in _refitted(fit, plan, refit, scale, batches, None, judge=False):
         theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
     return jax.tree.map(np.asarray, _natural_batch(fit, theta))
 
@@ -186,7 +196,8 @@ Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows
 def _batches(fit: Fit, plan: Plan) -> Batches:
     """The plan's batches, to be gone through several times; kept where they are small."""
     own = 0 if is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1 else fit.num_params**2  # an inverse a refit
-    make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own)
+    dear = 4.0 * fit.objective.num_units * fit.num_params * plan.num_refits > SHARED
+    make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own, _workers(fit) if dear else 1)
 
     def batches():
         for refits, place, rows in make():
@@ -199,13 +210,48 @@ def _batches(fit: Fit, plan: Plan) -> Batches:
 
 
 def _refitted(
-    fit: Fit, plan: Plan, refit: AbstractRefit, scale: float, batches: Batches, *, judge: bool = True
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted]]:
-    """Every batch of the plan, refitted; a progress bar where it takes more than two seconds."""
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit,
+    scale: float,
+    batches: Batches,
+    then: Callable[[Rows, Refitted], NDArray] | None,
+    *,
+    judge: bool = True,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted, Any]]:
+    """Every batch of the plan, refitted, and what `then` makes of it; a progress bar where it takes more than two seconds."""
+
+    @float64
+    def one(batch):
+        refits, place, rows = batch
+        done = refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge)
+        return refits, place, rows, done, None if then is None else then(rows, done)
+
     with Slow("refits", plan.num_refits) as bar:
-        for refits, place, rows in batches():
-            yield refits, place, rows, refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge)
-            bar.advance(len(refits))
+        for done in _side_by_side(fit, one, batches()):
+            yield done
+            bar.advance(len(done[0]))
+
+
+def _workers(fit: Fit) -> int:
+    """Threads: all cores where a batch keeps one of them busy, as scans do; products of matrices use all by themselves."""
+    return 1 if isinstance(fit.objective, AbstractLinearPredictor) else joblib.cpu_count()
+
+
+def _side_by_side(fit: Fit, run: Callable[[Any], Any], batches: Iterable[Any]) -> Iterator[Any]:
+    """`run` of every batch, in order. Of many batches the first goes alone, so that programs are compiled once."""
+    workers, batches = _workers(fit), iter(batches)
+    some = list(itertools.islice(batches, 2 * workers + 1))
+    if workers == 1 or len(some) > 2 * workers:
+        yield run(some.pop(0))
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: collections.deque = collections.deque()
+        for batch in itertools.chain(some, batches):
+            waiting.append(pool.submit(run, batch))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _put(out: NDArray, refits: NDArray, place: NDArray, rows: Rows, values: NDArray) -> None:
@@ -253,8 +299,13 @@ def _baseline(fit: Fit, plan: Plan, batches: Batches) -> NDArray[np.float64]:
         everything = Rows(np.arange(n)[None], np.ones((1, n)), np.ones((1, n), bool), np.zeros(()), np.asarray(plan.num_refits))
         return np.where(plan.held, _scores(fit, everything)[0][plan.index], np.nan)
     baseline = np.full(len(plan.index) if fit.objective.pointwise else plan.num_refits, np.nan)
-    for refits, place, rows in batches():
-        _put(baseline, refits, place, rows, _scores(fit, rows))
+
+    @float64
+    def one(batch):
+        return *batch, _scores(fit, batch[2])
+
+    for refits, place, rows, values in _side_by_side(fit, one, batches()):
+        _put(baseline, refits, place, rows, values)
     return baseline
 
 

@@ -90,9 +90,9 @@ class Plan:
         return dense
 
     def batches(
-        self, capacity: int, cost_per_entry: int, cost_per_refit: int
+        self, capacity: int, cost_per_entry: int, cost_per_refit: int, least: int = 1
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]:
-        """Refits of like width together, at most `capacity` numbers a batch.
+        """Refits of like width together, at most `capacity` numbers a batch, in `least` batches or more.
 
         Yields the refits' numbers, where each entry of the padded batch stands in `plan.index`
         (-1 for padding), and the batch.
@@ -102,7 +102,7 @@ class Plan:
         for width in np.unique(padded):
             members = np.flatnonzero(padded == width)
             most = max(1, int(capacity // (width * cost_per_entry + cost_per_refit)))
-            size = -(-len(members) // -(-len(members) // most))  # equal batches: two shapes at most
+            size = -(-len(members) // max(-(-len(members) // most), least))  # equal batches: two shapes at most
             for start in range(0, len(members), size):
                 refits = members[start : start + size]
                 yield refits, *self._rows(refits, int(width))

@@ -70,7 +70,7 @@ class InfinitesimalJackknife(AbstractRefit):
             raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
 
     def __call__(self, fit, rows, *, judge=True):
-        u = np.asarray(_expand(fit, rows, self.order))
+        u = _expansion(fit, rows, self.order)
         return _judged(fit, rows, u, crossings=True) if judge else _unjudged(fit, u)
 
 
@@ -99,8 +99,11 @@ class Exact(AbstractRefit):
         descend(fit, rows, state, lambda lanes, left: left / (self.tol * np.maximum(state.first[lanes], 1e-300)))
         reached = np.isfinite(state.left)
         if judge and reached.any():
-            error = loss_error(fit, rows, state, np.arange(len(state.u)), np.where(reached, state.left, 0.0))
+            moving = slopes(fit, rows, state.u, state.step, np.arange(len(state.u)))
+            left = np.where(reached, state.left, 0.0)
+            error = certificate.loss_error(moving, left, num_scored(fit, rows), fit.num_params)
             state.error = np.where(reached, error, np.inf)
+            return state.refitted(fit)._replace(scores=np.asarray(moving.scores))
         return state.refitted(fit)
 
 
@@ -134,7 +137,12 @@ class Certified(AbstractRefit):
 
     @staticmethod
     def _shortfall(fit, rows, state, allowed, kinked, lanes, left):
-        state.error[lanes] = loss_error(fit, rows, state, lanes, left)
+        state.error[lanes] = state.steepness[lanes] * left  # by the slope seen before, until that says it is enough
+        with np.errstate(invalid="ignore"):
+            near = ~(state.error[lanes] > allowed[lanes]) | ~np.isfinite(state.error[lanes])
+        if near.any():
+            state.error[lanes[near]] = loss_error(fit, rows, state, lanes[near], left[near])
+            state.steepness[lanes[near]] = state.error[lanes[near]] / np.maximum(left[near], 1e-300)
         unsettled = left / (1e-8 * np.maximum(state.first[lanes], 1e-300))
         return np.maximum(state.error[lanes] / allowed[lanes], np.where(kinked[lanes], unsettled, 0.0))
 
@@ -161,12 +169,16 @@ def _step(metric: AbstractMetric, gradient: Array) -> tuple[Array, Array]:
     return u, jnp.linalg.norm(u, axis=1)
 
 
+def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
+    """The folds' own Hessians for linear predictors, the anchor's elsewhere; and which are singular."""
+    if isinstance(fit.objective, AbstractLinearPredictor):
+        return own_metric(fit, rows)
+    return Anchor(), np.zeros(len(rows.index), bool)
+
+
 def _start(fit: Fit, rows: Rows) -> State:
     """The cheapest first step: Newton's for linear predictors, elsewhere the chord's."""
-    metric: AbstractMetric = Anchor()
-    singular = np.zeros(len(rows.index), bool)
-    if isinstance(fit.objective, AbstractLinearPredictor):
-        metric, singular = own_metric(fit, rows)
+    metric, singular = _cheapest_metric(fit, rows)
     gradient = _first_gradient(fit, rows, metric)
     u, first = (np.array(part) for part in _step(metric, gradient))
     return State(u, first, metric, gradient, singular | ~np.isfinite(first))
@@ -180,9 +192,18 @@ def _first_gradient(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
     return examined(fit, rows, Anchor(), np.zeros((len(everyone), fit.num_params)), everyone).step
 
 
+def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
+    """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
+    if order == 1 and not fit.objective.local and fit.num_params <= max(64, int(rows.num_refits)):
+        delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
+        change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
+        return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
+    return np.asarray(_path(fit, rows, order))
+
+
 @eqx.filter_jit
-def _expand(fit: Fit, rows: Rows, order: int) -> Array:
-    """IJ: derivatives of the path s ↦ θ̂(1 + s δ) at s = 0."""
+def _path(fit: Fit, rows: Rows, order: int) -> Array:
+    """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0."""
     ones = jnp.ones(fit.objective.num_units)
     H_inverse = lambda g: fit.whitener @ g  # into whitened coordinates
     start = certificate.parameters(fit, jnp.zeros(fit.num_params))
@@ -234,17 +255,16 @@ def _judged(
 ) -> Refitted:
     """Error estimates for a strategy that does not iterate: a gradient at u where it can be had, a bound elsewhere."""
     if metric is None or singular is None:
-        state = _start(fit, rows)
-        metric, singular = state.metric, state.finished
-    result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
+        metric, singular = _cheapest_metric(fit, rows)
+    result, known = np.where(singular, RESULTS.undetermined, RESULTS.successful), None
     if _affordable(fit, rows) or not _has_bound(fit):
         lanes = np.arange(len(u))
         seen = examined(fit, rows, metric, u, lanes)
         travelled = np.maximum(np.linalg.norm(u, axis=1), seen.size)
         left = np.minimum(FIRST_SAFETY * seen.size / np.maximum(travelled, 1e-300), 0.9)
-        error = certificate.loss_error(
-            slopes(fit, rows, u, seen.step, lanes), seen.size / (1 - left), num_scored(fit, rows), fit.num_params
-        )
+        moving = slopes(fit, rows, u, seen.step, lanes)
+        known = np.asarray(moving.scores)
+        error = certificate.loss_error(moving, seen.size / (1 - left), num_scored(fit, rows), fit.num_params)
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
@@ -252,7 +272,7 @@ def _judged(
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
-    return Refitted(np.asarray(parameters_of(fit, u)), error, result)
+    return Refitted(np.asarray(parameters_of(fit, u)), error, result, known)
 
 
 @eqx.filter_jit
@@ -285,7 +305,7 @@ def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
         return  # few enough for gradients of their own
     n = fit.objective.num_units
     units, worth = (np.arange(n), np.ones(n)) if size == n else certificate.sample(fit, size)
-    lanes = padded(lanes, len(rho))
+    lanes = padded(lanes, len(rho), 64)
     terms = _next_term(fit, rows, state.metric, state.gradient, lanes, units, worth)
     direction, move, absolute, sampling = (np.asarray(a) for a in terms)
     bend = rho[lanes] * np.exp(rho[lanes])
