@@ -84,7 +84,7 @@ def bfgs_refits(fit: lo.Fit, plan: lo.Plan) -> tuple[float, np.ndarray, np.ndarr
 def optima(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
     """Raveled parameters of exact refits."""
     found = lo.fold_parameters(fit, plan, lo.Exact())
-    each = [fit.objective.unconstrained(jax.tree.map(lambda leaf: leaf[k], found)) for k in range(plan.num_refits)]
+    each = [fit.objective.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)) for k in range(plan.num_refits)]
     return np.array([np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)]) for theta in each])
 
 

@@ -24,6 +24,7 @@ from ._progress import Slow
 from ._results import RESULTS
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
+LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 
 
@@ -41,7 +42,6 @@ class Fit(eqx.Module):
     theta: PyTree
     value: Float[np.ndarray, ""]
     gradient: Float[np.ndarray, " params"]
-    hessian: Float[np.ndarray, "params params"]
     factor: Float[np.ndarray, "params params"]  # H = factor @ factor.T, lower triangular
     whitener: Float[np.ndarray, "params params"]  # factor⁻¹: ‖whitener @ g‖² = gᵀH⁻¹g
     gauge: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
@@ -57,6 +57,11 @@ class Fit(eqx.Module):
     @property
     def num_params(self) -> int:
         return len(self.gradient)
+
+    @property
+    def hessian(self) -> Float[np.ndarray, "params params"]:
+        """`H = ∇²F(θ̂, 1)`, curvature along flat directions added."""
+        return self.factor @ self.factor.T
 
     def solve(self, vector: Float[np.ndarray, "params ..."]) -> Float[np.ndarray, "params ..."]:
         """`H⁻¹ vector`, from the stored factor."""
@@ -218,11 +223,28 @@ def _minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nd
             start,
             jac=True,
             method="BFGS" if start.size <= 500 else "L-BFGS-B",
-            options={"gtol": 1e-6, "maxiter": 2000},
+            options={"gtol": 1e-6, "maxiter": 2000} if start.size <= LARGE else {"gtol": 1e-6, "ftol": 1e-15, "maxiter": 20000},
         )
         theta = unravel(jnp.asarray(found.x if np.isfinite(found.fun) else start), theta)
+        if start.size > LARGE:
+            return _chord(objective, theta)
     value, vector, converged, _ = newton(objective, theta, weights, _gauge(objective, theta), None)
     return float(value), np.asarray(vector), bool(converged)
+
+
+def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
+    """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged."""
+    weights = jnp.ones(objective.num_units)
+    factor = _cholesky(np.asarray(_pieces(objective, theta)[2]), objective, "fit")
+    vector, size = np.asarray(ravel(theta)), np.inf
+    for _ in range(STEPS):
+        value, slope = _value_and_grad(objective, unravel(jnp.asarray(vector), theta), weights)
+        step = scipy.linalg.cho_solve((factor, True), np.asarray(slope))
+        before, size = size, float(np.sqrt(max(np.asarray(slope) @ step, 0.0)))
+        if size > 0.9 * before:  # at the floor, or no contraction
+            break
+        vector = vector - step
+    return float(value), vector, size < 1e-3 * WARN
 
 
 @eqx.filter_jit
@@ -296,9 +318,10 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
             "finite at theta; give another start, fit(..., theta0=)."
         )
     gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
-    hessian = hessian + gauge.T @ gauge
-    factor = _cholesky(hessian, objective, caller)
-    whitener, _ = scipy.linalg.lapack.dtrtri(factor, lower=1)
+    hessian = hessian + gauge.T @ gauge if len(gauge) else hessian
+    factor = stored(_cholesky(hessian, objective, caller))
+    del hessian
+    whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     decrement = float(np.linalg.norm(whitener @ gradient))
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return Fit(
@@ -306,9 +329,8 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
         theta,
         np.asarray(value),
         gradient,
-        hessian,
-        stored(factor),
-        stored(whitener),
+        factor,
+        whitener,
         gauge,
         np.asarray(decrement),
         np.asarray(result),
@@ -319,11 +341,18 @@ def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) ->
     """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0))
     if (scale > 0).all():
-        correlation = hessian / scale / scale[:, None]
+        correlation = hessian / scale
+        correlation /= scale[:, None]
         try:
             factor = np.linalg.cholesky(correlation)
-            if np.diag(factor).min() ** 2 > 1e-9 or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian):
-                return factor * scale[:, None]
+            pivot = np.diag(factor).min() ** 2
+            if (
+                pivot > 1e-9
+                or (len(factor) > LARGE and pivot > 1e-13)
+                or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian)
+            ):
+                factor *= scale[:, None]
+                return factor
         except np.linalg.LinAlgError:
             pass
     else:
