@@ -56,7 +56,9 @@ def warning(hmm: Any, theta: PyTree) -> str:
         f"State {k} explains nothing (expected visits {visits[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
         for k in np.flatnonzero(visits < UNUSED)
     ]
-    near = [(name, at) for name in hmm.states.free for at in np.argwhere(found[name] < EDGE).tolist()]
+    support = hmm.states.support
+    small = {name: (found[name] < EDGE) & support.get(name, True) for name in hmm.states.free}
+    near = [(name, at) for name, low in small.items() for at in np.argwhere(low).tolist()]
     if near:
         named = ", ".join(f"{name}{at} = {found[name][*at]:.1g}" for name, at in near[:5])
         sentences.append(f"On the boundary: {named}{', …' if len(near) > 5 else ''}; a prior keeps them off it.")

@@ -6,7 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, PyTree, Scalar
+
+from .emissions._base import SIMPLEX
 
 
 class Dirichlet(eqx.Module):
@@ -18,19 +20,23 @@ class Dirichlet(eqx.Module):
 
 
 class States(eqx.Module):
-    """`θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state."""
+    """`θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state; where some
+    probabilities are held at zero, against each row's last other, in one vector."""
 
     initial: Float[np.ndarray, " states"] | None  # held fixed
     transition: Float[np.ndarray, "states states"] | None
     prior: Dirichlet | None
     number: int = eqx.field(static=True)
     stationary: bool = eqx.field(static=True)
+    masks: tuple = eqx.field(static=True)  # which probabilities are free, by name, where others are zero
 
     def __init__(self, number: int, initial: Any, transition: Any, prior: Any):
         self.number = number
         self.stationary = isinstance(initial, str) and initial == "stationary"
-        self.initial = _held("initial", initial, (number,), ("free", "stationary"))
-        self.transition = _held("transition", transition, (number, number), ("free",))
+        self.initial, first = _held("initial", initial, (number,), ("free", "stationary"))
+        self.transition, moves = _held("transition", transition, (number, number), ("free",))
+        masks = (("initial", first), ("transition", moves))
+        self.masks = tuple((name, (free.shape, tuple(free.ravel().tolist()))) for name, free in masks if free is not None)
         if not (prior is None or isinstance(prior, Dirichlet) or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"HMM: prior must be 'default', None or lo.Dirichlet(...); got {prior!r}.")
         self.prior = None if prior is None else _concentrations(Dirichlet() if isinstance(prior, str) else prior, number)
@@ -47,36 +53,65 @@ class States(eqx.Module):
         return free
 
     @property
+    def support(self) -> dict[str, Bool[np.ndarray, "*rows states"]]:
+        """Which probabilities are free, where others are held at zero."""
+        return {name: np.array(free).reshape(shape) for name, (shape, free) in self.masks}
+
+    @property
     def zeros(self) -> bool:
         """Is a probability held at zero?"""
-        return any(held is not None and bool((held == 0).any()) for held in (self.initial, self.transition))
+        held = [array for array in (self.initial, self.transition) if array is not None]
+        return bool(self.masks) or any(bool((array == 0).any()) for array in held)
 
     @property
     def exchangeable(self) -> bool:
         """Is the model the same whatever the order of the states?"""
-        told = [self.initial, self.transition]
+        told = [self.initial, self.transition, *self.support.values()]
         if self.prior is not None:
             told += [self.prior.initial, self.prior.transition]
-        return all(array is None or _is_symmetric(np.asarray(array)) for array in told)
+        return all(array is None or _is_symmetric(np.asarray(array, np.float64)) for array in told)
 
     def logs(self, theta: PyTree) -> tuple[Float[Array, " states"], Float[Array, "states states"]]:
         """Logarithms of the initial distribution and of the transition matrix."""
         K = self.number
         if "transition" in self.free:
-            transition = _log_simplex(theta["transition"])
+            transition = self._logs("transition", theta)
         else:
             transition = jnp.log(jnp.ones((1, 1)) if self.transition is None else self.transition)
         if "initial" in self.free:
-            return _log_simplex(theta["initial"]), transition
+            return self._logs("initial", theta), transition
         if self.stationary and K > 1:
             return jnp.log(stationary(jnp.exp(transition))), transition
         return jnp.log(jnp.ones(1) if self.initial is None else self.initial), transition
+
+    def _logs(self, name: str, theta: PyTree) -> Array:
+        if name not in self.support:
+            return _log_simplex(theta[name])
+        free = self.support[name]
+        last = _last(free)
+        logits = jnp.where(last, 0.0, -jnp.inf).at[np.nonzero(free & ~last)].set(theta[name])
+        return jax.nn.log_softmax(logits, axis=-1)
+
+    def unconstrained(self, name: str, value: Array) -> Array:
+        """The part of θ that a natural parameter has."""
+        if name not in self.support:
+            return SIMPLEX.unconstrained(value)
+        free = self.support[name]
+        last = _last(free)
+        logs = jnp.log(jnp.where(free, value, 1.0))
+        return (logs - jnp.sum(jnp.where(last, logs, 0.0), -1, keepdims=True))[np.nonzero(free & ~last)]
+
+    def names(self, name: str) -> list[str]:
+        """What the entries of a part of θ are called."""
+        free = self.support.get(name, np.ones(self.free[name], bool))
+        return [name + str(at) for at in np.argwhere(free & ~_last(free)).tolist()]
 
     def log_prior(self, theta: PyTree) -> Scalar:
         total = jnp.zeros(())
         if self.prior is not None:
             for name, log in zip(("initial", "transition"), self.logs(theta), strict=True):
                 if name in self.free:
+                    log = jnp.where(self.support[name], log, 0.0) if name in self.support else log
                     total = total + jnp.sum((getattr(self.prior, name) - 1) * log)
         return total
 
@@ -86,6 +121,12 @@ class States(eqx.Module):
         stay = rng.uniform(0.6, 0.95)
         moves = (1 - stay) * rng.dirichlet(np.full(K, 5.0), K) + stay * np.eye(K)
         return {"initial": np.full(K, 1 / K), "transition": moves}
+
+    @property
+    def zero_note(self) -> str:
+        """What is held at zero, in words."""
+        counts = [f"{np.sum(~free)} {name}" for name, free in self.support.items()]
+        return f"; {' and '.join(counts)} probabilities held at zero" if counts else ""
 
     @property
     def note(self) -> str:
@@ -113,16 +154,30 @@ def _log_simplex(ratios: Array) -> Array:
     return jax.nn.log_softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
 
 
-def _held(name: str, value: Any, shape: tuple[int, ...], words: tuple[str, ...]) -> np.ndarray | None:
+def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows states"]:
+    """The last free entry of each row."""
+    return free & (np.cumsum(free[..., ::-1], -1)[..., ::-1] == 1)
+
+
+def _held(
+    name: str, value: Any, shape: tuple[int, ...], words: tuple[str, ...]
+) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
+    """What is held fixed as a whole; and, of an array of NaN (free) and zeros, what is free."""
     if isinstance(value, str):
         if value not in words:
             raise ValueError(f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}.")
-        return None
+        return None, None
     array = np.asarray(value, np.float64)
+    free = np.isnan(array)
+    if array.shape == shape and free.any(-1).all() and (array[~free] == 0).all():
+        return None, None if free.all() else free
     if array.shape != shape or not (array >= 0).all() or not np.allclose(array.sum(-1), 1, atol=1e-8):
         rows = " in each row" if len(shape) > 1 else ""
-        raise ValueError(f"HMM: {name} must be probabilities {list(shape)} that sum to one{rows}; got {array.tolist()}.")
-    return array / array.sum(-1, keepdims=True)
+        raise ValueError(
+            f"HMM: {name} must be probabilities {list(shape)} that sum to one{rows}, or NaN where free and zero elsewhere; "
+            f"got {array.tolist()}."
+        )
+    return array / array.sum(-1, keepdims=True), None
 
 
 def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:

@@ -24,7 +24,7 @@ from .._objective import AbstractObjective, float64, ravel, stored, unravel
 from . import _explain, _future, _series
 from ._states import Dirichlet, States
 from .chain import Layout, Potentials, layout, log_partition, posterior
-from .emissions._base import SIMPLEX, AbstractEmission
+from .emissions._base import AbstractEmission
 
 LANES = 2**11  # numbers that a step of the scan takes along, by measurement
 TANGENTS = 2**21  # numbers that one array of a group of tangents of a Hessian holds
@@ -43,7 +43,8 @@ class HMM(AbstractObjective):
     sequences, one after another in `x`. `drop` says what a unit is and what leaving it out means (above). `prior` is
     "default" (`Dirichlet()`, and the emission's own), a `Dirichlet`, or None: maximum likelihood. `initial` is "free",
     "stationary" (that of the transition matrix) or a distribution `[K]`; `transition` is "free" or a matrix `[K, K]`
-    held fixed. `score` is "pointwise", one loss a unit, or "joint", one a fold.
+    held fixed. An array of NaN and zeros holds the zeros only, as for states that follow one another. `score` is
+    "pointwise", one loss a unit, or "joint", one a fold.
 
     `fit(...).parameters` is `{"initial": [K], "transition": [K, K] (from row to column), ...}` and the emission's own.
 
@@ -145,8 +146,8 @@ class HMM(AbstractObjective):
             value = jnp.asarray(parameters[name], float)
             if value.shape != shape:
                 raise ValueError(f"HMM: {name} must have shape {list(shape)}; got {list(value.shape)}.")
-            constraint = self.emission.free.get(name, SIMPLEX)
-            theta[name] = np.asarray(constraint.unconstrained(value))
+            own = self.emission.free.get(name)
+            theta[name] = np.asarray(self.states.unconstrained(name, value) if own is None else own.unconstrained(value))
         return theta
 
     @float64
@@ -167,9 +168,9 @@ class HMM(AbstractObjective):
         return self.unconstrained({**chain, **self.emission.permute(own, order)})
 
     def parameter_names(self) -> list[str]:
-        ratios = {name: (*shape[:-1], shape[-1] - 1) for name, shape in self.states.free.items()}
-        shapes = {**ratios, **dict(self.shapes)}
-        return [name + (str(list(at)) if at else "") for name in sorted(shapes) for at in np.ndindex(shapes[name])]
+        chain = {name: self.states.names(name) for name in self.states.free}
+        own = {name: [name + (str(list(at)) if at else "") for at in np.ndindex(shape)] for name, shape in self.shapes}
+        return [entry for _, entries in sorted({**chain, **own}.items()) for entry in entries]
 
     # F
 
@@ -330,12 +331,12 @@ class HMM(AbstractObjective):
 
     @property
     def note(self):
-        style = f'drop="{self.drop}": {STYLES[self.drop]}'
+        style = f'drop="{self.drop}": {STYLES[self.drop]}{self.states.zero_note}'
         if self.emission.reach and self.drop != "sequence":
             style += f"; so do the {self.emission.reach} steps after it, which have it as a regressor, and they are not scored"
         if self.states.prior is None:
             return f"{style}. Maximum likelihood, no prior."
-        return f"{style}. Prior: {self.states.note}; {self.emission.prior_note}."
+        return f"{style}. Prior: {'; '.join(filter(None, (self.states.note, self.emission.prior_note)))}."
 
     @float64
     def warning(self, theta: PyTree) -> str:
