@@ -1,0 +1,256 @@
+"""Fitted hidden Markov models of hmmlearn as they are: its own objective, priors included, at its own parameters.
+
+The fixed points of its EM are stationary points of the log-likelihood plus, up to a constant, for state k in R channels
+
+    initial, transition, emissionprob    Σ (α − 1) log p
+    means, covars: "full"                −½ (c₀ log |Σ_k| + tr((Ψ + λ d_k d_kᵀ) Σ_k⁻¹)),    d_k = mean_k − means_prior
+                   "tied"                −½ (c₀ log |Σ| + tr((Ψ + λ Σ_k d_k d_kᵀ) Σ⁻¹))
+                   "diag"                −½ Σ_r (c₀ log v_kr + (Ψ + λ d_kr²) / v_kr), and "spherical" with one v_k
+
+where λ = means_weight, Ψ = covars_prior (added to every entry of a matrix), and c₀ = max(covars_weight − 1, 0), for
+matrices max(covars_weight − R, 0).
+"""
+
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from .._fit import Fit, IndefiniteHessianError, anchor, fit
+from ..models._states import Dirichlet
+from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
+from ..models.emissions._covariance import inverse
+from ..models.hmm import HMM
+
+SUPPORTED = "GaussianHMM, PoissonHMM and CategoricalHMM"
+EDGE = 1e-6  # probabilities below it are on the boundary
+KINDS: dict[str, Any] = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
+
+
+class Host(NamedTuple):
+    """A host's emission, its parameters, and whether their prior is flat."""
+
+    emission: AbstractEmission
+    parameters: dict[str, np.ndarray]
+    flat: bool
+
+
+def from_hmmlearn(
+    model: Any,
+    x: ArrayLike,
+    lengths: ArrayLike | None = None,
+    *,
+    drop: Literal["observation", "step", "sequence"] = "observation",
+) -> Fit:
+    """The `Fit` of a fitted GaussianHMM, PoissonHMM or CategoricalHMM, on the data it was fitted on.
+
+    Its priors are taken over as they are (above), its states keep their order, and what its `params` left alone stays
+    fixed. Held fixed as well are the initial distribution of one sequence under a flat `startprob_prior`, which has no
+    interior optimum; and, at zero, initial and transition probabilities below 1e-6: EM arrives there where the likelihood
+    has its maximum on the boundary, and never leaves a zero that it was given. The printed result says how many.
+
+    hmmlearn stops early by default (`tol=1e-2, n_iter=10`), and under priors where the likelihood without them no longer
+    rises, whatever `tol >= 0` (a negative one goes on). A warning then says how far from stationary its parameters
+    are, and `lo.fit(fit.objective, theta0=fit)` goes on from there; so does this function, with a warning, where they are
+    so far that the curvature is not positive definite (the states may then change their order).
+
+    Raises TypeError on other models, `NotFittedError` on one that is not fitted, ValueError where the model does not fit
+    the data, a prior is no density, or emission probabilities are zero.
+    """
+    from sklearn.utils.validation import check_is_fitted
+
+    name = type(model).__name__
+    if name not in EMISSIONS or not type(model).__module__.startswith("hmmlearn."):
+        raise TypeError(
+            f"from_hmmlearn: {name} is not supported. Supported are {SUPPORTED}; for other emissions write one, "
+            "see lo.emissions, and fit lo.HMM."
+        )
+    check_is_fitted(model, ("startprob_", "transmat_"))
+    host = EMISSIONS[name](model)
+    sequences = 1 if lengths is None else np.size(lengths)
+    K = model.n_components
+    start, moves = np.asarray(model.startprob_, np.float64), np.asarray(model.transmat_, np.float64)
+    never = np.flatnonzero(~np.isclose(moves.sum(1), 1))
+    if never.size:
+        raise ValueError(
+            f"from_hmmlearn: state {never[0]} is never left, so that its transitions are unknown; take fewer states."
+        )
+    prior = Dirichlet(_concentrations(model, "startprob", (K,)), _concentrations(model, "transmat", (K, K)))
+    flat = host.flat and np.all(prior.initial == 1) and np.all(prior.transition == 1)
+    held_start = "s" not in model.params or (sequences == 1 and np.all(prior.initial == 1))
+    objective = HMM(
+        x,
+        host.emission,
+        K,
+        lengths=lengths,
+        drop=drop,
+        prior=None if flat else prior,
+        initial=start if held_start else _free_or_zero(start),
+        transition=_free_or_zero(moves) if "t" in model.params else moves,
+    )
+    own = {**host.parameters, "initial": start, "transition": moves}
+    theta = {part: value for part, value in own.items() if part in {**objective.states.free, **host.emission.free}}
+    try:
+        return anchor(objective, theta, throw=False)
+    except IndefiniteHessianError:
+        try:
+            found = fit(objective, theta)
+        except (IndefiniteHessianError, RuntimeError) as error:
+            raise IndefiniteHessianError(
+                f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter="
+                f"{model.n_iter}); fit it longer first, as by tol=1e-6, n_iter=1000. Going on from there ended in: {error}"
+            ) from None
+        before, after = (objective.log_likelihood(which) for which in (theta, found))
+        warnings.warn(
+            f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter="
+            f"{model.n_iter}); went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}.",
+            stacklevel=2,
+        )
+        return found
+
+
+def _free_or_zero(p: np.ndarray) -> np.ndarray:
+    return np.where(p < EDGE, 0.0, np.nan)
+
+
+def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    value = np.broadcast_to(np.asarray(getattr(model, f"{name}_prior"), np.float64), shape)
+    if not (value >= 1).all():
+        raise ValueError(
+            f"from_hmmlearn: {name}_prior below 1 has its mode at zero, where no curvature is; got {value.tolist()}."
+        )
+    return value
+
+
+class HostGaussian(AbstractEmission):
+    """Gaussian emissions under hmmlearn's joint prior of mean and covariance (above)."""
+
+    gaussian: Gaussian
+    mean: Float[np.ndarray, "states channels"]  # means_prior
+    weight: Float[np.ndarray, "..."]  # λ
+    scale: Float[np.ndarray, "..."]  # Ψ
+    power: Float[np.ndarray, ""]  # c₀
+
+    def __init__(self, model: Any):
+        (K, R), kind = np.shape(model.means_), model.covariance_type
+        matrices, free = kind in ("full", "tied"), "c" in model.params
+        shape = {"full": (K, R, R), "tied": (R, R)}.get(kind, (K, R))
+        weight, freedom = np.asarray(model.means_weight, np.float64), np.asarray(model.covars_weight, np.float64)
+        if freedom.size > 1 or (matrices and weight.size > 1):
+            raise ValueError("from_hmmlearn: covars_weight, and means_weight of full and tied covariances, must be numbers.")
+        fixed = _matrices(model)[0] if kind == "tied" else _matrices(model)
+        self.gaussian = Gaussian(KINDS[kind] if free else fixed, prior=None)
+        self.mean = np.array(np.broadcast_to(np.asarray(model.means_prior, np.float64), (K, R)))
+        self.weight = np.array(weight.reshape(()) if matrices or weight.size == 1 else np.broadcast_to(weight, (K, R)))
+        self.scale = np.array(np.broadcast_to(np.asarray(model.covars_prior, np.float64), shape)) if free else np.zeros(())
+        self.power = np.array(max(float(freedom.reshape(())) - (R if matrices else 1), 0.0) if free else 0.0)
+
+    @property
+    def flat(self) -> bool:
+        return not (np.any(self.weight) or np.any(self.scale) or self.power)
+
+    def start(self, model: Any) -> dict[str, np.ndarray]:
+        """The model's parameters, in our shapes."""
+        matrices = _matrices(model)
+        kinds = {"full": matrices, "tied": matrices[0], "diagonal": np.diagonal(matrices, axis1=1, axis2=2)}
+        covariance = kinds.get(self.gaussian.covariance.kind, matrices[:, 0, 0])
+        return {"mean": np.asarray(model.means_, np.float64), "covariance": covariance}
+
+    def log_prior(self, parameters):
+        away, covariance = parameters["mean"] - self.mean, parameters["covariance"]
+        if not self.gaussian.covariance.matrices:
+            variance = covariance if covariance.ndim > 1 else covariance[:, None]
+            each = self.power * jnp.log(variance) + (self.scale + self.weight * away**2) / variance
+            return -0.5 * jnp.sum(each)
+        precision, log_det = inverse(covariance)
+        square = self.scale + self._pooled(self.weight * away[:, :, None] * away[:, None, :])
+        return -0.5 * (self.power * jnp.sum(log_det) + jnp.sum(square * precision))
+
+    def _pooled(self, squares: Float[Array, "states channels channels"]) -> Array:
+        return jnp.sum(squares, 0) if self.gaussian.covariance.kind == "tied" else squares
+
+    @property
+    def prior_note(self):
+        if self.flat:
+            return "mean flat, covariance flat"
+        return "mean and covariance by hmmlearn's means_prior, means_weight, covars_prior and covars_weight"
+
+    @property
+    def free(self):
+        return self.gaussian.free
+
+    @property
+    def fixed(self):
+        return self.gaussian.fixed
+
+    @property
+    def shared(self):
+        return self.gaussian.shared
+
+    def prepare(self, x, lengths):
+        return self.gaussian.prepare(x, lengths)
+
+    def log_density(self, parameters, datum):
+        return self.gaussian.log_density(parameters, datum)
+
+    def log_densities(self, parameters, data):
+        return self.gaussian.log_densities(parameters, data)
+
+    def initial(self, data, observed, num_states, seed):
+        return self.gaussian.initial(data, observed, num_states, seed)
+
+    def means(self, parameters, data):
+        return self.gaussian.means(parameters, data)
+
+    def draw(self, parameters, state, step, past, rng):
+        return self.gaussian.draw(parameters, state, step, past, rng)
+
+
+def _matrices(model: Any) -> Float[np.ndarray, "states channels channels"]:
+    """A covariance matrix for each state, of any kind; of "spherical" ones hmmlearn repeats each by the channels."""
+    matrices = np.asarray(model.covars_, np.float64)
+    return matrices[:: len(matrices) // model.n_components]
+
+
+def _gaussian(model: Any) -> Host:
+    _free(model, "m", "means_")
+    emission = HostGaussian(model)
+    return Host(emission, emission.start(model), emission.flat)
+
+
+def _poisson(model: Any) -> Host:
+    _free(model, "l", "lambdas_")
+    if np.any(model.lambdas_prior) or np.any(model.lambdas_weight):
+        raise ValueError(
+            "from_hmmlearn: lambdas_prior and lambdas_weight enter hmmlearn's update by the number of all steps, not of a "
+            "state's own, which is the mode of no density. Leave them at zero, or fit lo.HMM(x, lo.emissions.Poisson(), ...)."
+        )
+    rate = np.asarray(model.lambdas_, np.float64)
+    _not_zero("lambdas_", rate, "take fewer states, or fit lo.HMM(x, lo.emissions.Poisson(), ...), whose prior keeps off zero")
+    return Host(Poisson(prior=None), {"rate": rate[:, 0] if rate.shape[1] == 1 else rate}, True)
+
+
+def _categorical(model: Any) -> Host:
+    _free(model, "e", "emissionprob_")
+    probability = np.asarray(model.emissionprob_, np.float64)
+    _not_zero("emissionprob_", probability, "refit with an emissionprob_prior above 1, such as 1.1, which keeps off zero")
+    prior = _concentrations(model, "emissionprob", probability.shape)
+    flat = bool(np.all(prior == 1))
+    emission = Categorical(probability.shape[1], prior=None if flat else {"probability": (prior,)})
+    return Host(emission, {"probability": probability}, flat)
+
+
+def _not_zero(name: str, value: np.ndarray, way_out: str) -> None:
+    for at in np.argwhere(value < EDGE).tolist():
+        raise ValueError(f"from_hmmlearn: {name}{at} is {value[*at]:.1g}: the maximum is on the boundary; {way_out}.")
+
+
+def _free(model: Any, letter: str, name: str) -> None:
+    if letter not in model.params:
+        raise ValueError(f"from_hmmlearn: {name} was held fixed (params={model.params!r}), which our emissions cannot do.")
+
+
+EMISSIONS = {"GaussianHMM": _gaussian, "PoissonHMM": _poisson, "CategoricalHMM": _categorical}

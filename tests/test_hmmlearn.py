@@ -1,0 +1,126 @@
+"""hmmlearn as a host: zero gradient at its parameters, its likelihood and posterior, and its own refits."""
+
+import numpy as np
+import pytest
+from hmmlearn import hmm as host
+from hmmlearn.vhmm import VariationalGaussianHMM
+from sklearn.exceptions import NotFittedError
+
+import leaveout as lo
+
+rng = np.random.default_rng(0)
+T, LENGTHS = 300, [120, 100, 80]
+STATES = (np.cumsum(rng.random(T) < 0.08) + (np.arange(T) >= 120)) % 2
+REAL = np.c_[np.where(STATES, 1.5, -1.0), np.where(STATES, 0.0, 2.0)] + rng.standard_normal((T, 2)) * [1.0, 0.7]
+COUNTS = rng.poisson(np.where(STATES, 9.0, 2.0))[:, None]
+SYMBOLS = np.where(rng.random(T) < 0.8, 2 * STATES, rng.integers(0, 3, T))[:, None]
+TIGHT = {"tol": -np.inf, "n_iter": 300, "random_state": 0}  # else it stops where the likelihood without the priors falls
+PRIOR = {"means_prior": 0.3, "means_weight": 2.0, "covars_prior": 0.5, "covars_weight": 4.0}
+
+
+def gaussian(kind, **kwargs):
+    return lambda: (host.GaussianHMM(2, kind, **TIGHT, **kwargs), REAL)
+
+
+HOSTS = {
+    "diag, priors": gaussian("diag", **PRIOR),
+    "full, priors": gaussian("full", **PRIOR, startprob_prior=2.0, transmat_prior=np.array([[3.0, 1.5], [1.0, 2.0]])),
+    "Poisson": lambda: (host.PoissonHMM(2, **TIGHT), COUNTS),
+    "categorical": lambda: (host.CategoricalHMM(2, emissionprob_prior=np.array([2.0, 1.0, 1.5]), **TIGHT), SYMBOLS),
+}
+MORE = {
+    **{kind: gaussian(kind) for kind in ("diag", "spherical", "tied", "full")},
+    **{f"{kind}, priors": gaussian(kind, **PRIOR) for kind in ("spherical", "tied")},
+    "covariances held": gaussian("full", params="stm"),
+    "tied covariances held": gaussian("tied", params="stm", means_weight=1.0),
+    "chain held": gaussian("diag", params="mc"),
+    "categorical, flat": lambda: (host.CategoricalHMM(2, **TIGHT), SYMBOLS),
+    "two channels of counts": lambda: (host.PoissonHMM(2, **TIGHT), np.c_[COUNTS, COUNTS[::-1]]),
+}
+
+
+@pytest.mark.parametrize("name", [*HOSTS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
+def test_zero_gradient_likelihood_and_posterior(name):
+    model, x = {**HOSTS, **MORE}[name]()
+    model.fit(x, LENGTHS)
+    fit = lo.from_hmmlearn(model, x, LENGTHS, drop="sequence")
+    assert fit.decrement < 1e-4
+    np.testing.assert_allclose(fit.objective.log_likelihood(fit), model.score(x, LENGTHS), rtol=1e-8)
+    np.testing.assert_allclose(fit.objective.state_probabilities(fit), model.predict_proba(x, LENGTHS), atol=1e-8)
+    np.testing.assert_array_equal(fit.objective.decode(fit), model.predict(x, LENGTHS))
+
+
+def test_exact_is_the_hosts_own_refit():
+    model = host.PoissonHMM(2, startprob_prior=2.0, **TIGHT).fit(COUNTS, LENGTHS)
+    fit = lo.from_hmmlearn(model, COUNTS, LENGTHS, drop="sequence")
+    got = lo.fold_parameters(fit, lo.leave_one_out(3), lo.Exact())
+    ends = np.cumsum(LENGTHS)
+    for k, length in enumerate(LENGTHS):
+        keep = np.ones(T, bool)
+        keep[ends[k] - length : ends[k]] = False
+        again = host.PoissonHMM(2, startprob_prior=2.0, init_params="", **TIGHT)
+        again.startprob_, again.transmat_, again.lambdas_ = model.startprob_, model.transmat_, model.lambdas_
+        again.fit(COUNTS[keep], [n for i, n in enumerate(LENGTHS) if i != k])
+        np.testing.assert_allclose(got["rate"][k], again.lambdas_[:, 0], atol=1e-4)
+        np.testing.assert_allclose(got["transition"][k], again.transmat_, atol=1e-4)
+
+
+def test_zeros_stay_zero_and_one_sequence_holds_its_start():
+    """Three states of the earthquakes have their maximum where one transition probability is zero."""
+    x = lo.datasets.earthquakes()[["count"]].to_numpy()
+    model = host.PoissonHMM(3, tol=1e-10, n_iter=20000, random_state=3).fit(x)
+    zeros = model.transmat_ < 1e-6
+    assert zeros.any()
+    fit = lo.from_hmmlearn(model, x)
+    assert fit.decrement < 1e-3 and fit.num_params == 3 + 6 - zeros.sum()
+    np.testing.assert_array_equal(fit.parameters["initial"], model.startprob_)
+    np.testing.assert_allclose(fit.objective.log_likelihood(fit), model.score(x), rtol=1e-8)
+    refits = lo.fold_parameters(fit, lo.blocks(107, 40), lo.InfinitesimalJackknife())["transition"]
+    assert (refits[:, zeros] == 0).all() and (refits[:, ~zeros] > 0).all()
+    assert "held at zero" in fit.objective.note
+
+
+def test_an_early_stopped_model_is_taken_and_said():
+    model = host.PoissonHMM(2, random_state=0, n_iter=3, tol=1e-2).fit(COUNTS)
+    with pytest.warns(UserWarning, match="not stationary|went on from there"):
+        fit = lo.from_hmmlearn(model, COUNTS)
+    again = lo.fit(fit.objective, theta0=fit)
+    best = host.PoissonHMM(2, **TIGHT).fit(COUNTS)
+    assert again.decrement < 1e-6
+    np.testing.assert_allclose(np.sort(again.parameters["rate"]), np.sort(best.lambdas_[:, 0]), rtol=1e-3)
+
+
+def fitted(model, x=REAL):
+    return model.fit(x)
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: lo.from_hmmlearn(fitted(host.GMMHMM(2, 2)), REAL), TypeError, "GMMHMM is not supported.*GaussianHMM"),
+        (lambda: lo.from_hmmlearn(VariationalGaussianHMM(2), REAL), TypeError, "not supported"),
+        (lambda: lo.from_hmmlearn(3, REAL), TypeError, "int is not supported"),
+        (lambda: lo.from_hmmlearn(host.GaussianHMM(2), REAL), NotFittedError, "not fitted"),
+        (lambda: lo.from_hmmlearn(fitted(host.GaussianHMM(2)), REAL[:, :1]), ValueError, "shape"),
+        (lambda: lo.from_hmmlearn(fitted(host.GaussianHMM(2)), REAL, [3, 4]), ValueError, "add up to 7"),
+        (lambda: lo.from_hmmlearn(fitted(host.GaussianHMM(2, params="stc")), REAL), ValueError, "means_ was held fixed"),
+        (
+            lambda: lo.from_hmmlearn(fitted(host.GaussianHMM(2, startprob_prior=0.5)), REAL),
+            ValueError,
+            "startprob_prior below 1",
+        ),
+        (
+            lambda: lo.from_hmmlearn(fitted(host.PoissonHMM(2, lambdas_prior=2.0, lambdas_weight=1.0), COUNTS), COUNTS),
+            ValueError,
+            "mode of no density",
+        ),
+        (
+            lambda: lo.from_hmmlearn(fitted(host.CategoricalHMM(2, n_features=4), SYMBOLS), SYMBOLS),
+            ValueError,
+            "on the boundary.*emissionprob_prior",
+        ),
+    ],
+)
+def test_hosts_that_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
