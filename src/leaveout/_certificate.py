@@ -152,7 +152,10 @@ def next_term(
     objective = fit.objective
     assert isinstance(objective, AbstractLinearPredictor)
     n, size = len(units), min(256, len(units))
-    own = objective.rows(rows.index[:, 0])[:, 0] @ fit.whitener.T
+    # one unit at a time: an index as long as there are units would mean all of them in order
+    rows_of = jax.vmap(lambda unit: objective.rows(unit[None])[0, 0])
+    third_of = jax.vmap(lambda unit: objective.derivative(fit.theta, unit[None], 3)[0])
+    own = rows_of(rows.index[:, 0]) @ fit.whitener.T
     leverage = jnp.maximum(jnp.sum(own**2, axis=1), 1e-300)
     leftover = fit.whitener @ fit.gradient
     # Δ = −(α x_j + leftover) and H_w⁻¹x_j = β x_j, so one product with all rows serves both
@@ -165,11 +168,11 @@ def next_term(
     def add(k, total):
         place = jnp.minimum(k * size, n - size) + jnp.arange(size)
         index = units[place]
-        z = objective.rows(index)[:, 0].astype(jnp.float32) @ towards
+        z = rows_of(index).astype(jnp.float32) @ towards
         common = (z @ leftover.astype(jnp.float32))[:, None]
         times = jnp.where(place >= k * size, worth[place], 0.0)[:, None].astype(jnp.float32)
         gram = z @ own32.T
-        third = objective.derivative(fit.theta, index, 3).astype(jnp.float32)[:, None]
+        third = third_of(index).astype(jnp.float32)[:, None]
         moved = third * jnp.square(alpha32 * gram + common) * (beta32 * gram)
         moved = jnp.where(index[:, None] == rows.index[:, 0], 0.0, moved)
         moved = times * moved
