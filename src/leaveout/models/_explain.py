@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
 from .chain import Posterior, best_path, log_partition, posterior
+from .emissions._base import POSITIVE, PROBABILITY, SIMPLEX
 
 UNUSED = 1.0  # expected visits below which a state explains nothing
-EDGE = 1e-6  # probabilities nearer to zero than this sit on the boundary
+EDGE = 1e-6  # the share of the largest of its kind below which a probability, a rate, a variance sits on the boundary
 
 
 @eqx.filter_jit
@@ -56,7 +57,9 @@ def warning(hmm: Any, theta: PyTree) -> str:
         f"State {k} explains nothing (expected visits {visits[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
         for k in np.flatnonzero(visits < UNUSED)
     ]
-    near = [(name, at) for name in hmm.states.free for at in np.argwhere(found[name] < EDGE).tolist()]
+    positive = [name for name, constraint in hmm.emission.free.items() if constraint in (POSITIVE, PROBABILITY, SIMPLEX)]
+    small = {name: found[name] < EDGE * found[name].max() for name in (*hmm.states.free, *positive)}
+    near = [(name, at) for name, where in small.items() for at in np.argwhere(where).tolist()]
     if near:
         named = ", ".join(f"{name}{at} = {found[name][*at]:.1g}" for name, at in near[:5])
         sentences.append(f"On the boundary: {named}{', …' if len(near) > 5 else ''}; a prior keeps them off it.")
