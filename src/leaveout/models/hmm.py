@@ -26,7 +26,7 @@ from ._states import Dirichlet, States
 from .chain import Layout, Potentials, layout, log_partition, posterior
 from .emissions._base import SIMPLEX, AbstractEmission
 
-LANES = 2**11  # numbers that a step of the scan takes along, by measurement
+LANES = 2**10  # numbers that a step of the scan takes along, by measurement
 TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
 
 STYLES = {
