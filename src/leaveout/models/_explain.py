@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
 from .chain import Posterior, best_path, log_partition, posterior
+from .emissions._base import POSITIVE, PROBABILITY, SIMPLEX
 
 UNUSED = 1.0  # expected visits below which a state explains nothing
-EDGE = 1e-6  # probabilities nearer to zero than this sit on the boundary
+EDGE = 1e-6  # the share of the largest of its kind below which a probability, a rate, a variance sits on the boundary
 
 
 @eqx.filter_jit
@@ -57,8 +58,9 @@ def warning(hmm: Any, theta: PyTree) -> str:
         for k in np.flatnonzero(visits < UNUSED)
     ]
     support = hmm.states.support
-    small = {name: (found[name] < EDGE) & support.get(name, True) for name in hmm.states.free}
-    near = [(name, at) for name, low in small.items() for at in np.argwhere(low).tolist()]
+    positive = [name for name, constraint in hmm.emission.free.items() if constraint in (POSITIVE, PROBABILITY, SIMPLEX)]
+    low = {name: found[name] < EDGE * found[name].max() for name in (*hmm.states.free, *positive)}
+    near = [(name, at) for name, where in low.items() for at in np.argwhere(where & support.get(name, True)).tolist()]
     if near:
         named = ", ".join(f"{name}{at} = {found[name][*at]:.1g}" for name, at in near[:5])
         sentences.append(f"On the boundary: {named}{', …' if len(near) > 5 else ''}; a prior keeps them off it.")

@@ -26,8 +26,8 @@ from ._states import Dirichlet, States
 from .chain import Layout, Potentials, layout, log_partition, posterior
 from .emissions._base import AbstractEmission
 
-LANES = 2**11  # numbers that a step of the scan takes along, by measurement
-TANGENTS = 2**21  # numbers that one array of a group of tangents of a Hessian holds
+LANES = 2**10  # numbers that a step of the scan takes along, by measurement
+TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
 
 STYLES = {
     "observation": "a held-out step loses its observation, its state stays in the chain",
@@ -271,14 +271,16 @@ class HMM(AbstractObjective):
         return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
 
     def _hessian(self, function: Any, theta: PyTree) -> Float[Array, "params params"]:
-        """Forward over reverse, a group of tangents at a time."""
-        vector = ravel(theta)
-        gradient = jax.grad(lambda v: function(unravel(v, theta)))
-        tangents = jnp.eye(len(vector))
-        size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
-        along = lambda tangent: jax.jvp(gradient, (vector,), (tangent,))[1]
-        hessian = jax.lax.map(along, tangents, batch_size=min(size, len(vector)))
+        """Forward over reverse."""
+        hessian = self._along(jax.grad(lambda v: function(unravel(v, theta))), theta)
         return (hessian + hessian.T) / 2
+
+    def _along(self, function: Any, theta: PyTree) -> Float[Array, "params ..."]:
+        """Derivatives of a function of the raveled θ, a group of tangents at a time."""
+        vector = ravel(theta)
+        size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
+        derivative = lambda tangent: jax.jvp(function, (vector,), (tangent,))[1]
+        return jax.lax.map(derivative, jnp.eye(len(vector)), batch_size=min(size, len(vector)))
 
     def predict(self, theta, weights, index, kind):
         if self.drop == "sequence" or kind not in ("response", "state"):
