@@ -142,10 +142,10 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
     with jax.enable_x64(True):
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, theta))
         F = lambda v: objective.loss(unravel(v), jnp.asarray(weights))
-        gradient, hessian = jax.jit(jax.grad(F)), jax.jit(jax.hessian(F))
+        value, gradient, hessian = jax.jit(F), jax.jit(jax.grad(F)), jax.jit(jax.hessian(F))
         flat = objective.symmetries(theta)
         found = scipy.optimize.minimize(
-            lambda v: np.asarray(F(v)), np.asarray(start), jac=lambda v: np.asarray(gradient(v)), method="BFGS"
+            lambda v: np.asarray(value(v)), np.asarray(start), jac=lambda v: np.asarray(gradient(v)), method="BFGS"
         )
         v = found.x
         for _ in range(6):

@@ -107,16 +107,17 @@ def cross_validate(
 
 @float64
 def cross_predict(
-    fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, kind: Literal["response", "link"] = "response"
+    fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, kind: Literal["response", "link", "state"] = "response"
 ) -> NDArray[np.float64]:
     """Each unit's prediction from the refits that leave it out, `[units]` or `[units, outputs]`, averaged over them.
 
-    `kind` is "response" (through the inverse link) or "link" (the linear predictor). NaN where a unit is never
+    `kind` is "response" (through the inverse link; for a hidden Markov model, the predictive mean), "link" (the linear
+    predictor) or "state" (the probabilities of the states, `[units, states]`). NaN where a unit is never
     held out, or no refit that leaves it out exists.
     """
     _check("cross_predict", fit, plan, refit)
-    if kind not in ("response", "link"):
-        raise ValueError(f"cross_predict: kind must be 'response' or 'link'; got {kind!r}.")
+    if kind not in fit.objective.kinds:
+        raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.kinds))}; got {kind!r}.")
     gathered = _Predictions(plan)
     batches = _batches(fit, plan)
     scale = _scale(fit, plan, batches) if refit.in_standard_errors else 0.0

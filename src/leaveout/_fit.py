@@ -143,22 +143,25 @@ def fit(objective: AbstractObjective, theta0: PyTree = None, *, num_starts: int 
     value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
     theta = objective.canonical(unravel(jnp.asarray(vector), starts[0]))
     found = replace(_anchor(objective, theta, "fit"), starts=np.array([run[0] for run in runs]))
-    if not converged and found.decrement > WARN:
-        raise RuntimeError(
-            f"fit: no minimiser of {type(objective).__name__} was reached in {STEPS} Newton steps (F = {value:.6g}, "
-            f"decrement {found.decrement:.2g}). If classes are perfectly separated there is none: add a penalty, "
-            "such as lo.penalties.Ridge(1.0); otherwise give another start, fit(..., theta0=)."
-        )
     if not converged:
-        separated = np.abs(vector).max(initial=0) > 1e3 or found.decrement < 1e-6
-        raise RuntimeError(
-            f"fit: the parameters of {type(objective).__name__} run away (largest {np.abs(vector).max(initial=0):.3g}) "
-            "while the loss hardly falls"
-            + (": the data are perfectly separated, or a class or group is missing. " if separated else ". ")
-            + "Add a penalty, such as lo.penalties.Ridge(1.0)."
-        )
+        raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     _warn(objective.warning(found.theta))
     return found
+
+
+def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
+    """Why there is no minimiser, as far as can be told, and the way out."""
+    name, largest = type(objective).__name__, np.abs(vector).max(initial=0)
+    if found.decrement > WARN:
+        what = f"no minimiser of {name} was reached in {STEPS} Newton steps (F = {value:.6g}, decrement {found.decrement:.2g})"
+    else:
+        what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
+    known = objective.warning(found.theta)
+    if known:
+        return f"fit: {what}. {known}"
+    if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
+        what += ": are the data perfectly separated, or a class or group missing?"
+    return f"fit: {what}. Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
 
 
 @float64

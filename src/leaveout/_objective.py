@@ -95,7 +95,7 @@ class AbstractObjective(eqx.Module):
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
 
     def predict(self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], kind: str) -> Array:
-        """Predictions of the listed units, given what is seen: `kind` is "response" or "link"."""
+        """Predictions of the listed units, given what is seen, of one of `kinds`."""
         raise NotImplementedError(
             f"cross_predict needs a model with predictions; {type(self).__name__} has none. "
             "Use cross_validate(..., evaluate=) or fold_parameters()."
@@ -129,6 +129,11 @@ class AbstractObjective(eqx.Module):
         """What a user should know of a fit that came out at `theta`: parameters on a boundary, a state without data."""
         del theta
         return ""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of predictions that `predict` makes."""
+        return ("response", "link")
 
     @property
     def convex(self) -> bool:

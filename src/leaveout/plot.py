@@ -1,10 +1,11 @@
 """Pictures of estimates. Each function returns its axes, and none touches matplotlib's global style."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from ._estimate import Estimate
+from ._estimate import Estimate, compare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,5 +67,60 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     ax.legend(frameon=False, loc="upper left")
     ax.set(xscale="log", yscale="log", xlabel="reported error of a refit's loss", ylabel="true error of a refit's loss")
     ax.set_title(f"true error at most the reported one: {np.mean(true <= reported):.1%} of {len(seen)} refits")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
+    """How much worse than the best each model predicts what it has not seen, ± the standard error of that paired
+    difference where there is one; and, in grey, how well it seems to do with no update."""
+    ax = _axes(ax, (6.0, 4.0))
+    table = compare(estimates)
+    best, names = table.index[0], list(estimates)
+    table, place = table.loc[names], np.arange(len(names))
+    seen = [estimate.summary().value["no update, mean"] - table["mean"][best] for estimate in estimates.values()]
+    ax.axhline(0, color="0.5", linewidth=0.8, zorder=0)
+    ax.plot(place, seen, "o--", color="0.6", markerfacecolor="white", linewidth=0.8, label="with no update")
+    bars = np.nan_to_num(table["se_difference"].to_numpy())
+    ax.errorbar(place, table["difference"], bars, fmt="o-", color="tab:blue", linewidth=1, capsize=3, label="held out")
+    ax.set_xticks(place, [str(name) for name in names])
+    ax.set(ylabel="loss a unit, above the best held-out one", title=f"lowest: {best}, {table['mean'][best]:.4g} a unit")
+    ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def states(
+    fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, channel: int = 0, named: int = 5
+) -> "Axes":
+    """A series, shaded by the most probable path of states of a fitted hidden Markov model.
+
+    With an `estimate` the `named` steps that surprise most when they are held out are ringed and labelled.
+    """
+    hmm = getattr(fit, "objective", None)
+    if not callable(getattr(hmm, "decode", None)):
+        got = type(fit if hmm is None else hmm).__name__
+        raise TypeError(f"plot.states: the first argument is a Fit of a hidden Markov model; got {got}.")
+    if estimate is not None and estimate.plan.num_units != len(hmm.x):
+        raise ValueError("plot.states: the estimate must score steps; leave estimate= out where sequences are held out.")
+    ax = _axes(ax, (9.0, 3.5))
+    path = hmm.decode(fit)
+    index = path.index if isinstance(path, pd.Series) else pd.RangeIndex(len(path))
+    index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
+    x, at, path = hmm.x[:, channel], index.to_numpy(), np.asarray(path)
+    starts = np.flatnonzero(np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0])
+    for start, end in zip(starts, [*starts[1:], len(x) - 1], strict=True):
+        ax.axvspan(at[start], at[end], color=f"C{path[start] % 10}", alpha=0.15, linewidth=0)
+    ax.plot(at, x, color="0.4", linewidth=0.7, zorder=1)
+    for k in np.unique(path):
+        ax.scatter(at[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}")
+    if estimate is not None:
+        losses = pd.Series(estimate.per_unit()).dropna().nlargest(named)
+        most = losses.index.to_numpy()
+        ax.scatter(at[most], x[most], s=70, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
+        for t in most:
+            ax.annotate(str(index[t]), (at[t], x[t]), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+    ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     ax.spines[["top", "right"]].set_visible(False)
     return ax

@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo` cross-validates real data by every strategy, and checks the result by refitting."""
+"""`leaveout demo` cross-validates real data by every strategy, and checks the result by refitting."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import leaveout as lo
+
+from ._console import console
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,26 +23,7 @@ PICTURE = "leaveout_demo.png"
 STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
 CHECKED, TIMED, REPEATS = 10, 20, 7  # refits by scikit-learn for the check and for the clock, runs of ours for the clock
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console = Console(highlight=False, soft_wrap=True)
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        console.print(f"leaveout {lo.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """One fit, every fold: cross-validation of smooth models without refitting them fold by fold."""
-
-
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture; made if it is not there.", file_okay=False)] = Path(),
 ) -> None:

@@ -298,6 +298,10 @@ class HMM(AbstractObjective):
     # what the core asks of a model
 
     @property
+    def kinds(self):
+        return ("response", "state")
+
+    @property
     def pointwise(self):
         return not self.joint
 
