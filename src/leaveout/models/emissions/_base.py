@@ -74,7 +74,8 @@ class AbstractEmission(eqx.Module):
     @property
     def prior_note(self) -> str:
         """The prior in words, for the printed result."""
-        return "flat"
+        own = type(self).log_prior is not AbstractEmission.log_prior
+        return f"{type(self).__name__}'s own" if own else f"{', '.join(self.free)} flat"
 
     def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         """The data that `log_density` sees, first axis the steps; checks the domain. A step with NaN is missing:
