@@ -79,4 +79,4 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_pictures_of_states_are_for_hidden_markov_models():
     with pytest.raises(TypeError, match="hidden Markov model; got Separable"):
-        lo.plot.states(lo.fit(lo.Separable(lambda theta, x: (x - theta) ** 2, [1.0, 2.0], theta0=0.0)))
+        lo.plot.states(lo.fit(lo.Separable(lambda theta, x: (x - theta) ** 2, pd.Series([1.0, 2.0]), theta0=0.0)))

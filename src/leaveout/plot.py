@@ -90,9 +90,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     return ax
 
 
-def states(
-    fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, channel: int = 0, named: int = 5
-) -> "Axes":
+def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, channel: int = 0, named: int = 5) -> "Axes":
     """A series, shaded by the most probable path of states of a fitted hidden Markov model.
 
     With an `estimate` the `named` steps that surprise most when they are held out are ringed and labelled.
