@@ -23,14 +23,13 @@ def gaussian(kind, **kwargs):
 
 
 HOSTS = {
-    "diag, priors": gaussian("diag", **PRIOR),
     "full, priors": gaussian("full", **PRIOR, startprob_prior=2.0, transmat_prior=np.array([[3.0, 1.5], [1.0, 2.0]])),
     "Poisson": lambda: (host.PoissonHMM(2, **TIGHT), COUNTS),
     "categorical": lambda: (host.CategoricalHMM(2, emissionprob_prior=np.array([2.0, 1.0, 1.5]), **TIGHT), SYMBOLS),
 }
 MORE = {
     **{kind: gaussian(kind) for kind in ("diag", "spherical", "tied", "full")},
-    **{f"{kind}, priors": gaussian(kind, **PRIOR) for kind in ("spherical", "tied")},
+    **{f"{kind}, priors": gaussian(kind, **PRIOR) for kind in ("diag", "spherical", "tied")},
     "covariances held": gaussian("full", params="stm"),
     "tied covariances held": gaussian("tied", params="stm", means_weight=1.0),
     "chain held": gaussian("diag", params="mc"),
@@ -78,6 +77,17 @@ def test_zeros_stay_zero_and_one_sequence_holds_its_start():
     refits = lo.fold_parameters(fit, lo.blocks(107, 40), lo.InfinitesimalJackknife())["transition"]
     assert (refits[:, zeros] == 0).all() and (refits[:, ~zeros] > 0).all()
     assert "held at zero" in fit.objective.note
+
+
+@pytest.mark.parametrize("K, loss", [(2, 342.3183), (3, 329.4603)])
+def test_maximum_likelihood_of_the_earthquakes(K, loss):
+    """Zucchini & MacDonald (2009); three states have their maximum where nothing leads from the last to the first."""
+    transition = "free" if K == 2 else [[np.nan, np.nan, np.nan], [np.nan, np.nan, np.nan], [0, np.nan, np.nan]]
+    counts = lo.datasets.earthquakes()["count"]
+    start = {"rate": [15.0, 26.0] if K == 2 else [13.0, 20.0, 30.0], "transition": np.eye(K) * 0.8 + 0.2 / K}
+    hmm = lo.HMM(counts, lo.emissions.Poisson(), K, prior=None, initial="stationary", transition=transition)
+    fit = lo.fit(hmm, theta0=start)
+    np.testing.assert_allclose(-hmm.log_likelihood(fit), loss, atol=5e-5)
 
 
 def test_an_early_stopped_model_is_taken_and_said():
