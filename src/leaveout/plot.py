@@ -95,7 +95,7 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
 
     With an `estimate` the `named` steps that surprise most when they are held out are ringed and labelled.
     """
-    hmm = getattr(fit, "objective", None)
+    hmm: Any = getattr(fit, "objective", None)
     if not callable(getattr(hmm, "decode", None)):
         got = type(fit if hmm is None else hmm).__name__
         raise TypeError(f"plot.states: the first argument is a Fit of a hidden Markov model; got {got}.")
