@@ -1,9 +1,10 @@
-"""What only a fresh process can tell: peak memory, and the time to a first answer. For benchmarks/linear.py."""
+"""What only a fresh process can tell: peak memory, and the time to a first answer. For the other benchmarks."""
 
 import ctypes
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import leaveout as lo
@@ -46,11 +47,7 @@ def peak_memory(n: int, p: int) -> dict[str, float]:
 
 
 def _memory(n: int, p: int) -> None:
-    """Growth to the peak in lo.cross_validate, with compiling and again without.
-
-    The peak so far is forgotten (clear_refs) and freed memory given back (malloc_trim) before each call: ru_maxrss
-    would be the parent's peak, or that of fitting.
-    """
+    """Growth to the peak in lo.cross_validate, with compiling and again without."""
     import linear  # which imports this file
 
     start = _resident("VmRSS")
@@ -58,12 +55,22 @@ def _memory(n: int, p: int) -> None:
     fit, plan = linear.logistic_fit(X, y), lo.leave_one_out(n)
     out = {"copy": fit.objective.design.nbytes / X.nbytes}
     for call in ("first", "again"):
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _resident("VmRSS")
-        lo.cross_validate(fit, plan)
-        out |= {call: (_resident("VmHWM") - before) / X.nbytes, f"{call}, whole": (_resident("VmHWM") - start) / X.nbytes}
+        grown = growth(lambda: lo.cross_validate(fit, plan))
+        out |= {call: grown / X.nbytes, f"{call}, whole": (_resident("VmHWM") - start) / X.nbytes}
     print(json.dumps(out))
+
+
+def growth(run: Callable[[], object]) -> int:
+    """Bytes of resident memory at the peak of a call, above those before it.
+
+    The peak so far is forgotten (clear_refs) and freed memory given back (malloc_trim) first: ru_maxrss would be the
+    parent's peak, or that of what ran before.
+    """
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _resident("VmRSS")
+    run()
+    return _resident("VmHWM") - before
 
 
 def _resident(field: str) -> int:

@@ -1,0 +1,221 @@
+"""Chains: against the obvious program, against other libraries, how often intervals cover, and how time and memory grow.
+
+    taskset -c 0 python benchmarks/chains.py [loops peers coverage growth] [--quick] [--out out]
+
+Each demand prints one table; `--quick` takes small sizes, to see that it runs. Times are in seconds, medians of repeats
+in which the contestants take turns, after a warm-up that compiles; what was timed once says so.
+"""
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import growing
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from linear import once, race, show
+
+import leaveout as lo
+
+
+def is_there(*packages: str) -> bool:
+    """Are these installed? If not, a line says so."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    for name in missing:
+        print(f"\n{name} is not installed: skipped. It comes with leaveout[bench].", flush=True)
+    return not missing
+
+
+def sticky(rng: np.random.Generator, steps: int, states: int, stay: float) -> np.ndarray:
+    """A path of states that stays with this probability, and else goes to any of the others."""
+    moves = np.where(rng.random(steps) < stay, 0, rng.integers(1, max(states, 2), steps))
+    return np.cumsum(moves) % states
+
+
+def loops(quick: bool, out: Path) -> None:
+    """The Hessian, all of J = ∂²F/∂θ∂w and one exact refit, against autograd through a Python loop."""
+    if not is_there("autograd"):
+        return
+    import loops as slow
+
+    steps, rng = 150 if quick else 1500, np.random.default_rng(0)
+    centres = np.array([[-1.0, 0.5], [1.0, -0.5]])
+    x = centres[sticky(rng, steps, 2, 0.95)] + rng.standard_normal((steps, 2))
+    fit = lo.fit(lo.HMM(x, lo.emissions.Autoregressive(0), 2))
+    flat = lambda theta: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)])
+    objective, theta, ones = fit.objective, flat(fit.theta), np.ones(steps)
+    plan = lo.contiguous(steps, 0.1, 1, seed=0)
+
+    loss = slow.objective(x, 2)
+    theirs = {
+        "Hessian": once(lambda: slow.hessian(loss, theta, ones)),
+        "J": once(lambda: slow.influence(loss, theta, ones)),
+        "refit": once(lambda: slow.refit(loss, theta, plan.matrix()[0])),
+    }
+    with jax.enable_x64(True):
+        hessian = eqx.filter_jit(lambda objective, theta: objective.hessian(theta, jnp.ones(steps)))
+        mine = {
+            "Hessian": lambda: np.asarray(hessian(objective, fit.theta)),
+            "J": lambda: fit.factor @ replace(fit).influence.T,
+            "refit": lambda: lo.fold_parameters(fit, plan, lo.Exact()),
+        }
+        times = race(25, **mine, anchor=lambda: lo.anchor(objective, fit.parameters).influence)
+        found = {name: run() for name, run in mine.items()}
+    found["refit"] = flat(objective.unconstrained(jax.tree.map(lambda leaf: leaf[0], found["refit"])))
+    rows: list[dict[str, Any]] = []
+    for name, (seconds, value) in theirs.items():
+        row = {"what": name, "loops, once": seconds, "ours": times[name], "times faster": seconds / times[name]}
+        rows.append(row | {"largest difference": abs(found[name] - value).max(), "of": abs(value).max()})
+    both = theirs["Hessian"][0] + theirs["J"][0]
+    for name, seconds in (("Hessian and J", times["Hessian"] + times["J"]), ("the same by lo.anchor", times["anchor"])):
+        rows.append({"what": name, "loops, once": both, "ours": seconds, "times faster": both / seconds, "target": 1000})
+    show(f"loops: two states, two channels, T = {steps:,}, {len(theta)} parameters; the loops' refit is SciPy's BFGS", rows)
+
+
+def peers(quick: bool, out: Path) -> None:
+    """Log-likelihood and posterior of a whole series against hmmlearn and dynamax."""
+    steps, repeats = (2_000, 3) if quick else (50_400, 9)
+    installed = [name for name in ("hmmlearn", "dynamax") if is_there(name)]
+    with jax.enable_x64(True):
+        rows = [row for states, channels in ((2, 1), (16, 12)) for row in against(installed, steps, states, channels, repeats)]
+    title = f"peers: the whole series, T = {steps:,}, Gaussian with diagonal covariance; seconds, and differences from ours"
+    show(title, rows)
+
+
+def against(installed: list[str], steps: int, states: int, channels: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """Ours, then each peer."""
+    rng = np.random.default_rng(0)
+    moves = np.full((states, states), 0.1 / (states - 1)) + (0.9 - 0.1 / (states - 1)) * np.eye(states)
+    mean, variance = rng.standard_normal((states, channels)), rng.uniform(0.5, 2.0, (states, channels))
+    parameters = {"initial": np.full(states, 1 / states), "transition": moves, "mean": mean, "covariance": variance}
+    path = sticky(rng, steps, states, 0.9)
+    x = mean[path] + np.sqrt(variance[path]) * rng.standard_normal((steps, channels))
+    model = lo.HMM(x, lo.emissions.Gaussian(), states)
+    held, theta = lo.contiguous(steps, 0.1, 1, seed=0).matrix()[0] == 0, model.unconstrained(parameters)
+    score = eqx.filter_jit(lambda model, theta, held: model.score(theta, 1 - held, jnp.arange(steps), held))
+    fold = race(repeats, fold=lambda: np.asarray(score(model, theta, held.astype(float))))["fold"]
+
+    whole = {"leaveout": lambda: model.log_likelihood(parameters)}
+    states_of = {"leaveout": lambda: model.state_probabilities(parameters)}
+    for name in installed:
+        for variant, likelihood, posterior in PEERS[name](parameters, x):
+            whole[variant], states_of[variant] = likelihood, posterior
+    seconds, posterior_seconds = race(repeats, **whole), race(repeats, **states_of)
+    value, smoothed = whole["leaveout"](), states_of["leaveout"]()
+    best = min((seconds[name] for name in seconds if name.startswith("hmmlearn")), default=np.nan)
+    for name in whole:
+        row = {"K": states, "channels": channels, "what": name, "log-likelihood": seconds[name]}
+        row |= {"posterior": posterior_seconds[name]}
+        if name == "leaveout":
+            yield row | {"score of a fold": fold, "log-likelihood / hmmlearn's best": seconds[name] / best, "target": 1}
+        else:
+            off = abs(whole[name]() - value)
+            row |= {"log-likelihood off": off, "relative": off / abs(value)}
+            yield row | {"posterior off": abs(states_of[name]() - smoothed).max()}
+
+
+Variant = tuple[str, Callable[[], float], Callable[[], np.ndarray]]
+
+
+def hmmlearn(parameters: dict[str, np.ndarray], x: np.ndarray) -> Iterator[Variant]:
+    from hmmlearn.hmm import GaussianHMM
+
+    for implementation in ("log", "scaling"):
+        model = GaussianHMM(len(parameters["initial"]), "diag", implementation=implementation)
+        model.n_features = x.shape[1]
+        model.startprob_, model.transmat_ = parameters["initial"], parameters["transition"]
+        model.means_, model.covars_ = parameters["mean"], parameters["covariance"]
+        yield f"hmmlearn, {implementation}", lambda model=model: model.score(x), lambda model=model: model.predict_proba(x)
+
+
+def dynamax(parameters: dict[str, np.ndarray], x: np.ndarray) -> Iterator[Variant]:
+    from dynamax.hidden_markov_model import DiagonalGaussianHMM
+
+    model = DiagonalGaussianHMM(*parameters["mean"].shape)
+    given, _ = model.initialize(
+        initial_probs=jnp.asarray(parameters["initial"]),
+        transition_matrix=jnp.asarray(parameters["transition"]),
+        emission_means=jnp.asarray(parameters["mean"]),
+        emission_scale_diags=jnp.asarray(np.sqrt(parameters["covariance"])),
+    )
+    whole, smoother = jax.jit(model.marginal_log_prob), jax.jit(lambda given, x: model.smoother(given, x).smoothed_probs)
+    yield "dynamax, compiled", lambda: float(whole(given, x)), lambda: np.asarray(smoother(given, x))
+
+
+PEERS: dict[str, Callable[..., Iterator[Variant]]] = {"hmmlearn": hmmlearn, "dynamax": dynamax}
+
+LAW = {"mean": np.array([0.0, 1.5]), "sd": np.array([1.0, 2.0])}  # of the sequences whose intervals are counted
+
+
+def coverage(quick: bool, out: Path) -> None:
+    """Coverage of 95 % intervals over simulated sequences, naive and block.
+
+    The truth is the expected held-out loss under the simulating model at the fitted parameters: that of the very fit,
+    on a fresh long sequence with the same share and pattern of steps unseen, each scored given all others that are seen.
+    """
+    rows = []
+    for stay in (0.7, 0.97):
+        for steps, ahead in ((300, 1_000),) if quick else ((1_000, 50_000), (5_000, 100_000)):
+            runs = [replication(stay, steps, ahead, seed) for seed in range(10 if quick else 200)]
+            for scheme in ("at random", "blocks"):
+                mean, se, naive, fresh = np.array([run[scheme] for run in runs]).T
+                there = np.isfinite(se)
+                row = {"stays": stay, "T": steps, "folds": scheme, "naive": np.mean(abs(mean - fresh) <= 1.96 * naive)}
+                inside = abs(mean - fresh)[there] <= 1.96 * se[there]
+                row |= {"block": inside.mean() if there.any() else np.nan, "block available": there.mean()}
+                row |= {"bias / sd": (mean - fresh).mean() / (mean - fresh).std(ddof=1)}
+                sd = (mean - fresh).std(ddof=1)
+                rows.append(row | {"naive se / sd": naive.mean() / sd, "block se / sd": se[there].mean() / sd})
+    title = f"coverage: of mean ± 1.96 se, {len(runs)} sequences of two states, each left out once in ten folds"
+    show(f"{title}; the truth is the expected loss of the very fit", rows)
+
+
+def replication(stay: float, steps: int, ahead: int, seed: int) -> dict[str, tuple[float, float, float, float]]:
+    """Held-out mean, its block and its naive standard error, and the mean on a fresh sequence; by scheme."""
+    rng = np.random.default_rng(seed)
+    draw = lambda path: LAW["mean"][path] + LAW["sd"][path] * rng.standard_normal(len(path))
+    x, fresh = draw(sticky(rng, steps, 2, stay)), draw(sticky(rng, ahead, 2, stay))
+    moves = np.array([[stay, 1 - stay], [1 - stay, stay]])
+    start = {"initial": [0.5, 0.5], "transition": moves, "mean": LAW["mean"][:, None], "covariance": LAW["sd"][:, None] ** 2}
+    fit = lo.fit(lo.HMM(x[:, None], lo.emissions.Gaussian(), 2), start)
+    elsewhere = replace(fit, objective=lo.HMM(fresh[:, None], lo.emissions.Gaussian(), 2))
+    plans = {
+        "at random": (lo.kfold(steps, 10, seed=seed), lo.kfold(ahead, 10, seed=seed)),
+        "blocks": (lo.kfold(steps, 10), lo.groups(np.arange(ahead) // (steps // 10) % 10)),
+    }
+    found = {}
+    for scheme, (plan, there) in plans.items():
+        estimate = lo.cross_validate(fit, plan)
+        naive = estimate.per_unit().std(ddof=1) / np.sqrt(steps)
+        found[scheme] = estimate.mean, estimate.se, naive, lo.cross_validate(elsewhere, there, lo.NoUpdate()).mean
+    return found
+
+
+def growth(quick: bool, out: Path) -> None:
+    """Time and memory of InfinitesimalJackknife and Exact by T, folds and K."""
+    table = growing.study(quick)
+    show("growth: the second call, seconds and MiB above what was held; compiling is the first call's excess", table)
+    show("growth: slopes on log–log scales, by least squares", growing.slopes(table))
+    out.mkdir(parents=True, exist_ok=True)
+    growing.plot(table, out / "growth.png")
+
+
+DEMANDS = {demand.__name__: demand for demand in (loops, peers, coverage, growth)}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="where pictures go")
+    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
+    arguments = parser.parse_args()
+    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
+    for name in arguments.name or DEMANDS:
+        DEMANDS[name](arguments.quick, arguments.out)
