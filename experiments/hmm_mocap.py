@@ -1,0 +1,479 @@
+"""The first source document's motion capture: figures 6, 7 and 8, the timing of its largest models, and the basins.
+
+S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), appendix M. Its 124 sequences are not to be
+had in that form; here are the six of `lo.datasets.mocap6`, twelve channels, each in units of the error with which the frame
+before predicts it (least squares over all frames), for the document's σ² = 1.
+
+    LEAVEOUT_DATA=… python experiments/hmm_mocap.py [orders simulated within basins] [--out out] [--quick]
+
+orders      sequences left out under AR(0) to AR(5) and NAR(1), K = 16, all orders scored on the same steps: IJ against
+            exact refits, times, held-out losses, and the order that each would choose. The six sequences are cut into
+            pieces of about a hundred steps, as long as the document's; `--piece 0` leaves out the six themselves.
+simulated   data of the document's size, 100 sequences of 100 steps: AR(5), D = 11,712, transitions held fixed, and
+            NAR(1), all 100 folds; seconds and peak memory, each model in a process of its own.
+within      steps of the longest sequence left out, K = 5: at random, in a block, the future.
+basins      twenty restarts of twenty folds.
+
+Fits with many parameters are made here by L-BFGS and handed to `lo.anchor`: every Hessian is dear, and this takes one.
+The exact refits to compare with are L-BFGS too, from θ̂, on the compiled objective and its gradient, in coordinates
+in which the anchor's Hessian is the identity: none of the strategies' own code.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
+
+import leaveout as lo
+
+ORDERS = ("AR(0)", "AR(1)", "AR(2)", "AR(3)", "AR(4)", "AR(5)", "NAR(1)")
+LONGEST = 5  # lags: steps at the start of every sequence that no order scores
+COLOURS = {"IJ": "C3", "NewtonStep": "C1", "Certified": "C0", "Exact": "C2", "refits": "0.4", "NoUpdate": "0.7"}
+SHORT = {"InfinitesimalJackknife": "IJ"}
+
+
+def captured(piece: int = 0, quick: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Frames in units of one step's unpredictable part, and the lengths of the sequences, or of pieces of them."""
+    frames, lengths = lo.datasets.mocap6()
+    x = frames.drop(columns=["sequence", "step", "action"]).to_numpy()
+    if quick:
+        x, lengths = x[: lengths[0], :3], lengths[:1]
+    if piece:
+        parts = [np.array_split(np.arange(length), max(1, round(length / piece))) for length in lengths]
+        lengths = [len(part) for each in parts for part in each]
+    begins = np.isin(np.arange(1, len(x)), np.cumsum(lengths))
+    before, after = np.column_stack([np.ones(len(x) - 1), x[:-1]])[~begins], x[1:][~begins]
+    residual = after - before @ np.linalg.lstsq(before, after)[0]
+    return x / residual.std(0), np.asarray(lengths)
+
+
+def emission(name: str, skip: int | None = None) -> lo.emissions.AbstractEmission:
+    """What "AR(p)" and "NAR(1)" stand for; NAR is 12-12-12."""
+    order = int(name[-2])
+    if name.startswith("NAR"):
+        return lo.emissions.NeuralAutoregressive(12, order, skip=skip)
+    return lo.emissions.Autoregressive(order, skip=skip)
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    found = run()
+    return time.perf_counter() - start, found
+
+
+def show(title: str, rows: list[dict] | pd.DataFrame, form: str = "{:.3g}") -> None:
+    table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
+    print(f"\n{title}\n{table.to_string(index=False, na_rep='', float_format=form.format)}", flush=True)
+
+
+def say(text: str) -> None:
+    print(f"  {time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def by_name(refit: lo.AbstractRefit) -> str:
+    return SHORT.get(type(refit).__name__, type(refit).__name__)
+
+
+def gigabytes() -> float:
+    """The most memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+# fits
+
+
+def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
+    """L-BFGS on F(·, w), of raveled θ, compiled once for all starts and weights."""
+    with jax.enable_x64(True):
+        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.initial(0)))
+        both = jax.jit(jax.value_and_grad(lambda v, w, hmm: hmm.loss(unravel(v), w)))
+
+    def down(start: np.ndarray, weights: np.ndarray, gtol: float = 1e-3, whitener: np.ndarray | None = None):
+        """From `start`; with a whitener L⁻¹ in the coordinates Lᵀ(θ − start)."""
+        into = (lambda g: g) if whitener is None else (lambda g: whitener @ g)
+        back = (lambda u: start + u) if whitener is None else (lambda u: start + u @ whitener)
+
+        def function(u):
+            value, gradient = both(jnp.asarray(back(u)), jnp.asarray(weights), hmm)
+            return float(value), into(np.asarray(gradient))
+
+        with jax.enable_x64(True):
+            options = {"gtol": gtol, "ftol": 1e-15, "maxiter": 20_000, "maxfun": 40_000, "maxcor": 20}
+            found = scipy.optimize.minimize(function, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
+        return scipy.optimize.OptimizeResult(x=back(found.x), fun=found.fun, nfev=found.nfev)
+
+    return down
+
+
+def raveled(theta: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)])
+
+
+def natural(hmm: lo.HMM, vector: np.ndarray, *, canonical: bool = True) -> Any:
+    """Natural parameters of a raveled θ."""
+    with jax.enable_x64(True):
+        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.initial(0)))
+        theta = unravel(jnp.asarray(vector))
+        return jax.tree.map(np.asarray, hmm.natural(hmm.canonical(theta) if canonical else theta))
+
+
+def fitted(hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, float]]:
+    """The lowest of several minima, anchored; seconds of both, and how far from stationary it is."""
+    down, ones = descent(hmm), np.ones(hmm.num_units)
+    search, runs = timed(lambda: [down(raveled(hmm.initial(seed)), ones) for seed in range(num_starts)])
+    best = min(runs, key=lambda run: run.fun)
+    hessian, fit = timed(lambda: lo.anchor(hmm, natural(hmm, best.x), throw=False))
+    told = {"D": fit.num_params, "F": float(fit.value), "fit, s": search, "Hessian, s": hessian}
+    return fit, {**told, "decrement": float(fit.decrement)}
+
+
+def refitted(fit: lo.Fit, plan: lo.Plan) -> tuple[float, lo.Estimate, np.ndarray]:
+    """Seconds, held-out losses and minima of F of refits from θ̂ by L-BFGS; compiling is not counted."""
+    down, start, losses = descent(fit.objective), raveled(fit.theta), np.full(len(plan.index), np.nan)
+    with jax.enable_x64(True):
+        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
+        score = jax.jit(lambda v, w, index, hmm: hmm.score(unravel(v), w, index, jnp.ones(len(index))))
+    weights = plan.matrix()
+    down(start, weights[0], 1e30)
+    seconds, minima = 0.0, np.zeros(plan.num_refits)
+    for k, w in enumerate(weights):
+        took, found = timed(lambda w=w: down(start, w, 1e-6, fit.whitener))
+        mine = np.flatnonzero((plan.refit == k) & plan.held)
+        with jax.enable_x64(True):
+            losses[mine] = np.asarray(score(found.x, jnp.asarray(w), plan.index[mine], fit.objective))
+        seconds, minima[k] = seconds + took, found.fun
+    observed = fit.objective.observed
+    seen = plan.held if observed is None else plan.held & observed[plan.index]
+    zero = np.zeros(plan.num_refits)
+    estimate = lo.Estimate(np.where(seen, losses, np.nan), zero, zero.astype(int), replace(plan, held=seen), losses)
+    return seconds, estimate, minima
+
+
+def minima_of_exact(fit: lo.Fit, plan: lo.Plan) -> tuple[list[np.ndarray], np.ndarray]:
+    """Raveled parameters of exact refits, and their F."""
+    found, hmm = lo.fold_parameters(fit, plan, lo.Exact()), fit.objective
+    each = [raveled(hmm.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(plan.num_refits)]
+    with jax.enable_x64(True):
+        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
+        value = jax.jit(lambda v, w: hmm.loss(unravel(v), w))
+        return each, np.array([float(value(v, w)) for v, w in zip(each, plan.matrix(), strict=True)])
+
+
+def summed(cv: lo.Estimate) -> np.ndarray:
+    """The summed loss of each fold."""
+    return np.bincount(cv.plan.refit, np.where(cv.plan.held, np.nan_to_num(cv.losses, nan=0.0), 0.0), cv.plan.num_refits)
+
+
+def diagonal(ax: plt.Axes, values: np.ndarray) -> None:
+    limits = np.nanmin(values), np.nanmax(values)
+    ax.plot(limits, limits, "k--", lw=0.8, zorder=0)
+
+
+def save(figure: plt.Figure, out: Path, name: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / name, dpi=110)
+    plt.close(figure)
+    say(f"wrote {out / name}")
+
+
+# figure 6
+
+
+def orders(settings: argparse.Namespace) -> None:
+    """Whole sequences left out under autoregressions of several orders."""
+    names = settings.orders or (("AR(1)",) if settings.quick else ORDERS)
+    x, lengths = captured(50 if settings.quick else settings.piece, settings.quick)
+    states, starts = (2, 1) if settings.quick else (16, settings.starts)
+    plan, rows, found = lo.leave_one_out(len(lengths)), [], {}
+    scored = lengths - LONGEST
+    say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps, K = {states}")
+    for name in names:
+        hmm = lo.HMM(x, emission(name, skip=LONGEST), states, lengths=lengths, drop="sequence")
+        fit, told = fitted(hmm, starts)
+        say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+        small = fit.num_params <= settings.dense
+        strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife()]
+        strategies += [lo.NewtonStep(), lo.Certified(), lo.Exact()] if small else []
+        estimates, seconds = {}, {}
+        for refit in strategies:
+            cold, estimates[by_name(refit)] = timed(lambda f=fit, r=refit: lo.cross_validate(f, plan, r))
+            cheap = cold < 60  # else compiling does not matter, and once is enough
+            seconds[by_name(refit)] = timed(lambda f=fit, r=refit: lo.cross_validate(f, plan, r))[0] if cheap else cold
+            say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s")
+        seconds["refits"], estimates["refits"], _ = refitted(fit, plan)
+        found[name] = estimates
+        truth = summed(estimates["refits"])
+        for kind, cv in estimates.items():
+            error = np.abs(summed(cv) - truth) / scored
+            row = {"model": name, "refit": kind, "seconds": seconds[kind], "loss a step": summed(cv).sum() / scored.sum()}
+            rows.append({**row, "mean |error|": error.mean(), "worst": error.max(), "flagged": len(cv.flagged()), **told})
+        show(f"Figure 6 so far: {len(plan)} folds; errors of a fold's loss a step against the refits by L-BFGS", rows)
+    table = pd.DataFrame(rows)
+    if len(found) > 1:
+        chosen = {kind: choice(found, kind) for kind in ("IJ", "refits")}
+        print(f"\nOrder chosen by IJ: {chosen['IJ']}, by exact refits: {chosen['refits']}.")
+    figure6(x[: lengths[0]], found, table, scored, settings.out)
+
+
+def choice(found: dict[str, dict[str, lo.Estimate]], kind: str) -> str:
+    """The model of least held-out loss; prints the comparison."""
+    table = lo.compare({name: estimates[kind] for name, estimates in found.items()})
+    show(f"By {kind}, loss a sequence", table.reset_index(names="model"))
+    return str(table.index[0])
+
+
+def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.ndarray, out: Path) -> None:
+    names = list(found)
+    figure = plt.figure(figsize=(max(9.0, 2.1 * len(names)), 10), layout="constrained")
+    grid = figure.add_gridspec(3, 2 * len(names), height_ratios=[1, 1.2, 1.4])
+    top = figure.add_subplot(grid[0, : 2 * len(names) - max(1, len(names) // 2)])
+    top.plot(sequence, lw=0.7)
+    top.set(title="A sequence, twelve channels", xlabel="step", ylabel="x")
+    sizes = figure.add_subplot(grid[0, 2 * len(names) - max(1, len(names) // 2) :])
+    first = table.drop_duplicates("model")
+    sizes.barh(first["model"], first["D"], color="0.6")
+    sizes.invert_yaxis()
+    sizes.set(title="D")
+    sizes.tick_params(axis="x", rotation=45)
+    for i, name in enumerate(names):
+        ax = figure.add_subplot(grid[1, 2 * i : 2 * i + 2])
+        truth = summed(found[name]["refits"]) / scored
+        shown = [kind for kind in ("NoUpdate", "IJ", "Certified") if kind in found[name]]
+        for kind, marker in zip(shown, "^ox", strict=False):
+            ax.plot(truth, summed(found[name][kind]) / scored, marker, ms=5, color=COLOURS[kind], label=kind, mfc="none")
+        diagonal(ax, truth)
+        ax.set(title=name, xlabel="exact, a step")
+        if i == 0:
+            ax.set_ylabel("approximate")
+            ax.legend(fontsize=7)
+    time_panel = figure.add_subplot(grid[2, : len(names)])
+    kinds = [kind for kind in ("IJ", "Certified", "Exact", "NewtonStep", "refits") if kind in set(table["refit"])]
+    width = 0.8 / len(kinds)
+    for j, kind in enumerate(kinds):
+        own = table[table["refit"] == kind]
+        place = np.array([names.index(name) for name in own["model"]]) + (j - (len(kinds) - 1) / 2) * width
+        label = "refits by L-BFGS" if kind == "refits" else kind
+        time_panel.bar(place, own["seconds"], width, color=COLOURS[kind], label=label)
+    time_panel.plot(range(len(names)), first["Hessian, s"], "k_", ms=22, label="Hessian, once")
+    time_panel.set(yscale="log", ylabel="seconds, all folds", xticks=range(len(names)), xticklabels=names, title="Time")
+    time_panel.legend(fontsize=7)
+    loss_panel = figure.add_subplot(grid[2, len(names) :])
+    for j, kind in enumerate(kind for kind in ("IJ", "Certified", "refits") if kind in kinds):
+        have = [i for i, name in enumerate(names) if kind in found[name]]
+        means = [summed(found[names[i]][kind]).sum() / scored.sum() for i in have]
+        spread = [2 * jackknife(summed(found[names[i]][kind]), scored) for i in have]
+        label = "exact" if kind == "refits" else kind
+        place = np.array(have) + 0.15 * (j - 1)
+        loss_panel.errorbar(place, means, spread, fmt="o", ms=4, capsize=3, color=COLOURS[kind], label=label)
+    loss_panel.set(
+        xticks=range(len(names)),
+        xticklabels=names,
+        title="Held-out loss a step, ± two jackknife standard errors",
+    )
+    loss_panel.legend(fontsize=7)
+    save(figure, out, "mocap_figure6.png")
+
+
+def jackknife(losses: np.ndarray, steps: np.ndarray) -> float:
+    """The standard error of a ratio of sums, by leaving out one sequence after another."""
+    n = len(losses)
+    others = (losses.sum() - losses) / (steps.sum() - steps)
+    return float(np.sqrt((n - 1) * np.mean((others - others.mean()) ** 2)))
+
+
+# the document's size
+
+
+def simulated(settings: argparse.Namespace) -> None:
+    """Seconds and memory of all folds of the largest models, each in a process of its own."""
+    rows = []
+    for name in settings.orders or (("AR(1)",) if settings.quick else ("AR(5)", "NAR(1)")):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+            rows += fresh.submit(large, name, settings).result()
+        show("All folds of simulated data; the bound: 600 s and 8 GB from θ̂ on (Hessian and folds)", rows)
+
+
+def large(name: str, settings: argparse.Namespace) -> list[dict]:
+    number, length, states = (8, 30, 3) if settings.quick else (100, 100, 16)
+    x, chain = simulation(number, length, states)
+    lengths = np.full(number, length)
+    hmm = lo.HMM(x, emission(name), states, lengths=lengths, drop="sequence", **chain)
+    plan, rows = lo.leave_one_out(number), []
+    fit, told = fitted(hmm, 1)
+    say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()) + f", {gigabytes():.2f} GB")
+    each = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified()] + [lo.Exact()] * (not settings.skip_exact)
+    for refit in each:
+        seconds, cv = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
+        row = {"model": name, **told, "refit": by_name(refit), "folds, s": seconds, "in all, s": told["Hessian, s"] + seconds}
+        rows.append({**row, "peak, GB": gigabytes(), "mean loss": cv.mean, "se": cv.se, "flagged": len(cv.flagged())})
+        say(f"{name} {by_name(refit)}: {seconds:.1f} s, peak {gigabytes():.2f} GB")
+    return rows
+
+
+def simulation(number: int, length: int, states: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Sequences from an AR(1) HMM in twelve channels, and its chain."""
+    rng = np.random.default_rng(0)
+    turns = np.linalg.qr(rng.standard_normal((states, 1, 12, 12)))[0]
+    stay = 0.9
+    chain = {
+        "initial": np.full(states, 1 / states),
+        "transition": stay * np.eye(states) + (1 - stay) / states,
+    }
+    own = {"coefficients": 0.8 * turns, "bias": rng.standard_normal((states, 12))}
+    blank = lo.HMM(rng.standard_normal((20 * states, 12)), emission("AR(1)"), states, **chain)
+    return np.concatenate([blank.simulate(own, length, seed)[0] for seed in range(number)]), chain
+
+
+# figures 7 and 8
+
+
+def longest(quick: bool) -> np.ndarray:
+    x, lengths = captured(quick=quick)
+    n, ends = int(np.argmax(lengths)), np.cumsum(lengths)
+    return x[ends[n] - lengths[n] : ends[n]]
+
+
+STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
+
+
+def compared(fit: lo.Fit, plan: lo.Plan, told: dict, rows: list[dict]) -> tuple[dict[str, lo.Estimate], np.ndarray]:
+    """All strategies and the refits, and the folds where both ways down from θ̂ reach one minimum; adds a row for each
+    strategy, with its errors over these folds."""
+    seconds, truth, minima = refitted(fit, plan)
+    same = np.abs(minima_of_exact(fit, plan)[1] - minima) < 1e-3
+    estimates, counts = {"refits": truth}, np.bincount(plan.refit, truth.plan.held, plan.num_refits)
+    took = {"refits": seconds}
+    for refit in STRATEGIES:
+        took[by_name(refit)], estimates[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
+    for kind, cv in estimates.items():
+        error = (np.abs(summed(cv) - summed(truth)) / counts)[same]
+        row = {**told, "other minimum": np.sum(~same), "refit": kind, "seconds": took[kind], "loss": cv.mean}
+        spread = {"mean |error|": error.mean(), "median": np.median(error), "worst": error.max()}
+        rows.append({**row, **spread, "estimated": (cv.error / counts)[same].max(), "flagged": len(cv.flagged())})
+    return estimates, same
+
+
+def within(settings: argparse.Namespace) -> None:
+    """Steps of one sequence left out: at random and in a block (figure 7), and the future (figure 8)."""
+    x = longest(settings.quick)
+    states, trials, starts = (2, 3, 2) if settings.quick else (5, 10, settings.starts)
+    hmm = lo.HMM(x, lo.emissions.Gaussian(), states)
+    fit, told = fitted(hmm, starts)
+    say("Gaussian fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+    rows: list[dict] = []
+    shares = (0.05, 0.25) if settings.quick else (0.02, 0.05, 0.10, 0.25)
+    figure, axes = plt.subplots(2, len(shares), figsize=(3.4 * len(shares), 7), layout="constrained")
+    errors, panels = plt.subplots(2, len(shares), figsize=(3.4 * len(shares), 6), layout="constrained", sharey=True)
+    for i, (scheme, make) in enumerate({"i.i.d.": lo.random_subsets, "contiguous": lo.contiguous}.items()):
+        for j, share in enumerate(shares):
+            plan = make(len(x), share, trials, seed=0)
+            estimates, same = compared(fit, plan, {"folds": scheme, "left out": share}, rows)
+            scatter(axes[i, j], estimates, same, f"{scheme}, {share:.0%}")
+            bars(panels[i, j], estimates, same, f"{scheme}, {share:.0%}")
+        title = f"Figure 7 so far: T = {len(x)}, K = {states}; errors of a fold's mean loss against refits by L-BFGS"
+        show(f"{title}, where both reach one minimum", rows, "{:.2e}")
+    save(figure, settings.out, "mocap_figure7.png")
+    save(errors, settings.out, "mocap_figure7_errors.png")
+    rows.clear()
+    models = {"Gaussian": lo.emissions.Gaussian(), "AR(1)": emission("AR(1)"), "NAR(1)": emission("NAR(1)")}
+    figure, axes = plt.subplots(1, len(models), figsize=(11, 4), layout="constrained")
+    for ax, (name, own) in zip(axes, models.items(), strict=True):
+        fit, told = fitted(lo.HMM(x, own, states), starts)
+        say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+        first = len(x) - trials if settings.quick else round((0.98 if name == "NAR(1)" else 0.9) * len(x))
+        plan = lo.leave_future_out(len(x), first, horizon=1)
+        estimates, same = compared(fit, plan, {"model": name, "D": fit.num_params, "origins": len(plan)}, rows)
+        scatter(ax, estimates, same, f"{name}, D = {fit.num_params:,}")
+        show("Figure 8 so far: the next step left out with all that follows", rows, "{:.2e}")
+    save(figure, settings.out, "mocap_figure8.png")
+
+
+def scatter(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, title: str) -> None:
+    truth = estimates["refits"]
+    here = same[truth.plan.refit]
+    for kind, marker in (("IJ", "o"), ("Certified", "x")):
+        losses = estimates[kind].losses
+        ax.plot(truth.losses[here], losses[here], marker, ms=4, color=COLOURS[kind], alpha=0.6, mfc="none", label=kind)
+    if not same.all():
+        other = f"Certified, {np.sum(~same)} folds with another minimum"
+        ax.plot(truth.losses[~here], estimates["Certified"].losses[~here], "+", ms=4, color="0.7", label=other, zorder=0)
+    diagonal(ax, truth.losses)
+    ax.set(title=title, xlabel="exact", ylabel="approximate")
+    ax.legend(fontsize=7)
+
+
+def bars(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, title: str) -> None:
+    """The error of each fold's mean loss."""
+    truth = estimates["refits"]
+    counts = np.bincount(truth.plan.refit, truth.plan.held, truth.plan.num_refits)
+    kinds = ("NoUpdate", "IJ", "NewtonStep", "Certified", "Exact")
+    for j, kind in enumerate(kinds):
+        error = (np.abs(summed(estimates[kind]) - summed(truth)) / counts)[same]
+        ax.semilogy(np.full(len(error), j), np.maximum(error, 1e-10), "o", ms=4, color=COLOURS[kind], alpha=0.6)
+    ax.set(title=title, xticks=range(len(kinds)), ylabel="error of a fold's mean loss")
+    ax.set_xticklabels(kinds, rotation=40, ha="right", fontsize=8)
+    ax.label_outer()
+
+
+# basins
+
+
+def basins(settings: argparse.Namespace) -> None:
+    """How often does a restart find a better optimum of a fold than the one reached from θ̂, and what does it change?"""
+    x = longest(settings.quick)
+    states, folds, restarts = (2, 3, 3) if settings.quick else (5, 20, 20)
+    hmm = lo.HMM(x, lo.emissions.Gaussian(), states)
+    fit, told = fitted(hmm, restarts)
+    say("Gaussian fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+    plan, down, rows = lo.contiguous(len(x), 0.1, folds, seed=0), descent(hmm), []
+    exact = lo.cross_validate(fit, plan, lo.Exact())
+    parameters, minima = minima_of_exact(fit, plan)
+    with jax.enable_x64(True):
+        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
+        score = jax.jit(lambda v, w, index: jnp.mean(hmm.score(unravel(v), w, index, jnp.ones(len(index)))))
+        for k, w in enumerate(plan.matrix()):
+            reached, own = parameters[k], float(minima[k])
+            runs = [down(raveled(hmm.initial(seed)), w) for seed in range(restarts)]
+            best = min(runs, key=lambda run: run.fun)
+            index = plan.index[plan.refit == k]
+            ends = np.array([run.fun for run in runs])
+            row = {"fold": k, "F from θ̂": own, "best restart": best.fun, "same": np.mean(np.abs(ends - own) < 1e-3)}
+            losses = {"loss from θ̂": float(score(reached, w, index)), "loss of the best": float(score(best.x, w, index))}
+            rows.append({**row, "better": np.mean(ends < own - 1e-3), **losses})
+    table = pd.DataFrame(rows)
+    show(f"Basins: {folds} folds of 10 % in a block, {restarts} restarts each, T = {len(x)}, K = {states}", table, "{:.4f}")
+    better = table["best restart"] < table["F from θ̂"] - 1e-3
+    change = (table["loss of the best"] - table["loss from θ̂"])[better]
+    print(f"{better.sum()} of {folds} folds have a better optimum than the one reached from θ̂; there the mean held-out loss")
+    print(f"changes by {change.mean() if better.any() else 0:+.4f} (from {change.min():+.4f} to {change.max():+.4f}),")
+    print(f"over all folds by {change.sum() / folds:+.4f}; {table['same'].mean():.0%} of the restarts end in the same one.")
+    print(f"Mean held-out loss {exact.mean:.4f}.")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=[], help="orders simulated within basins; all by default")
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
+    parser.add_argument("--orders", nargs="*", default=[], help='such as "AR(0)" "NAR(1)"')
+    parser.add_argument("--piece", type=int, default=100, help="steps of the pieces that sequences are cut into; 0: whole")
+    parser.add_argument("--starts", type=int, default=3, help="starts of each fit")
+    parser.add_argument("--dense", type=int, default=3000, help="largest D for own Hessians of folds (orders)")
+    parser.add_argument("--skip-exact", action="store_true", help="simulated: leave Exact out")
+    arguments = parser.parse_args()
+    known = {"orders": orders, "simulated": simulated, "within": within, "basins": basins}
+    for part in arguments.parts or known:
+        known[part](arguments)
