@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 from . import _certificate as certificate
 from ._certificate import FIRST_SAFETY, SAFETY
 from ._curvature import AbstractMetric, Dense, own_metric_at
-from ._fit import Fit, newton
+from ._fit import Fit
+from ._minimise import newton
 from ._objective import AbstractLinearPredictor
 from ._plan import Rows
 from ._results import RESULTS

@@ -8,28 +8,46 @@ half square is the loss still to be gained.
 import functools
 import inspect
 import warnings
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-import scipy.optimize
-from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Float, Int, PyTree
 
+from ._minimise import LARGE, STEPS, minimise, pieces
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, ravel, stored, unravel
 from ._progress import Slow
 from ._results import RESULTS
 
-STEPS = 100  # Newton steps before a minimisation counts as not converged
-LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 
 
 class IndefiniteHessianError(ValueError):
     """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
+
+
+_made: dict[tuple[int, str], np.ndarray] = {}
+
+
+def _once(make: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+    """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
+
+    @functools.wraps(make)
+    @float64
+    def kept(fit):
+        key = (id(fit), make.__name__)
+        if key not in _made:
+            _made[key] = make(fit)
+            weakref.finalize(fit, _made.pop, key, None)
+        return _made[key]
+
+    return kept
 
 
 class Fit(eqx.Module):
@@ -67,17 +85,17 @@ class Fit(eqx.Module):
         """`H⁻¹ vector`, from the stored factor."""
         return scipy.linalg.cho_solve((self.factor, True), vector)
 
-    @functools.cached_property
+    @property
+    @_once
     def leverage(self) -> Float[np.ndarray, " units"]:
         """`tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
-        with jax.enable_x64(True):
-            return np.asarray(_leverage(self.objective, self.whitener))
+        return np.asarray(_leverage(self.objective, self.whitener))
 
-    @functools.cached_property
+    @property
+    @_once
     def influence(self) -> Float[np.ndarray, "units params"]:
         """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
-        with jax.enable_x64(True):
-            return np.asarray(_influence(self.objective, self.theta, self.whitener))
+        return np.asarray(_influence(self.objective, self.theta, self.whitener))
 
     def __repr__(self) -> str:
         return (
@@ -138,7 +156,7 @@ def fit(objective: AbstractObjective, theta0: PyTree = None, *, num_starts: int 
     runs = []
     with Slow("starts", len(starts)) as bar:
         for theta in starts:
-            runs.append(_minimise(objective, theta))
+            runs.append(minimise(objective, theta))
             bar.advance()
     value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
     theta = objective.canonical(unravel(jnp.asarray(vector), starts[0]))
@@ -217,104 +235,14 @@ def _leaves(theta: PyTree) -> PyTree:
     return jax.tree.map(convert, theta)
 
 
-def _minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
-    weights = jnp.ones(objective.num_units)
-    if not objective.convex:
-        start = np.asarray(ravel(theta))
-        found = scipy.optimize.minimize(
-            lambda v: [np.asarray(part) for part in _value_and_grad(objective, unravel(jnp.asarray(v), theta), weights)],
-            start,
-            jac=True,
-            method="BFGS" if start.size <= 500 else "L-BFGS-B",
-            options={"gtol": 1e-6, "maxiter": 2000} if start.size <= LARGE else {"gtol": 1e-6, "ftol": 1e-15, "maxiter": 20000},
-        )
-        theta = unravel(jnp.asarray(found.x if np.isfinite(found.fun) else start), theta)
-        if start.size > LARGE:
-            return _chord(objective, theta)
-    value, vector, converged, _ = newton(objective, theta, weights, _gauge(objective, theta), None)
-    return float(value), np.asarray(vector), bool(converged)
-
-
-def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
-    """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged."""
-    weights = jnp.ones(objective.num_units)
-    factor = _cholesky(np.asarray(_pieces(objective, theta)[2]), objective, "fit")
-    vector, size = np.asarray(ravel(theta)), np.inf
-    for _ in range(STEPS):
-        value, slope = _value_and_grad(objective, unravel(jnp.asarray(vector), theta), weights)
-        step = scipy.linalg.cho_solve((factor, True), np.asarray(slope))
-        before, size = size, float(np.sqrt(max(np.asarray(slope) @ step, 0.0)))
-        if size > 0.9 * before:  # at the floor, or no contraction
-            break
-        vector = vector - step
-    return float(value), vector, size < 1e-3 * WARN
-
-
-@eqx.filter_jit
-def _value_and_grad(objective: AbstractObjective, theta: PyTree, weights: Array) -> tuple[Scalar, Array]:
-    value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
-    return value, ravel(gradient)
-
-
-@eqx.filter_jit
-def newton(
-    objective: AbstractObjective, theta: PyTree, weights: Array, gauge: Array, factor: Array | None
-) -> tuple[Scalar, Array, Array, Scalar]:
-    """Newton's method with a backtracking line search from θ, by descent only: F, the raveled minimiser, converged, last step.
-
-    Convergence is judged in one fixed metric (that of `factor`, by default of the Hessian at the start):
-    under separation the decrement in the current metric goes to zero while the parameters run away.
-    """
-    F = lambda v: objective.loss(unravel(v, theta), weights)
-    curvature = lambda v: objective.hessian(unravel(v, theta), weights)
-    start = ravel(theta)
-    if factor is None:
-        first = curvature(start)
-        first = jnp.linalg.cholesky(first + _gauge_matrix(gauge, first))
-        factor = jnp.where(jnp.isfinite(first).all(), first, jnp.eye(len(start)))
-    length = lambda d: jnp.linalg.norm(factor.T @ d)
-
-    def step(state):
-        v, value, _, _, k = state
-        gradient, H = jax.grad(F)(v), curvature(v)
-        own = jnp.linalg.cholesky(H + _gauge_matrix(gauge, H))
-        definite = jnp.isfinite(own).all()
-        d = cho_solve((jnp.where(definite, own, factor), True), gradient)
-        slope = gradient @ d
-        resolved = slope > 1e-12 * jnp.abs(value)  # else F can no longer tell a good step from a bad one
-        enough = lambda s: F(v - s * d) <= value - 1e-4 * s * slope
-        s = jax.lax.while_loop(lambda s: resolved & ~enough(s) & (s > 1e-12), lambda s: s / 2, jnp.ones(()))
-        new = v - s * d
-        size = length(d)
-        done = definite & (s == 1) & ((size <= 1e-8 * length(new - start)) | (size <= 1e-11 * jnp.sqrt(jnp.abs(value))))
-        return new, F(new), done, size, k + 1
-
-    init = (start, F(start), jnp.array(False), jnp.array(jnp.inf), 0)
-    going = lambda state: ~state[2] & (state[4] < STEPS) & jnp.isfinite(state[1])
-    vector, value, converged, size, _ = jax.lax.while_loop(going, step, init)
-    return value, vector, converged, size
-
-
 def _gauge(objective: AbstractObjective, theta: PyTree) -> np.ndarray:
     return np.asarray(objective.symmetries(theta), np.float64)
-
-
-def _gauge_matrix(gauge: Array, hessian: Array) -> Array:
-    """Curvature put along flat directions: steps, being orthogonal to them, do not change."""
-    return jnp.mean(jnp.diagonal(hessian)) * gauge.T @ gauge
-
-
-@eqx.filter_jit
-def _pieces(objective: AbstractObjective, theta: PyTree) -> tuple[Scalar, Array, Array]:
-    weights = jnp.ones(objective.num_units)
-    value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
-    return value, ravel(gradient), objective.hessian(theta, weights)
 
 
 def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     theta = jax.tree.map(np.asarray, theta)
     flat = _gauge(objective, theta)
-    value, gradient, hessian = (np.asarray(p) for p in _pieces(objective, theta))
+    value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, jnp.ones(objective.num_units)))
     if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         raise ValueError(
             f"{caller}: the loss of {type(objective).__name__} (F = {float(value):.4g}), its gradient or its Hessian is not "

@@ -206,7 +206,7 @@ class Separable(AbstractObjective):
         theta0: PyTree = None,
     ):
         self.unit_loss, self.penalty = unit_loss, penalty
-        self.data = jax.tree.map(_checked_data, data)
+        self.data = _checked_data(data) if isinstance(data, list) else jax.tree.map(_checked_data, data)
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
         if len(sizes) != 1:
             raise ValueError(f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}.")

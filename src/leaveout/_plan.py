@@ -90,15 +90,17 @@ class Plan:
         return dense
 
     def batches(
-        self, capacity: int, cost_per_entry: int, cost_per_refit: int, least: int = 1
+        self, capacity: int, cost_per_entry: int, cost_per_refit: int, least: int = 1, uniform: bool = False
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]:
-        """Refits of like width together, at most `capacity` numbers a batch, in `least` batches or more.
+        """Refits of like width together (or all of one width), at most `capacity` numbers a batch, in `least` batches or more.
 
         Yields the refits' numbers, where each entry of the padded batch stands in `plan.index`
         (-1 for padding), and the batch.
         """
         widths = np.diff(self.indptr)
         padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, _few_sizes(widths))
+        if uniform:
+            padded[:] = padded.max()
         for width in np.unique(padded):
             members = np.flatnonzero(padded == width)
             most = max(1, int(capacity // (width * cost_per_entry + cost_per_refit)))

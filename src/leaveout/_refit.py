@@ -137,8 +137,8 @@ class Certified(AbstractRefit):
 
     @staticmethod
     def _shortfall(fit, rows, state, allowed, kinked, lanes, left):
-        state.error[lanes] = state.steepness[lanes] * left  # by the slope seen before, until that says it is enough
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # by the slope seen before, until that says it is enough
+            state.error[lanes] = state.steepness[lanes] * left
             near = ~(state.error[lanes] > allowed[lanes]) | ~np.isfinite(state.error[lanes])
         if near.any():
             state.error[lanes[near]] = loss_error(fit, rows, state, lanes[near], left[near])

@@ -1,0 +1,152 @@
+"""Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, PyTree, Scalar
+
+from ._objective import AbstractObjective, ravel, unravel
+
+STEPS = 100  # Newton steps before a minimisation counts as not converged
+LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
+SETTLED = 1e-5  # a decrement of which no more than rounding is left
+
+
+def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
+    """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
+    weights = jnp.ones(objective.num_units)
+    if not objective.convex:
+        start = np.asarray(ravel(theta))
+        found = scipy.optimize.minimize(
+            lambda v: [np.asarray(part) for part in _value_and_grad(objective, unravel(jnp.asarray(v), theta), weights)],
+            start,
+            jac=True,
+            method="BFGS" if start.size <= 500 else "L-BFGS-B",
+            options={"gtol": 1e-6, "maxiter": 2000} if start.size <= LARGE else {"gtol": 1e-6, "ftol": 1e-15, "maxiter": 20000},
+        )
+        theta = unravel(jnp.asarray(found.x if np.isfinite(found.fun) else start), theta)
+        if start.size > LARGE:
+            return _chord(objective, theta)
+    value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
+    return float(value), np.asarray(vector), bool(converged)
+
+
+def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
+    """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged."""
+    weights = jnp.ones(objective.num_units)
+    factor = _factor(np.asarray(pieces(objective, theta, weights)[2]))
+    vector, size = np.asarray(ravel(theta)), np.inf
+    if factor is None:
+        return np.inf, vector, False
+    for _ in range(STEPS):
+        value, slope = _value_and_grad(objective, unravel(jnp.asarray(vector), theta), weights)
+        step = scipy.linalg.cho_solve((factor, True), np.asarray(slope))
+        before, size = size, float(np.sqrt(max(np.asarray(slope) @ step, 0.0)))
+        if size > 0.9 * before:  # at the floor, or no contraction
+            break
+        vector = vector - step
+    return float(value), vector, size < SETTLED
+
+
+@eqx.filter_jit
+def _value_and_grad(objective: AbstractObjective, theta: PyTree, weights: Array) -> tuple[Scalar, Array]:
+    value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
+    return value, ravel(gradient)
+
+
+def newton(
+    objective: AbstractObjective, theta: PyTree, weights: Array, gauge: Array, factor: Array | None
+) -> tuple[Any, Any, Any, Any]:
+    """Newton's method with a backtracking line search from θ, by descent only: F, the raveled minimiser, converged, last step.
+
+    Convergence is judged in one fixed metric (that of `factor`, by default of the Hessian at the start):
+    under separation the decrement in the current metric goes to zero while the parameters run away.
+    """
+    return (_newton if objective.convex else _newton_step_by_step)(objective, theta, weights, gauge, factor)
+
+
+def _newton_step_by_step(
+    objective: AbstractObjective, theta: PyTree, weights: Array, gauge: Array, factor: Any
+) -> tuple[float, np.ndarray, bool, float]:
+    """The same out of programs that are compiled anyway: those of larger models take seconds to compile."""
+    start = vector = np.asarray(ravel(theta))
+    place = lambda v: unravel(jnp.asarray(v), theta)
+    value, size, converged = float(_value_and_grad(objective, place(vector), weights)[0]), np.inf, False
+    for _ in range(STEPS):
+        gradient, hessian = (np.asarray(part) for part in pieces(objective, place(vector), weights)[1:])
+        hessian = hessian + np.asarray(gauge_matrix(gauge, hessian))
+        own = _factor(hessian)
+        if factor is None:
+            factor = np.eye(len(start)) if own is None else own
+        step = scipy.linalg.cho_solve((factor if own is None else own, True), gradient)
+        slope, s = float(gradient @ step), 1.0
+        resolved = slope > 1e-12 * abs(value)  # else F can no longer tell a good step from a bad one
+        new = float(_value_and_grad(objective, place(vector - step), weights)[0])
+        while resolved and not new <= value - 1e-4 * s * slope and s > 1e-12:
+            s /= 2
+            new = float(_value_and_grad(objective, place(vector - s * step), weights)[0])
+        vector, value, size = vector - s * step, new, float(np.linalg.norm(factor.T @ step))
+        moved = float(np.linalg.norm(factor.T @ (vector - start)))
+        converged = own is not None and s == 1 and (size <= 1e-8 * moved or size <= 1e-11 * np.sqrt(abs(value)))
+        if converged or not np.isfinite(value):
+            break
+    return value, vector, converged, size
+
+
+def _factor(hessian: np.ndarray) -> np.ndarray | None:
+    try:
+        return np.linalg.cholesky(hessian)
+    except np.linalg.LinAlgError:
+        return None
+
+
+@eqx.filter_jit
+def _newton(
+    objective: AbstractObjective, theta: PyTree, weights: Array, gauge: Array, factor: Array | None
+) -> tuple[Scalar, Array, Array, Scalar]:
+    """All of it compiled: milliseconds, for models that are quick to compile."""
+    F = lambda v: objective.loss(unravel(v, theta), weights)
+    curvature = lambda v: objective.hessian(unravel(v, theta), weights)
+    start = ravel(theta)
+    if factor is None:
+        first = curvature(start)
+        first = jnp.linalg.cholesky(first + gauge_matrix(gauge, first))
+        factor = jnp.where(jnp.isfinite(first).all(), first, jnp.eye(len(start)))
+    length = lambda d: jnp.linalg.norm(factor.T @ d)
+
+    def step(state):
+        v, value, _, _, k = state
+        gradient, H = jax.grad(F)(v), curvature(v)
+        own = jnp.linalg.cholesky(H + gauge_matrix(gauge, H))
+        definite = jnp.isfinite(own).all()
+        d = cho_solve((jnp.where(definite, own, factor), True), gradient)
+        slope = gradient @ d
+        resolved = slope > 1e-12 * jnp.abs(value)  # else F can no longer tell a good step from a bad one
+        enough = lambda s: F(v - s * d) <= value - 1e-4 * s * slope
+        s = jax.lax.while_loop(lambda s: resolved & ~enough(s) & (s > 1e-12), lambda s: s / 2, jnp.ones(()))
+        new = v - s * d
+        size = length(d)
+        done = definite & (s == 1) & ((size <= 1e-8 * length(new - start)) | (size <= 1e-11 * jnp.sqrt(jnp.abs(value))))
+        return new, F(new), done, size, k + 1
+
+    init = (start, F(start), jnp.array(False), jnp.array(jnp.inf), 0)
+    going = lambda state: ~state[2] & (state[4] < STEPS) & jnp.isfinite(state[1])
+    vector, value, converged, size, _ = jax.lax.while_loop(going, step, init)
+    return value, vector, converged, size
+
+
+def gauge_matrix(gauge: Array, hessian: Array) -> Array:
+    """Curvature put along flat directions: steps, being orthogonal to them, do not change."""
+    return jnp.mean(jnp.diagonal(hessian)) * gauge.T @ gauge
+
+
+@eqx.filter_jit
+def pieces(objective: AbstractObjective, theta: PyTree, weights: Array) -> tuple[Scalar, Array, Array]:
+    value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
+    return value, ravel(gradient), objective.hessian(theta, weights)
