@@ -163,7 +163,7 @@ def coverage(quick: bool, out: Path) -> None:
     rows = []
     for stay in (0.7, 0.97):
         for steps, ahead in ((300, 1_000),) if quick else ((1_000, 50_000), (5_000, 100_000)):
-            runs = [replication(stay, steps, ahead, seed) for seed in range(10 if quick else 200)]
+            runs = [replication(stay, steps, ahead, seed) for seed in range(10 if quick else 100)]
             for scheme in ("at random", "blocks"):
                 mean, se, naive, fresh = np.array([run[scheme] for run in runs]).T
                 there = np.isfinite(se)

@@ -34,10 +34,10 @@ def sizes(quick: bool) -> dict[str, list[Size]]:
             "K": [Size(500, 4, states, False) for states in (2, 4)],
         }
     return {
-        "T": [Size(steps, 20, 2, True) for steps in (1_000, 10_000, 100_000, 1_000_000)],
+        "T": [Size(steps, 8, 2, True) for steps in (1_000, 10_000, 100_000, 1_000_000)],
         "folds": [Size(2_000, folds, 2, True) for folds in (10, 100, 1_000, 10_000)],
-        "K": [Size(2_000, 20, states, False) for states in (2, 4, 8, 16, 32, 64)],
-        "K, transitions free": [Size(2_000, 20, states, True) for states in (2, 4, 8, 16)],
+        "K": [Size(1_000, 8, states, False) for states in (2, 4, 8, 16, 32, 64)],
+        "K, transitions free": [Size(1_000, 8, states, True) for states in (2, 4, 8, 16)],
     }
 
 
