@@ -471,9 +471,7 @@ if __name__ == "__main__":
     parser.add_argument("--orders", nargs="*", default=[], help='such as "AR(0)" "NAR(1)"')
     parser.add_argument("--piece", type=int, default=100, help="steps of the pieces that sequences are cut into; 0: whole")
     parser.add_argument("--starts", type=int, default=3, help="starts of each fit")
-    parser.add_argument(
-        "--dense", type=int, default=500, help="orders: largest D for which folds can have Hessians of their own"
-    )
+    parser.add_argument("--dense", type=int, default=500, help="orders: largest D for own Hessians of folds")
     parser.add_argument("--skip-exact", action="store_true", help="simulated: leave Exact out")
     arguments = parser.parse_args()
     known = {"orders": orders, "simulated": simulated, "within": within, "basins": basins}
