@@ -241,7 +241,7 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
     grid = figure.add_gridspec(3, 2 * len(names), height_ratios=[1, 1.2, 1.4])
     top = figure.add_subplot(grid[0, : 2 * len(names) - max(1, len(names) // 2)])
     top.plot(sequence, lw=0.7)
-    top.set(title="A sequence, twelve channels", xlabel="step", ylabel="x")
+    top.set(title=f"A sequence, {sequence.shape[1]} channels", xlabel="step", ylabel="x")
     sizes = figure.add_subplot(grid[0, 2 * len(names) - max(1, len(names) // 2) :])
     first = table.drop_duplicates("model")
     sizes.barh(first["model"], first["D"], color="0.6")
@@ -269,7 +269,7 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
         time_panel.bar(place, own["seconds"], width, color=COLOURS[kind], label=label)
     time_panel.plot(range(len(names)), first["Hessian, s"], "k_", ms=22, label="Hessian, once")
     time_panel.set(yscale="log", ylabel="seconds, all folds", xticks=range(len(names)), xticklabels=names, title="Time")
-    time_panel.legend(fontsize=7)
+    time_panel.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.07))
     loss_panel = figure.add_subplot(grid[2, len(names) :])
     for j, kind in enumerate(kind for kind in ("IJ", "Certified", "refits") if kind in kinds):
         have = [i for i, name in enumerate(names) if kind in found[name]]
@@ -281,7 +281,7 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
     loss_panel.set(
         xticks=range(len(names)),
         xticklabels=names,
-        title="Held-out loss a step, ± two jackknife standard errors",
+        title="Held-out loss a step, ± 2 jackknife SE",
     )
     loss_panel.legend(fontsize=7)
     save(figure, out, "mocap_figure6.png")
@@ -384,7 +384,7 @@ def within(settings: argparse.Namespace) -> None:
             scatter(axes[i, j], estimates, same, f"{scheme}, {share:.0%}")
             bars(panels[i, j], estimates, same, f"{scheme}, {share:.0%}")
         title = f"Figure 7 so far: T = {len(x)}, K = {states}; errors of a fold's mean loss against refits by L-BFGS"
-        show(f"{title}, where both reach one minimum", rows, "{:.2e}")
+        show(f"{title}, where both reach one minimum; seconds with compiling", rows, "{:.2e}")
     save(figure, settings.out, "mocap_figure7.png")
     save(errors, settings.out, "mocap_figure7_errors.png")
     rows.clear()
