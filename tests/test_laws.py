@@ -159,8 +159,6 @@ def test_vmapped_equals_looped():
 
 
 def test_a_tuning_loop_compiles_once():
-    from leaveout._fit import newton
-
     def trial(alpha):
         fit = lo.fit(glm("logistic", lo.penalties.Ridge(alpha), n=37))
         return lo.cross_validate(fit, lo.leave_one_out(37), lo.NewtonStep()).mean
@@ -171,7 +169,6 @@ def test_a_tuning_loop_compiles_once():
     means = [trial(alpha) for alpha in (0.3, 1.0, 3.0)]
     assert len(set(means)) == 3
     assert _compiled() == before
-    assert newton is not None
 
 
 _events: list[str] = []

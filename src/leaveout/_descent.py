@@ -7,19 +7,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from jaxtyping import Array, Float, Int
 
 from . import _certificate as certificate
 from ._certificate import FIRST_SAFETY, SAFETY
-from ._curvature import AbstractMetric, Dense, own_metric_at
+from ._curvature import AbstractMetric, Dense, fold_weights, own_metric_at
 from ._fit import Fit
 from ._minimise import newton
-from ._objective import AbstractLinearPredictor
+from ._objective import AbstractLinearPredictor, unravel
 from ._plan import Rows
 from ._results import RESULTS
 
 OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
+DEAR = 30  # gradients that a Hessian costs, from which it is not made for a refit of its own
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 
@@ -68,11 +70,16 @@ def descend(fit: Fit, rows: Rows, state: State, shortfall: Callable) -> None:
     """Steps until `shortfall(lanes, left)`, how many times too large what matters still is, is at most one.
 
     A refit that would need many steps with its metric is given its own Hessian, renewed when that has grown stale;
-    one that still does not come closer, Newton's method with a line search.
+    one that still does not come closer, Newton's method with a line search. Where a Hessian costs many gradients,
+    both are left to a quasi-Newton method.
     """
     if state.finished.all():
         return
     slow = _iterate(fit, rows, state, shortfall, np.flatnonzero(~state.finished), own=False)
+    if not isinstance(fit.objective, AbstractLinearPredictor) and fit.num_params > DEAR:
+        for lane in slow:
+            _quasi_newton_lane(fit, rows, state, lane)
+        return
     for start in range(0, len(slow), _most(fit)):
         for lane in _iterate(fit, rows, state, shortfall, slow[start : start + _most(fit)], own=True):
             _newton_lane(fit, rows, state, lane)
@@ -157,6 +164,45 @@ def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
         state.result[lane], state.error[lane], state.left[lane] = RESULTS.nonfinite, np.inf, np.inf
     elif not converged:
         state.result[lane], state.error[lane], state.left[lane] = RESULTS.not_converged, np.inf, np.inf
+
+
+def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
+    """One refit by L-BFGS from θ̂ in whitened coordinates, where the anchor's Hessian is the identity; then steps with
+    the inverse Hessian that it has learnt, as long as they shrink: near the minimum F itself cannot tell steps apart."""
+    one = rows._replace(index=rows.index[[lane]], weight=rows.weight[[lane]], held=rows.held[[lane]])
+    value_and_grad = lambda u: [np.asarray(part) for part in _value_and_gradient(fit, one, u)]
+    found = scipy.optimize.minimize(
+        value_and_grad,
+        np.zeros(fit.num_params),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxcor": 30, "ftol": 0.0, "gtol": 1e-12, "maxiter": 500, "maxls": 40},
+    )
+    u, size, contraction = found.x, np.inf, 0.0
+    for _ in range(STEPS):
+        step = found.hess_inv @ value_and_grad(u)[1]
+        before, size = size, float(np.linalg.norm(step))
+        if not size < 0.9 * before:
+            break
+        contraction = max(contraction, size / before)
+        u = u - step
+    q = min(FIRST_SAFETY * contraction, 0.95)
+    lanes = np.array([lane])
+    state.move(lanes, u - state.u[lane])
+    state.step[lane], state.left[lane], state.finished[lane] = step, size / (1 - q), True
+    state.error[lane] = loss_error(fit, rows, state, lanes, state.left[lanes])[0]
+    if not np.isfinite(state.error[lane]):
+        state.result[lane], state.error[lane], state.left[lane] = RESULTS.nonfinite, np.inf, np.inf
+    elif not size <= 1e-4 * max(1.0, float(np.linalg.norm(u))):
+        state.result[lane], state.error[lane], state.left[lane] = RESULTS.not_converged, np.inf, np.inf
+
+
+@eqx.filter_jit
+def _value_and_gradient(fit: Fit, one: Rows, u: Array) -> tuple[Array, Array]:
+    """F of one refit and its gradient, whitened."""
+    weights = fold_weights(fit, jnp.asarray(one.index)[0], jnp.asarray(one.weight)[0])
+    F = lambda u: fit.objective.loss(unravel(certificate.parameters(fit, u), fit.theta), weights)
+    return jax.value_and_grad(F)(u)
 
 
 def examined(
