@@ -242,7 +242,7 @@ def _gauge(objective: AbstractObjective, theta: PyTree) -> np.ndarray:
 def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     theta = jax.tree.map(np.asarray, theta)
     flat = _gauge(objective, theta)
-    value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, jnp.ones(objective.num_units)))
+    value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, np.ones(objective.num_units)))
     if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         raise ValueError(
             f"{caller}: the loss of {type(objective).__name__} (F = {float(value):.4g}), its gradient or its Hessian is not "

@@ -20,7 +20,7 @@ SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
-    weights = jnp.ones(objective.num_units)
+    weights = np.ones(objective.num_units)
     if not objective.convex:
         start = np.asarray(ravel(theta))
         found = scipy.optimize.minimize(
@@ -39,7 +39,7 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
 
 def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged."""
-    weights = jnp.ones(objective.num_units)
+    weights = np.ones(objective.num_units)
     factor = _factor(np.asarray(pieces(objective, theta, weights)[2]))
     vector, size = np.asarray(ravel(theta)), np.inf
     if factor is None:

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
 P, R = ParamSpec("P"), TypeVar("R")
+SMALL = 2**18  # bytes that are copied in no time
 
 
 def float64(function: Callable[P, R]) -> Callable[P, R]:
@@ -35,8 +36,9 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
 @float64
 def aligned(value: Any) -> np.ndarray:
-    """A copy in JAX's own aligned buffer, seen by NumPy, so that no call copies it again."""
-    return np.asarray(jnp.array(value))
+    """A copy in JAX's own aligned buffer, seen by NumPy, so that no call copies it again; small arrays are as well copied."""
+    array = np.asarray(value)
+    return np.asarray(jnp.array(array)) if array.nbytes > SMALL else np.array(array)
 
 
 @float64
