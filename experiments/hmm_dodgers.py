@@ -11,7 +11,9 @@ without this library: SciPy's BFGS from θ̂ on the compiled objective and its g
 """
 
 import argparse
+import functools
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import numpy as np
 import pandas as pd
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
+from matplotlib.dates import DayLocator
 
 import leaveout as lo
 
@@ -65,8 +68,8 @@ def show(title: str, rows: list[dict], form: str = "{:.3g}") -> None:
     print(f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, na_rep='', float_format=form.format)}", flush=True)
 
 
-def bfgs_refits(fit: lo.Fit, plan: lo.Plan) -> tuple[float, np.ndarray, np.ndarray]:
-    """Seconds, raveled optima and their values, of compiled BFGS refits from θ̂; compiling is not counted."""
+def bfgs_refits(fit: lo.Fit, plan: lo.Plan) -> tuple[float, np.ndarray]:
+    """Seconds and raveled optima of compiled BFGS refits from θ̂; compiling is not counted."""
     with jax.enable_x64(True):
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
         both = jax.jit(jax.value_and_grad(lambda v, w: fit.objective.loss(unravel(v), w)))
@@ -78,7 +81,7 @@ def bfgs_refits(fit: lo.Fit, plan: lo.Plan) -> tuple[float, np.ndarray, np.ndarr
             return scipy.optimize.minimize(function, np.asarray(start), jac=True, method="BFGS", options={"gtol": 1e-5})
 
         seconds, found = timed(lambda: [refit(w) for w in weights])
-    return seconds, np.array([one.x for one in found]), np.array([one.fun for one in found])
+    return seconds, np.array([one.x for one in found])
 
 
 def optima(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
@@ -88,10 +91,10 @@ def optima(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
     return np.array([np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)]) for theta in each])
 
 
-def times(out: Path, folds: int) -> None:
+def times(out: Path, folds: int, lengths: tuple[int, ...] = (5_000, 10_000, 50_400)) -> None:
     """Table 2."""
     frame, rows = series(), []
-    for length in (5_000, 10_000, 50_400):
+    for length in lengths:
         fit = lo.fit(model(frame[:length]))
         for scheme, make in SCHEMES.items():
             plan, few = make(length, 0.1, folds, seed=0), make(length, 0.1, 20, seed=0)
@@ -102,21 +105,20 @@ def times(out: Path, folds: int) -> None:
                 name = type(refit).__name__
                 which = few if name == "NewtonStep" else plan
                 first = make(length, 0.1, which.num_refits, seed=1)
-                cold, _ = timed(lambda r=refit, p=first: lo.cross_validate(fit, p, r))
-                warm, cv = timed(lambda r=refit, p=which: lo.cross_validate(fit, p, r))
+                cold, _ = timed(functools.partial(lo.cross_validate, fit, first, refit))
+                warm, cv = timed(functools.partial(lo.cross_validate, fit, which, refit))
                 seconds = warm * folds / which.num_refits
                 exact = seconds if name == "Exact" else exact
                 row = {"T": length, "folds": f"{scheme}", "refit": name, "seconds": seconds, "compiling": max(0.0, cold - warm)}
                 hours = paper.get(name, np.nan)
                 rows.append({**row, "paper, hours": hours, "times the paper": hours * 3600 / seconds, "mean loss": cv.mean})
-            seconds, theirs, values = bfgs_refits(fit, few)
+            seconds, theirs = bfgs_refits(fit, few)
             ours = optima(fit, few)
             scale = np.linalg.norm(ours - optima_start(fit), axis=1)
             gap = np.median(np.linalg.norm((ours - theirs) @ fit.factor, axis=1))
             seconds *= folds / few.num_refits
             row = {"T": length, "folds": scheme, "refit": "BFGS, compiled", "seconds": seconds}
             rows.append({**row, "times Exact": seconds / exact, "‖θ − Exact‖_H": gap, "moved": np.median(scale)})
-            del values
             show(f"Table 2 so far: {folds} folds of 10 %, seconds after the fit (NewtonStep, BFGS: 20 folds, scaled)", rows)
 
 
@@ -134,6 +136,7 @@ def accuracy(out: Path, folds: int) -> None:
         layout="constrained",
     )
     axes["top"].plot(frame["time"], frame["count"], lw=0.4)
+    axes["top"].xaxis.set_major_locator(DayLocator(bymonthday=(1, 8, 15, 22)))
     axes["top"].set(ylabel="cars in five minutes", title=f"{length:,} steps of the Dodgers loop counts")
     newton, panels = plt.subplots(2, 3, figsize=(11, 7.5), layout="constrained")
     for i, (scheme, make) in enumerate(SCHEMES.items()):
@@ -174,9 +177,12 @@ def inexact(out: Path, folds: int) -> None:
     truth, objective = lo.cross_validate(fit, plan, lo.Exact()), fit.objective
     path = stops(fit)
     rows = []
-    for steps, theta in path[np.linspace(0, len(path) - 1, 12).round().astype(int).tolist()]:
+    for place in dict.fromkeys(np.linspace(0, len(path) - 1, 12).round().astype(int).tolist()):
+        steps, theta = path[place]
         try:
-            early = lo.anchor(objective, objective.natural(theta), throw=False)
+            with warnings.catch_warnings():  # that the fit is not stationary is the point
+                warnings.simplefilter("ignore", UserWarning)
+                early = lo.anchor(objective, objective.natural(theta), throw=False)
         except lo.IndefiniteHessianError:
             rows.append({"BFGS steps": steps, "decrement": np.nan})
             continue
@@ -200,14 +206,7 @@ def inexact(out: Path, folds: int) -> None:
     figure.savefig(out / "dodgers_inexact.png", dpi=110)
 
 
-class Path_(list):
-    """A list that takes a list of places."""
-
-    def __getitem__(self, places):
-        return [list.__getitem__(self, place) for place in dict.fromkeys(places)]
-
-
-def stops(fit: lo.Fit) -> Path_:
+def stops(fit: lo.Fit) -> list[tuple[int, Any]]:
     """θ along BFGS's way from a start of the model's own, the last one θ̂."""
     objective = fit.objective
     with jax.enable_x64(True):
@@ -223,7 +222,7 @@ def stops(fit: lo.Fit) -> Path_:
             callback=lambda v: found.append(np.array(v)),
             options={"gtol": 1e-7},
         )
-        return Path_([(k + 1, unravel(jnp.asarray(v))) for k, v in enumerate(found)])
+        return [(k + 1, unravel(jnp.asarray(v))) for k, v in enumerate(found)]
 
 
 def basins(out: Path, folds: int) -> None:
@@ -238,7 +237,7 @@ def basins(out: Path, folds: int) -> None:
         both = jax.jit(jax.value_and_grad(lambda v, w: objective.loss(unravel(v), w)))
         rows = []
         for k, w in enumerate(plan.matrix()):
-            function = lambda v, w=jnp.asarray(w): [np.asarray(part) for part in both(jnp.asarray(v), w)]
+            function = lambda v, w=w: [np.asarray(part) for part in both(jnp.asarray(v), w)]
             own = float(function(reached[k])[0])
             found = []
             for seed in range(20):

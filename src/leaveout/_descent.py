@@ -176,10 +176,10 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
         np.zeros(fit.num_params),
         jac=True,
         method="L-BFGS-B",
-        options={"maxcor": 30, "ftol": 0.0, "gtol": 1e-12, "maxiter": 500, "maxls": 40},
+        options={"maxcor": 30, "ftol": 1e-15, "gtol": 1e-6 * float(state.first[lane]), "maxiter": 500},
     )
     u, size, contraction = found.x, np.inf, 0.0
-    for _ in range(STEPS):
+    for _ in range(2 * STEPS):
         step = found.hess_inv @ value_and_grad(u)[1]
         before, size = size, float(np.linalg.norm(step))
         if not size < 0.9 * before:

@@ -28,7 +28,7 @@ from ._refit import AbstractRefit, Certified, Refitted
 from ._results import RESULTS
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
-SHARED = 1e8  # operations of one gradient of every refit, from which cores share them
+SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
 DEFAULT = Certified()
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
