@@ -114,15 +114,15 @@ def _newton(
     F = lambda v: objective.loss(unravel(v, theta), weights)
     curvature = lambda v: objective.hessian(unravel(v, theta), weights)
     start = ravel(theta)
+    first = curvature(start)
     if factor is None:
-        first = curvature(start)
-        first = jnp.linalg.cholesky(first + gauge_matrix(gauge, first))
-        factor = jnp.where(jnp.isfinite(first).all(), first, jnp.eye(len(start)))
+        factor = jnp.linalg.cholesky(first + gauge_matrix(gauge, first))
+        factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.eye(len(start)))
     length = lambda d: jnp.linalg.norm(factor.T @ d)
 
     def step(state):
-        v, value, _, _, k = state
-        gradient, H = jax.grad(F)(v), curvature(v)
+        v, value, H, _, _, k = state
+        gradient = jax.grad(F)(v)
         own = jnp.linalg.cholesky(H + gauge_matrix(gauge, H))
         definite = jnp.isfinite(own).all()
         d = cho_solve((jnp.where(definite, own, factor), True), gradient)
@@ -133,11 +133,11 @@ def _newton(
         new = v - s * d
         size = length(d)
         done = definite & (s == 1) & ((size <= 1e-8 * length(new - start)) | (size <= 1e-11 * jnp.sqrt(jnp.abs(value))))
-        return new, F(new), done, size, k + 1
+        return new, F(new), jax.lax.cond(done, lambda: H, lambda: curvature(new)), done, size, k + 1
 
-    init = (start, F(start), jnp.array(False), jnp.array(jnp.inf), 0)
-    going = lambda state: ~state[2] & (state[4] < STEPS) & jnp.isfinite(state[1])
-    vector, value, converged, size, _ = jax.lax.while_loop(going, step, init)
+    init = (start, F(start), first, jnp.array(False), jnp.array(jnp.inf), 0)
+    going = lambda state: ~state[3] & (state[5] < STEPS) & jnp.isfinite(state[1])
+    vector, value, _, converged, size, _ = jax.lax.while_loop(going, step, init)
     return value, vector, converged, size
 
 
