@@ -172,11 +172,11 @@ class Estimate:
         what = "a refit, joint" if self.joint else "a unit"
         sizes = np.diff(plan.indptr)
         width = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()}–{sizes.max()}"
-        random = int(np.isfinite(self.monte_carlo_error))
+        random, known = int(np.isfinite(self.monte_carlo_error)), f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {width} unit{'s' if width != '1' else ''} each, {self.labels.get('refit', '')}"),
-            ("held-out loss", f"{self.mean:.6g} ± {se.value:.2g} {what} (SE {se.kind})"),
+            ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
             ("approximation", f"± {self.approximation_error:.1g} on that mean, estimated"),
             *([("random folds", f"± {self.monte_carlo_error:.2g} on that mean, by another draw of them")] * random),
             ("no update", f"{self._mean(self._values(self.baseline)):.6g}"),
