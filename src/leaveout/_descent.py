@@ -156,11 +156,17 @@ def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
     gauge = np.asarray(fit.objective.symmetries(fit.theta), float)
     value, vector, converged, size = newton(fit.objective, fit.theta, weights, gauge, fit.factor)
     start = np.asarray(parameters_of(fit, np.zeros((1, fit.num_params))))[0]
-    state.move(np.array([lane]), fit.factor.T @ (np.asarray(vector) - start) - state.u[lane])
+    u = fit.factor.T @ (np.asarray(vector) - start)
+    _settle(fit, rows, state, lane, u, float(size), bool(np.isfinite(value)), bool(converged))
+
+
+def _settle(fit: Fit, rows: Rows, state: State, lane: int, u: np.ndarray, left: float, finite: bool, converged: bool) -> None:
+    """What becomes of one refit that another method has brought to u, `left` from its minimiser."""
     lanes = np.array([lane])
-    state.left[lane], state.finished[lane] = size, True
+    state.move(lanes, u - state.u[lane])
+    state.left[lane], state.finished[lane] = left, True
     state.error[lane] = loss_error(fit, rows, state, lanes, state.left[lanes])[0]
-    if not np.isfinite(value) or not np.isfinite(state.error[lane]):
+    if not finite or not np.isfinite(state.error[lane]):
         state.result[lane], state.error[lane], state.left[lane] = RESULTS.nonfinite, np.inf, np.inf
     elif not converged:
         state.result[lane], state.error[lane], state.left[lane] = RESULTS.not_converged, np.inf, np.inf
@@ -187,14 +193,8 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
         contraction = max(contraction, size / before)
         u = u - step
     q = min(FIRST_SAFETY * contraction, 0.95)
-    lanes = np.array([lane])
-    state.move(lanes, u - state.u[lane])
-    state.step[lane], state.left[lane], state.finished[lane] = step, size / (1 - q), True
-    state.error[lane] = loss_error(fit, rows, state, lanes, state.left[lanes])[0]
-    if not np.isfinite(state.error[lane]):
-        state.result[lane], state.error[lane], state.left[lane] = RESULTS.nonfinite, np.inf, np.inf
-    elif not size <= 1e-4 * max(1.0, float(np.linalg.norm(u))):
-        state.result[lane], state.error[lane], state.left[lane] = RESULTS.not_converged, np.inf, np.inf
+    state.step[lane] = step
+    _settle(fit, rows, state, lane, u, size / (1 - q), True, size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
 
 
 @eqx.filter_jit

@@ -120,7 +120,7 @@ def cross_predict(
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.kinds))}; got {kind!r}.")
     gathered = _Predictions(plan)
     batches = _batches(fit, plan)
-    scale = _scale(fit, plan, batches) if refit.in_standard_errors else 0.0
+    scale = _scale(fit, plan, refit, batches)
     then = lambda rows, done: _predictions(fit, rows, done.theta, kind)
     for _, place, rows, done, values in _refitted(fit, plan, refit, scale, batches, then, judge=False):
         gathered.add(place, rows, values, done.result)
@@ -133,7 +133,7 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyT
     _check("fold_parameters", fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     batches = _batches(fit, plan)
-    scale = _scale(fit, plan, batches) if refit.in_standard_errors else 0.0
+    scale = _scale(fit, plan, refit, batches)
     for refits, _, _, done, _ in _refitted(fit, plan, refit, scale, batches, None, judge=False):
         theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
     return jax.tree.map(np.asarray, _natural_batch(fit, theta))
@@ -311,8 +311,10 @@ def _baseline(fit: Fit, plan: Plan, batches: Batches) -> NDArray[np.float64]:
     return baseline
 
 
-def _scale(fit: Fit, plan: Plan, batches: Batches) -> float:
-    """The naive standard error of the no-update mean."""
+def _scale(fit: Fit, plan: Plan, refit: AbstractRefit, batches: Batches) -> float:
+    """The naive standard error of the no-update mean, where the strategy's tolerance is stated in it."""
+    if not refit.in_standard_errors:
+        return 0.0
     baseline, none = _baseline(fit, plan, batches), np.zeros(plan.num_refits)
     weight = fit.objective.unit_weight
     return Estimate(baseline, none, none.astype(int), plan, baseline, None if weight is None else np.asarray(weight)).scale

@@ -240,7 +240,8 @@ def _has_bound(fit: Fit) -> bool:
 
 
 def _unjudged(fit: Fit, u: np.ndarray, singular: np.ndarray | None = None) -> Refitted:
-    result = np.full(len(u), RESULTS.successful) if singular is None else np.where(singular, RESULTS.undetermined, 0)
+    lost = np.zeros(len(u), bool) if singular is None else singular
+    result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
     return Refitted(np.asarray(parameters_of(fit, u)), np.full(len(u), np.inf), result)
 
 
