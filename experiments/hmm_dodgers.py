@@ -5,6 +5,7 @@ every five minutes; two states, no event and event (`lo.emissions.EventCounts`),
 states (style A), at random or in a block.
 
     LEAVEOUT_DATA=… python experiments/hmm_dodgers.py [times accuracy inexact basins] [--out out] [--folds 1000]
+                                                      [--lengths 5000 10000 50400] [--schemes i.i.d. contiguous]
 
 Times are after the fit and include every held-out loss; compiling is told apart. The opponent is what one would write
 without this library: SciPy's BFGS from θ̂ on the compiled objective and its gradient, one refit after another.
@@ -91,12 +92,12 @@ def optima(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
     return np.array([np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)]) for theta in each])
 
 
-def times(out: Path, folds: int, lengths: tuple[int, ...] = (5_000, 10_000, 50_400)) -> None:
+def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None:
     """Table 2."""
     frame, rows = series(), []
     for length in lengths:
         fit = lo.fit(model(frame[:length]))
-        for scheme, make in SCHEMES.items():
+        for scheme, make in ((name, SCHEMES[name]) for name in schemes):
             plan, few = make(length, 0.1, folds, seed=0), make(length, 0.1, 20, seed=0)
             strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Exact(), lo.Certified(), lo.NewtonStep()]
             paper = dict(zip(("InfinitesimalJackknife", "NewtonStep", "Exact"), PAPER_HOURS[scheme, length], strict=True))
@@ -257,7 +258,10 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="*", default=[], help="times accuracy inexact basins; all by default")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--folds", type=int, default=1000)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[5_000, 10_000, 50_400], help="of `times`")
+    parser.add_argument("--schemes", nargs="*", choices=list(SCHEMES), default=list(SCHEMES), help="of `times`")
     arguments = parser.parse_args()
-    known = {"times": times, "accuracy": accuracy, "inexact": inexact, "basins": basins}
+    timing = functools.partial(times, lengths=arguments.lengths, schemes=arguments.schemes)
+    known = {"times": timing, "accuracy": accuracy, "inexact": inexact, "basins": basins}
     for part in arguments.parts or known:
         known[part](arguments.out, arguments.folds)
