@@ -113,10 +113,7 @@ class Fit(eqx.Module):
 
 @eqx.filter_jit
 def _influence(objective: AbstractObjective, theta: PyTree, whitener: Array) -> Array:
-    by_weight = jax.grad(lambda w, v: objective.loss(unravel(v, theta), w))
-    ones, start = jnp.ones(objective.num_units), ravel(theta)
-    along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
-    return jax.lax.map(along, whitener).T  # L⁻¹ J: derivatives along the rows of L⁻¹
+    return objective.jacobian(theta) @ whitener.T
 
 
 @eqx.filter_jit
