@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import flat, minimiser
+from helpers import flat
 
 import leaveout as lo
 
 LENGTHS = [4, 1, 3]
+RIDGE = lo.penalties.Ridge(0.7)
 
 
 def problem(K=3, lengths=LENGTHS, seed=0, features=0, zeros=False):
@@ -83,7 +84,7 @@ def call(function, *args):
         return jax.tree.map(np.asarray, _compiled(function, *jax.tree.map(jnp.asarray, args)))
 
 
-def built(K, drop, kind, lengths=LENGTHS, penalty=lo.penalties.Ridge(0.7)):
+def built(K, drop, kind, lengths=LENGTHS, penalty=RIDGE):
     """A CRF on one kind of emission, its θ, and its emission scores `[steps, labels]`."""
     features = 2 if "features" in kind else 0
     labels, scores, X, theta = problem(K, lengths, features=features, zeros=kind == "structural zeros")

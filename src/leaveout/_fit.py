@@ -21,7 +21,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._minimise import LARGE, STEPS, minimise, pieces
-from ._objective import AbstractLinearPredictor, AbstractObjective, float64, ravel, stored, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, float64, stored, unravel
 from ._progress import Slow
 from ._results import RESULTS
 

@@ -124,7 +124,7 @@ def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
     second = jnp.log(jnp.maximum(through, TINY)) + top + peak + beyond
     pair = _at(own, into) + _at(_up(own), own @ theta["transition"] + beyond)
     double = jax.nn.logsumexp(second, axis=-1) - pair
-    return jnp.sum(jnp.where(one == 0, 0.0, one * single)) + jnp.sum(jnp.where(two == 0, 0.0, two * double))
+    return jnp.sum(one * single) + jnp.sum(two * double)
 
 
 def _runs(block: Block, weights: Places) -> tuple[Places, Places]:

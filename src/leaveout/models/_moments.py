@@ -41,7 +41,7 @@ def expected_counts(
 
     def back(carry, x):
         last, pairs, out = carry
-        origin, states, end, start, write = x
+        origin, states, end, _, write = x
         last = jnp.where(end[:, None], states, last)
         pairs = jnp.where(end[:, None, None], 0.0, pairs) + origin * states[:, None]
         whole = jnp.concatenate([last, states, pairs.reshape(len(pairs), -1)], 1)

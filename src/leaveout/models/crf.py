@@ -32,6 +32,7 @@ from ._lattice import Block
 from ._moments import expected_counts
 from .chain import FEW_STATES, Layout, best_path, layout
 
+RIDGE = penalties.Ridge(1.0)
 LANES = 2**12  # numbers that a step of the scan takes along, by measurement
 TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
 RANGE = 500.0  # scores further apart than that underflow as probabilities
@@ -81,7 +82,7 @@ class CRF(AbstractObjective):
         features: Any = None,
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
-        penalty: Any = penalties.Ridge(1.0),
+        penalty: Any = RIDGE,
     ):
         if drop not in STYLES:
             raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
