@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -32,10 +32,11 @@ class IndefiniteHessianError(ValueError):
     """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
 
 
-_made: dict[tuple[int, str], np.ndarray] = {}
+_made: dict[tuple[int, str], Any] = {}
+Made = TypeVar("Made")
 
 
-def _once(make: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+def once(make: "Callable[[Any], Made]") -> "Callable[[Any], Made]":
     """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
 
     @functools.wraps(make)
@@ -86,13 +87,13 @@ class Fit(eqx.Module):
         return scipy.linalg.cho_solve((self.factor, True), vector)
 
     @property
-    @_once
+    @once
     def leverage(self) -> Float[np.ndarray, " units"]:
         """`tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
         return np.asarray(_leverage(self.objective, self.whitener))
 
     @property
-    @_once
+    @once
     def influence(self) -> Float[np.ndarray, "units params"]:
         """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
         return np.asarray(_influence(self.objective, self.theta, self.whitener))

@@ -103,6 +103,12 @@ class AbstractObjective(eqx.Module):
         ones = jnp.ones(self.num_units)
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
 
+    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
+        """The same objective of these units alone, if F is a sum of one term a unit and of something quadratic: how F bends
+        can then be told from a sample. None otherwise."""
+        del units
+        return None
+
     def predict(self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], kind: str) -> Array:
         """Predictions of the listed units, given what is seen, of one of `kinds`."""
         raise NotImplementedError(

@@ -352,6 +352,18 @@ class CRF(AbstractObjective):
         out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
         return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
 
+    def subset(self, units):
+        if self.drop == "label" or self.num_features or not self.penalty.quadratic:
+            return None
+        steps = self._steps(units)
+        K, scores = self.num_labels, self.block.scores
+        scores = None if scores is None else scores.reshape(-1, K)[self.block.layout.inverse[steps]]
+        return CRF(self.codes[steps], self.lengths[units], scores=scores, num_labels=K)
+
+    def _steps(self, sequences: ArrayLike) -> Int[np.ndarray, " some"]:
+        first = np.cumsum(self.lengths) - self.lengths
+        return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
+
     # what the core asks of a model
 
     @property
@@ -411,9 +423,7 @@ class CRF(AbstractObjective):
 
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
         """The labels of the listed sequences, one after another, as they were given."""
-        chosen = np.arange(len(self.lengths)) if sequences is None else np.atleast_1d(sequences)
-        first = np.cumsum(self.lengths) - self.lengths
-        return self.names.of(np.concatenate([self.codes[first[n] : first[n] + self.lengths[n]] for n in chosen]))
+        return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])
 
 
 @eqx.filter_jit
