@@ -81,6 +81,7 @@ from ._refit import (
 )
 from ._results import RESULTS as RESULTS
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
+from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf
 from .interop.sklearn import from_sklearn as from_sklearn
 from .models import emissions as emissions
 from .models import losses as losses
@@ -90,5 +91,8 @@ from .models.crf import CRF as CRF
 from .models.glm import GLM as GLM
 from .models.hmm import HMM as HMM
 from .models.penalties import per_weight as per_weight
+from .models.tagging import entities as entities
+from .models.tagging import entity_f1 as entity_f1
+from .models.tagging import token_accuracy as token_accuracy
 
 __version__ = _version("leaveout")
