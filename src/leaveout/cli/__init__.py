@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `leaveout hmm`."""
+"""The command line: `leaveout demo`, `leaveout hmm`, `leaveout crf`."""
 
 from typing import Annotated
 
@@ -7,6 +7,7 @@ import typer
 import leaveout as lo
 
 from ._console import console
+from .crf import crf
 from .demo import demo
 from .hmm import hmm
 
@@ -30,3 +31,4 @@ def main(
 
 app.command()(demo)
 app.command()(hmm)
+app.command()(crf)
