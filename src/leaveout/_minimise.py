@@ -11,7 +11,7 @@ import scipy.optimize
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, PyTree, Scalar
 
-from ._objective import AbstractObjective, ravel, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
@@ -68,7 +68,8 @@ def newton(
     Convergence is judged in one fixed metric (that of `factor`, by default of the Hessian at the start):
     under separation the decrement in the current metric goes to zero while the parameters run away.
     """
-    return (_newton if objective.convex else _newton_step_by_step)(objective, theta, weights, gauge, factor)
+    quick = objective.convex and isinstance(objective, AbstractLinearPredictor)
+    return (_newton if quick else _newton_step_by_step)(objective, theta, weights, gauge, factor)
 
 
 def _newton_step_by_step(
