@@ -111,7 +111,7 @@ def main() -> None:
         crf = conll() if what == "conll" else treebank()
         longest, median = crf.lengths.max(), int(np.median(crf.lengths))
         print(
-            f"\n{what}: {len(crf.lengths):,} sentences, {len(crf.codes):,} words, at most {longest} a sentence, median {median}; "
+            f"\n{what}: {len(crf.lengths):,} sentences, {len(crf.codes):,} words, up to {longest}, median {median}; "
             f"{crf.num_labels} labels, D = {len(crf.parameter_names())}",
             flush=True,
         )

@@ -155,7 +155,7 @@ def test_label_scores_by_enumeration(kind):
 
 
 @pytest.mark.parametrize("drop", ["sequence", "label"])
-@pytest.mark.parametrize("kind", ["structural zeros", "scores and sparse features"])
+@pytest.mark.parametrize("kind", [pytest.param("structural zeros", marks=pytest.mark.slow), "scores and sparse features"])
 def test_derivatives(drop, kind):
     """The recursions' Hessian and Jacobian are those of the loss; what listed units change is the difference of losses."""
     crf, theta, _, _ = built(2, drop, kind, [4, 1, 3, 2, 5, 3, 2, 4])
@@ -183,3 +183,19 @@ def test_derivatives(drop, kind):
             np.testing.assert_allclose(got, loss(start, moved) - loss(start, ones), atol=1e-11)
             change = call(crf.hessian_change, theta, index, delta)
             np.testing.assert_allclose(change, hessian(moved) - hessian(ones), atol=1e-9)
+
+
+def test_jacobian():
+    """F is linear in each weight: differences of gradients, here of enumerated losses."""
+    crf, theta, emission, labels = built(2, "sequence", "structural zeros")
+    start, lengths = flat(theta), LENGTHS
+    K = 2
+
+    def losses(v):
+        own = {"end": v[:K], "start": v[K : 2 * K], "transition": v[2 * K :].reshape(K, K)}
+        known, nothing = np.ones(8, bool), np.zeros(8, bool)
+        return log_sums(own, emission, lengths, labels, nothing) - log_sums(own, emission, lengths, labels, known)
+
+    h = 1e-5
+    want = np.array([(losses(start + e) - losses(start - e)) / (2 * h) for e in h * np.eye(len(start))]).T
+    np.testing.assert_allclose(call(crf.jacobian, theta), want, atol=1e-9)

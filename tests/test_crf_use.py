@@ -131,9 +131,12 @@ def test_probabilities_of_held_out_labels():
     plan = lo.kfold(len(labels), 6, seed=0)
     states = lo.cross_predict(fit, plan, ij, kind="state")
     np.testing.assert_allclose(states.sum(1), 1.0)
-    cv = lo.cross_validate(fit, plan, ij)
-    np.testing.assert_allclose(cv.per_unit(), -np.log(states[np.arange(len(labels)), labels]), rtol=1e-9)
-    np.testing.assert_array_equal(lo.cross_predict(fit, plan, ij, kind="label"), states.argmax(1))
+    own = {name: value[2] for name, value in lo.fold_parameters(fit, plan, ij).items()}
+    held, everyone = (plan.refit == 2), np.arange(len(labels))
+    weights = np.where(np.isin(everyone, plan.index[held]), 0.0, 1.0)
+    scores = call(fit.objective.score, own, weights, everyone, 1 - weights)
+    want = -np.log(states[everyone, labels])
+    np.testing.assert_allclose(scores[weights == 0], want[weights == 0], rtol=1e-9)
 
 
 @pytest.mark.parametrize(

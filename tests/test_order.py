@@ -15,6 +15,8 @@ REFITS = {
     "NewtonStep": lo.NewtonStep(),
 }
 STEPS = (0.2, 0.1, 0.05)
+SLOW = ("conditional random field, sequences",)  # seconds to compile
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OBJECTIVES]
 
 
 def tempered(units: int, width: int) -> tuple[lo.Plan, np.ndarray]:
@@ -38,7 +40,7 @@ def oracle(name: str, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("refit", REFITS)
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_order_of_accuracy(name, refit, width):
     fit = fitted(name)
     plan, _ = tempered(fit.objective.num_units, width)
@@ -51,7 +53,7 @@ def test_order_of_accuracy(name, refit, width):
     assert abs(slope[-1] - ORDERS[refit]) < 0.35 or slope[-1] > ORDERS[refit], (errors, slope)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_exact_is_the_refit(name):
     fit = fitted(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, seed=1)

@@ -70,7 +70,7 @@ def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) 
         if known is not None and known != len(names):
             raise ValueError(f"CRF: labels have {len(names)} names, but num_labels is {known}; leave it out.")
         if len(names) < 2:
-            raise ValueError(f"CRF: at least two labels are needed; all are {names[0]!r}.")
+            raise ValueError(f"CRF: at least two labels are needed; all are {str(names[0])!r}.")
         return codes.astype(np.int32), len(names), Names([str(name) for name in names])
     if array.dtype.kind not in "iu":
         raise TypeError(f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}.")
