@@ -24,7 +24,7 @@ import leaveout as lo
 STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified())
 
 
-def conll(seed: int = 0) -> lo.CRF:
+def conll(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sentences of CoNLL-2003's number and lengths (at most 113, median 9), labels drawn from a CRF."""
     rng = np.random.default_rng(seed)
     lengths = np.minimum(1 + rng.negative_binomial(1.15, 1.15 / (1.15 + 11.2), 14_987), 113)
@@ -38,11 +38,12 @@ def conll(seed: int = 0) -> lo.CRF:
     for t in range(len(scores)):
         before = int(np.argmax(scores[t] + noise[t] + (0.0 if starts[t] else table[before])))
         labels[t] = before
-    return lo.CRF(labels, lengths, scores=scores)
+    return labels, lengths, scores
 
 
-def treebank() -> lo.CRF:
-    """Part of speech, from how often a word had each tag in other sentences (half an occurrence added to each)."""
+def treebank() -> tuple[np.ndarray, list[int], np.ndarray]:
+    """Parts of speech, lengths of sentences, and scores from how often a word had each tag in other sentences (half an
+    occurrence added)."""
     train = lo.datasets.ud_english().train
     tags, labels = np.unique(train.labels, return_inverse=True)
     words = pd.factorize(pd.Series(train.words).str.lower())[0]
@@ -54,7 +55,7 @@ def treebank() -> lo.CRF:
     for k in range(len(tags)):
         inside[:, k] = (own["label"] == k).groupby([own["sentence"], own["word"]]).transform("sum")
     counts = total[words] - inside + 0.5 * np.bincount(labels) / len(labels)
-    return lo.CRF(labels, train.lengths, scores=np.log(counts / counts.sum(1, keepdims=True)))
+    return labels, train.lengths, np.log(counts / counts.sum(1, keepdims=True))
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
@@ -97,9 +98,7 @@ def sentences(fit: lo.Fit, exact: int) -> None:
     for name, cv in found.items():
         off = np.abs(cv.losses[chosen] - truth.losses)
         share = off / np.maximum(cv.error[chosen], 1e-12)
-        print(
-            f"    {name:<32} off by {off.mean():.1e} on average, {off.max():.1e} at most; at most {share.max():.2f} of its own ±"
-        )
+        print(f"    {name:<32} off by {off.mean():.1e} on average, at most {off.max():.1e}, {share.max():.2f} of its own ±")
 
 
 def main() -> None:
@@ -108,7 +107,8 @@ def main() -> None:
     parser.add_argument("--exact", type=int, default=20)
     options = parser.parse_args()
     for what in options.what:
-        crf = conll() if what == "conll" else treebank()
+        labels, lengths, scores = conll() if what == "conll" else treebank()
+        crf = lo.CRF(labels, lengths, scores=scores)
         longest, median = crf.lengths.max(), int(np.median(crf.lengths))
         print(
             f"\n{what}: {len(crf.lengths):,} sentences, {len(crf.codes):,} words, up to {longest}, median {median}; "
@@ -117,9 +117,7 @@ def main() -> None:
         )
         seconds, fit = timed(lambda crf=crf: lo.fit(crf))
         accuracy = lo.token_accuracy(crf.labels_of(), crf.decode(fit))
-        print(
-            f"  fit        {seconds:6.1f} s with compiling; decrement {fit.decrement:.0e}; {accuracy:.1%} of labels decoded rightly"
-        )
+        print(f"  fit        {seconds:6.1f} s with compiling; decrement {fit.decrement:.0e}; {accuracy:.1%} decoded rightly")
         derivatives(fit)
         sentences(fit, options.exact)
 
