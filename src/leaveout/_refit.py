@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from . import _certificate as certificate
 from ._certificate import FIRST_SAFETY
-from ._curvature import AbstractMetric, Anchor, LowRank, own_metric
+from ._curvature import AbstractMetric, Anchor, Identity, LowRank, own_metric
 from ._descent import (
     Refitted,
     State,
@@ -79,7 +79,7 @@ class NewtonStep(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         metric, singular = own_metric(fit, rows)
-        u = np.asarray(_step(metric, _first_gradient(fit, rows, metric))[0])
+        u = np.asarray(_step(fit, metric, _first_gradient(fit, rows, metric))[0])
         if judge:
             return _judged(fit, rows, u, crossings=True, metric=metric, singular=singular)
         return _unjudged(fit, u, singular)
@@ -155,17 +155,17 @@ def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> 
     if isinstance(metric, LowRank) and isinstance(objective, AbstractLinearPredictor):  # its rows are whitened already
         slope = jax.vmap(lambda index: objective.derivative(fit.theta, index, 1))(rows.index)
         slope = delta.reshape(*delta.shape, 1) * slope.reshape(*delta.shape, -1)
-        return fit.whitener @ fit.gradient + jnp.einsum("rk,rkp->rp", slope.reshape(len(delta), -1), metric.rows)
+        return fit.whiten(fit.gradient) + jnp.einsum("rk,rkp->rp", slope.reshape(len(delta), -1), metric.rows)
     theta = certificate.parameters(fit, jnp.zeros(fit.num_params))
     change = lambda v, index, delta: fit.objective.perturbation(unravel(v, fit.theta), index, delta)
     moved = jax.vmap(jax.grad(change), (None, 0, 0))(theta, rows.index, delta)
-    return (fit.gradient + moved) @ fit.whitener.T
+    return fit.whiten(fit.gradient + moved)
 
 
 @eqx.filter_jit
-def _step(metric: AbstractMetric, gradient: Array) -> tuple[Array, Array]:
+def _step(fit: Fit, metric: AbstractMetric, gradient: Array) -> tuple[Array, Array]:
     """Minus the steps that gradients ask for, and their lengths."""
-    u = jax.vmap(lambda m, g: -m.solve(g))(metric, gradient)
+    u = jax.vmap(lambda m, g: -m.solve(fit, g))(metric, gradient)
     return u, jnp.linalg.norm(u, axis=1)
 
 
@@ -180,7 +180,7 @@ def _start(fit: Fit, rows: Rows) -> State:
     """The cheapest first step: Newton's for linear predictors, elsewhere the chord's."""
     metric, singular = _cheapest_metric(fit, rows)
     gradient = _first_gradient(fit, rows, metric)
-    u, first = (np.array(part) for part in _step(metric, gradient))
+    u, first = (np.array(part) for part in _step(fit, metric, gradient))
     return State(u, first, metric, gradient, singular | ~np.isfinite(first))
 
 
@@ -188,13 +188,13 @@ def _first_gradient(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
     """The whitened gradient of each F(·, w) at θ̂."""
     if fit.objective.local:
         return _first_gradient_of_touched(fit, rows, metric)
-    everyone = np.arange(len(rows.index))
-    return examined(fit, rows, Anchor(), np.zeros((len(everyone), fit.num_params)), everyone).step
+    everyone, metric = np.arange(len(rows.index)), Anchor() if fit.factor is not None else Identity()  # the same, if whitened
+    return examined(fit, rows, metric, np.zeros((len(everyone), fit.num_params)), everyone).step
 
 
 def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
-    if order == 1 and not fit.objective.local and fit.num_params <= max(64, int(rows.num_refits)):
+    if order == 1 and not fit.objective.local and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
         return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
@@ -205,7 +205,7 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
 def _path(fit: Fit, rows: Rows, order: int) -> Array:
     """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0."""
     ones = jnp.ones(fit.objective.num_units)
-    H_inverse = lambda g: fit.whitener @ g  # into whitened coordinates
+    H_inverse = lambda g: fit.newton(fit.whiten(g))  # in whitened coordinates
     start = certificate.parameters(fit, jnp.zeros(fit.num_params))
 
     def one(index, weight):
@@ -215,7 +215,7 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
         first = -H_inverse(jax.jvp(lambda s: push(start, s), (0.0,), (1.0,))[1])
         if order == 1:
             return first
-        direction = first @ fit.whitener
+        direction = fit.unwhiten(first)
         full = lambda v: jax.grad(lambda v: fit.objective.loss(unravel(v, fit.theta), ones))(v)
         path = lambda s: full(start + s * direction) + push(start + s * direction, s)
         second = -H_inverse(jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1])
@@ -236,7 +236,8 @@ def _affordable(fit: Fit, rows: Rows) -> bool:
 
 def _has_bound(fit: Fit) -> bool:
     objective = fit.objective
-    return isinstance(objective, AbstractLinearPredictor) and objective.low_rank and objective.self_concordance is not None
+    known = isinstance(objective, AbstractLinearPredictor) and objective.low_rank and objective.self_concordance is not None
+    return known and fit.factor is not None
 
 
 def _unjudged(fit: Fit, u: np.ndarray, singular: np.ndarray | None = None) -> Refitted:
@@ -269,7 +270,7 @@ def _judged(
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
-        error = np.asarray(bound) + np.asarray(_change(fit, rows, u, _step(metric, gradient)[0]))
+        error = np.asarray(bound) + np.asarray(_change(fit, rows, u, _step(fit, metric, gradient)[0]))
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
