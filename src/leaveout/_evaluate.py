@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import joblib
 import numpy as np
+import scipy.sparse
 from jaxtyping import Array, PyTree
 from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ from ._results import RESULTS
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
+ENOUGH = 0.5  # observations of a part of the model that a refit must be left
 DEFAULT = Certified()
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
@@ -101,6 +103,7 @@ def cross_validate(
         if predictions is not None:
             predictions.add(place, rows, _predictions(fit, rows, done.theta, "response"), result[refits])
     error[~np.isfinite(error)] = np.inf
+    result[np.isin(result, [RESULTS.successful, RESULTS.not_converged]) & _emptied(fit, plan)] = RESULTS.emptied
     measured = {} if predictions is None else _measure(metrics, fit, plan, predictions.per_unit())
     return replace(empty, metrics=measured)
 
@@ -170,6 +173,16 @@ def _adapted(fit: Fit, plan: Plan) -> Plan:
     if not held.any():
         raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
     return replace(plan, held=held, serial=plan.serial or fit.objective.serial)
+
+
+def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
+    """Refits that are left less than half an observation of a part of the model that the fit has one of."""
+    shares = fit.objective.shares(fit.theta)
+    if shares is None:
+        return np.zeros(plan.num_refits, bool)
+    change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
+    total = np.asarray(shares).sum(0)
+    return np.any((total + change @ shares < ENOUGH) & (total >= 2 * ENOUGH), axis=1)
 
 
 def _describe(fit: Fit) -> str:

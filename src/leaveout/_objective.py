@@ -137,6 +137,14 @@ class AbstractObjective(eqx.Module):
         del theta
         return ""
 
+    def shares(self, theta: PyTree) -> Float[np.ndarray, "units parts"] | None:
+        """Of how many observations each unit speaks for each part of the model (a state, a class); None where there are none.
+
+        A refit that is left less than half an observation of a part is flagged.
+        """
+        del theta
+        return None
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of predictions that `predict` makes."""
