@@ -90,6 +90,11 @@ def is_narrow(fit: Fit, width: int) -> bool:
     return touched == objective.outputs or 4 * touched <= fit.num_params
 
 
+def is_single(fit: Fit, rows: Rows) -> bool:
+    """Does every refit touch one linear predictor only?"""
+    return is_narrow(fit, 1) and rows.index.shape[1] * getattr(fit.objective, "outputs", 0) == 1
+
+
 def own_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Bool[np.ndarray, " refits"]]:
     """Each fold's own Hessian at θ̂, and which of them are singular or indefinite."""
     if fit.factor is None:
@@ -97,10 +102,10 @@ def own_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Bool[np.ndarray, "
     size = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
     if not is_narrow(fit, rows.index.shape[1]):
         return _dense(np.asarray(_hessians(fit, rows, size)))
+    if is_single(fit, rows):
+        metric, singular = one_row_metric(fit, rows)
+        return metric, np.asarray(singular)
     z, change, curvature = _low_rank(fit, rows)
-    if z.shape[1] == 1:
-        kept = 1 + change
-        return LowRank(z, curvature[:, 0] / kept), np.asarray(kept[:, 0, 0] < SINGULAR)
     inverse = _inverse(np.eye(z.shape[1]) + np.asarray(change))
     blocks = inverse.reshape(*inverse.shape[:2], *curvature.shape[1:3])
     core = np.einsum("rmnk,rnkl->rmnl", blocks, np.asarray(curvature), optimize=True).reshape(inverse.shape)
@@ -139,6 +144,14 @@ def _inverse(matrices: Float[np.ndarray, "refits n n"]) -> Float[np.ndarray, "re
         return np.where(
             exact[:, None, None], np.inf, np.linalg.inv(np.where(exact[:, None, None], np.eye(matrices.shape[1]), matrices))
         )
+
+
+@eqx.filter_jit
+def one_row_metric(fit: Fit, rows: Rows) -> tuple[LowRank, Array]:
+    """Each fold's own Hessian where it lacks one linear predictor, and which of them are singular: no inverse is needed."""
+    z, change, curvature = _low_rank(fit, rows)
+    kept = 1 + change
+    return LowRank(z, curvature[:, 0] / kept), kept[:, 0, 0] < SINGULAR
 
 
 @eqx.filter_jit

@@ -21,7 +21,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._minimise import LARGE, STEPS, minimise, pieces
-from ._objective import AbstractLinearPredictor, AbstractObjective, float64, ravel, stored, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
 from ._products import (
     COARSE,
     FINE,
@@ -216,7 +216,7 @@ def fit(
             runs.append((minimise_by_products if products else minimise)(objective, theta))
             bar.advance()
     value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
-    theta = objective.canonical(unravel(jnp.asarray(vector), starts[0]))
+    theta = objective.canonical(placed(vector, starts[0]))
     found = replace(_anchor(objective, theta, "fit", products), starts=np.array([run[0] for run in runs]))
     if not converged:
         raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))

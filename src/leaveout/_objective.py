@@ -56,6 +56,13 @@ def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
     return ravel_pytree(like)[1](vector)
 
 
+def placed(vector: np.ndarray, like: PyTree) -> PyTree:
+    """The same outside compiled code, by NumPy: JAX would run a program for every leaf."""
+    leaves, tree = jax.tree.flatten(like)
+    parts = np.split(vector, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+    return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
+
+
 class AbstractObjective(eqx.Module):
     """A weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays."""
 

@@ -13,7 +13,7 @@ import scipy.sparse.linalg
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PyTree, Scalar
 
-from ._objective import AbstractObjective, ravel, unravel
+from ._objective import AbstractObjective, placed, ravel, unravel
 
 COARSE, FINE = 1e-7, 1e-12  # residuals of a solve, of the gradient: in refits, and where nothing corrects them
 PROBES = 32  # products for an estimate of the diagonal
@@ -87,7 +87,7 @@ def least_curvature(
 
 def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """L-BFGS, then Newton's steps: F, the raveled minimiser, converged."""
-    place = lambda v: unravel(jnp.asarray(v), theta)
+    place = lambda v: placed(v, theta)
     found = scipy.optimize.minimize(
         lambda v: [np.asarray(part) for part in value_and_gradient(objective, place(v))],
         np.asarray(ravel(theta)),

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from . import _certificate as certificate
 from ._certificate import FIRST_SAFETY
-from ._curvature import AbstractMetric, Anchor, Identity, LowRank, own_metric
+from ._curvature import AbstractMetric, Anchor, Identity, LowRank, is_single, one_row_metric, own_metric
 from ._descent import (
     Refitted,
     State,
@@ -78,8 +78,11 @@ class NewtonStep(AbstractRefit):
     """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
 
     def __call__(self, fit, rows, *, judge=True):
-        metric, singular = own_metric(fit, rows)
-        u = np.asarray(_step(fit, metric, _first_gradient(fit, rows, metric))[0])
+        if not judge and is_single(fit, rows):
+            theta, singular = (np.asarray(part) for part in _refit_of_one_row(fit, rows))
+            return _without_error(theta, singular)
+        metric, singular, _, u = _newton_step(fit, rows)
+        u = np.asarray(u)
         if judge:
             return _judged(fit, rows, u, crossings=True, metric=metric, singular=singular)
         return _unjudged(fit, u, singular)
@@ -163,10 +166,9 @@ def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> 
 
 
 @eqx.filter_jit
-def _step(fit: Fit, metric: AbstractMetric, gradient: Array) -> tuple[Array, Array]:
-    """Minus the steps that gradients ask for, and their lengths."""
-    u = jax.vmap(lambda m, g: -m.solve(fit, g))(metric, gradient)
-    return u, jnp.linalg.norm(u, axis=1)
+def _step(fit: Fit, metric: AbstractMetric, gradient: Array) -> Array:
+    """Minus the steps that gradients ask for."""
+    return jax.vmap(lambda m, g: -m.solve(fit, g))(metric, gradient)
 
 
 def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
@@ -178,10 +180,40 @@ def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
 
 def _start(fit: Fit, rows: Rows) -> State:
     """The cheapest first step: Newton's for linear predictors, elsewhere the chord's."""
-    metric, singular = _cheapest_metric(fit, rows)
-    gradient = _first_gradient(fit, rows, metric)
-    u, first = (np.array(part) for part in _step(fit, metric, gradient))
+    if isinstance(fit.objective, AbstractLinearPredictor):
+        metric, singular, gradient, step = _newton_step(fit, rows)
+    else:
+        metric, singular = Anchor(), np.zeros(len(rows.index), bool)
+        gradient = _first_gradient(fit, rows, metric)
+        step = _step(fit, metric, gradient)
+    u = np.array(step)
+    first = np.linalg.norm(u, axis=1)
     return State(u, first, metric, gradient, singular | ~np.isfinite(first))
+
+
+def _newton_step(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray, Array, Array]:
+    """The folds' own Hessians at θ̂, which are singular, the whitened gradients, and the steps."""
+    if is_single(fit, rows):
+        metric, singular, gradient, u = _newton_step_of_one_row(fit, rows)
+        return metric, np.asarray(singular), gradient, u
+    metric, which = own_metric(fit, rows)
+    gradient = _first_gradient(fit, rows, metric)
+    return metric, which, gradient, _step(fit, metric, gradient)
+
+
+@eqx.filter_jit
+def _newton_step_of_one_row(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Array, Array, Array]:
+    """The same for single rows, in one program."""
+    metric, singular = one_row_metric(fit, rows)
+    gradient = _first_gradient_of_touched(fit, rows, metric)
+    return metric, singular, gradient, _step(fit, metric, gradient)
+
+
+@eqx.filter_jit
+def _refit_of_one_row(fit: Fit, rows: Rows) -> tuple[Array, Array]:
+    """The raveled θ of those steps, and which Hessians are singular."""
+    _, singular, _, u = _newton_step_of_one_row(fit, rows)
+    return certificate.parameters(fit, u), singular
 
 
 def _first_gradient(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
@@ -241,9 +273,11 @@ def _has_bound(fit: Fit) -> bool:
 
 
 def _unjudged(fit: Fit, u: np.ndarray, singular: np.ndarray | None = None) -> Refitted:
-    lost = np.zeros(len(u), bool) if singular is None else singular
-    result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
-    return Refitted(np.asarray(parameters_of(fit, u)), np.full(len(u), np.inf), result)
+    return _without_error(np.asarray(parameters_of(fit, u)), np.zeros(len(u), bool) if singular is None else singular)
+
+
+def _without_error(theta: np.ndarray, singular: np.ndarray) -> Refitted:
+    return Refitted(theta, np.full(len(theta), np.inf), np.where(singular, RESULTS.undetermined, RESULTS.successful))
 
 
 def _judged(
@@ -270,7 +304,7 @@ def _judged(
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
-        error = np.asarray(bound) + np.asarray(_change(fit, rows, u, _step(fit, metric, gradient)[0]))
+        error = np.asarray(bound) + np.asarray(_change(fit, rows, u, _step(fit, metric, gradient)))
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
