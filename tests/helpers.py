@@ -114,7 +114,18 @@ OBJECTIVES = {
     "separable": sample_mean,
     "two functions": lambda: two_functions(),
     "hidden Markov": toy_hmm,
+    "conditional random field, sequences": lambda: crf("sequence", 40),
+    "conditional random field, labels": lambda: crf("label", 12),
 }
+
+
+def crf(drop: str, sequences: int) -> lo.CRF:
+    """Two labels that depend on frozen scores and on one another."""
+    rng = np.random.default_rng(4)
+    lengths = rng.integers(1, 6, sequences)
+    scores = rng.standard_normal((lengths.sum(), 2))
+    labels = (scores[:, 0] + rng.logistic(size=len(scores)) < scores[:, 1]).astype(int)
+    return lo.CRF(labels, lengths, scores=scores, drop=drop, penalty=lo.penalties.Ridge(0.5))
 
 
 def two_functions() -> lo.Objective:

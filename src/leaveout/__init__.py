@@ -86,6 +86,7 @@ from .models import emissions as emissions
 from .models import losses as losses
 from .models import penalties as penalties
 from .models._states import Dirichlet as Dirichlet
+from .models.crf import CRF as CRF
 from .models.glm import GLM as GLM
 from .models.hmm import HMM as HMM
 from .models.penalties import per_weight as per_weight

@@ -33,6 +33,7 @@ from ._plan import Rows
 # half the contraction where the curvature changes linearly (and less still where there are few units a parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
 LONG = 8  # units a parameter in a fold, from which it counts as long
+OWN = 256  # units that refits of few units look at together
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
 
 
@@ -62,6 +63,11 @@ def passes(fit: Fit) -> int:
         return fit.objective.lanes
     outputs = fit.objective.outputs if isinstance(fit.objective, AbstractLinearPredictor) else 1
     return max(4, NUMBERS // (fit.objective.num_units * outputs))
+
+
+def own_passes(fit: Fit, rows: Rows) -> int:
+    """Refits that share one pass where only their own units matter."""
+    return max(passes(fit), OWN // rows.index.shape[1]) if fit.objective.local else passes(fit)
 
 
 def scores(fit: Fit, u: Array, index: Array, weight: Array, held: Array) -> Array:

@@ -224,7 +224,7 @@ def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes
 def slopes(fit: Fit, rows: Rows, u: np.ndarray, step: np.ndarray, lanes: np.ndarray) -> certificate.Slopes:
     """How the held-out losses of the refits in `lanes` move at u along `step`, both for all refits."""
     some = padded(lanes, len(u), _smallest(fit, 1))
-    parts = _slopes_of_lanes(fit, rows, u, step, some, certificate.passes(fit))
+    parts = _slopes_of_lanes(fit, rows, u, step, some, certificate.own_passes(fit, rows))
     return certificate.Slopes(*(np.asarray(part)[: len(lanes)] for part in parts))
 
 

@@ -201,7 +201,7 @@ def _chunk(fit: Fit, rows: Rows) -> int:
     count, width = rows.index.shape
     if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
         return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
-    return certificate.passes(fit)
+    return certificate.own_passes(fit, rows)
 
 
 Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]]

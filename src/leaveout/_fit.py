@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._minimise import LARGE, STEPS, minimise, pieces
-from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, stored
 from ._products import (
     COARSE,
     FINE,
@@ -45,10 +45,11 @@ class IndefiniteHessianError(ValueError):
     """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
 
 
-_made: dict[tuple[int, str], np.ndarray] = {}
+_made: dict[tuple[int, str], Any] = {}
+Made = TypeVar("Made")
 
 
-def _once(make: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+def once(make: "Callable[[Any], Made]") -> "Callable[[Any], Made]":
     """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
 
     @functools.wraps(make)
@@ -128,13 +129,13 @@ class Fit(eqx.Module):
         return conjugate_gradients(self.objective, self.theta, weights, self.whitener, self.gauge, whitened, COARSE)
 
     @property
-    @_once
+    @once
     def leverage(self) -> Float[np.ndarray, " units"]:
         """`tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
         return np.asarray(_leverage(self.objective, self.whitener))
 
     @property
-    @_once
+    @once
     def influence(self) -> Float[np.ndarray, "units params"]:
         """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
         return np.asarray(_influence(self.objective, self.theta, self.whitener))
@@ -161,10 +162,7 @@ def _solved(fit: Fit, vector: Array) -> Array:
 
 @eqx.filter_jit
 def _influence(objective: AbstractObjective, theta: PyTree, whitener: Array) -> Array:
-    by_weight = jax.grad(lambda w, v: objective.loss(unravel(v, theta), w))
-    ones, start = jnp.ones(objective.num_units), ravel(theta)
-    along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
-    return jax.lax.map(along, whitener).T  # L⁻¹ J: derivatives along the rows of L⁻¹
+    return objective.jacobian(theta) @ whitener.T
 
 
 @eqx.filter_jit

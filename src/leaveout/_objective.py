@@ -92,6 +92,13 @@ class AbstractObjective(eqx.Module):
         ones = jnp.ones(self.num_units)
         return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
 
+    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+        """`∂²F/∂θ∂w_n` at weights one, of every unit. Override it where units' gradients can be had together."""
+        by_weight = jax.grad(lambda w, v: self.loss(unravel(v, theta), w))
+        ones, start = jnp.ones(self.num_units), ravel(theta)
+        along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
+        return jax.lax.map(along, jnp.eye(len(start))).T
+
     def hessian(self, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
         """`∇²F(θ, w)` over the raveled parameters."""
         return jax.hessian(lambda vector: self.loss(unravel(vector, theta), weights))(ravel(theta))
@@ -102,6 +109,12 @@ class AbstractObjective(eqx.Module):
         """`∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter."""
         ones = jnp.ones(self.num_units)
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
+
+    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
+        """The same objective of these units alone, if F is a sum of one term a unit and of something quadratic: how F bends
+        can then be told from a sample. None otherwise."""
+        del units
+        return None
 
     def predict(self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], kind: str) -> Array:
         """Predictions of the listed units, given what is seen, of one of `kinds`."""

@@ -6,7 +6,7 @@ coordinates u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity
 
 import abc
 import functools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from . import _certificate as certificate
+from . import _sampling as sampling
 from ._certificate import FIRST_SAFETY
 from ._curvature import AbstractMetric, Anchor, Identity, LowRank, is_single, one_row_metric, own_metric
 from ._descent import (
@@ -31,7 +32,7 @@ from ._descent import (
     take_metric,
 )
 from ._fit import Fit
-from ._objective import AbstractLinearPredictor, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, unravel
 from ._plan import Rows
 from ._results import RESULTS
 
@@ -133,6 +134,8 @@ class Certified(AbstractRefit):
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
         if not _affordable(fit, rows) and _has_bound(fit):
             _screen(fit, rows, state, allowed)
+        elif sampling.available(fit, rows):
+            _screen_by_sample(fit, rows, state, allowed)
         descend(fit, rows, state, functools.partial(self._shortfall, fit, rows, state, np.maximum(allowed, 1e-300), kinked))
         if not (_has_bound(fit) and fit.objective.self_concordance == 0):  # unless the first step is exact
             state.error = np.maximum(state.error, 1e-4 * allowed)  # what is far below the tolerance is not resolved
@@ -161,7 +164,8 @@ def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> 
         return fit.whiten(fit.gradient) + jnp.einsum("rk,rkp->rp", slope.reshape(len(delta), -1), metric.rows)
     theta = certificate.parameters(fit, jnp.zeros(fit.num_params))
     change = lambda v, index, delta: fit.objective.perturbation(unravel(v, fit.theta), index, delta)
-    moved = jax.vmap(jax.grad(change), (None, 0, 0))(theta, rows.index, delta)
+    one = lambda args: jax.grad(change)(theta, *args)
+    moved = jax.lax.map(one, (rows.index, delta), batch_size=certificate.own_passes(fit, rows))
     return fit.whiten(fit.gradient + moved)
 
 
@@ -226,7 +230,8 @@ def _first_gradient(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
 
 def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
-    if order == 1 and not fit.objective.local and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
+    together = not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
+    if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
         return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
@@ -253,7 +258,7 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
         second = -H_inverse(jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1])
         return first + 0.5 * second
 
-    return jax.lax.map(lambda args: one(*args), (rows.index, rows.weight), batch_size=certificate.passes(fit))
+    return jax.lax.map(lambda args: one(*args), (rows.index, rows.weight), batch_size=certificate.own_passes(fit, rows))
 
 
 def _reach(fit: Fit) -> np.ndarray:
@@ -294,13 +299,12 @@ def _judged(
         metric, singular = _cheapest_metric(fit, rows)
     result, known = np.where(singular, RESULTS.undetermined, RESULTS.successful), None
     if _affordable(fit, rows) or not _has_bound(fit):
-        lanes = np.arange(len(u))
-        seen = examined(fit, rows, metric, u, lanes)
-        travelled = np.maximum(np.linalg.norm(u, axis=1), seen.size)
-        left = np.minimum(FIRST_SAFETY * seen.size / np.maximum(travelled, 1e-300), 0.9)
-        moving = slopes(fit, rows, u, seen.step, lanes)
+        step, size, unsure = _look(fit, rows, metric, u)
+        travelled = np.maximum(np.linalg.norm(u, axis=1), size)
+        left = np.minimum(FIRST_SAFETY * size / np.maximum(travelled, 1e-300), 0.9)
+        moving = slopes(fit, rows, u, step, np.arange(len(u)))
         known = np.asarray(moving.scores)
-        error = certificate.loss_error(moving, seen.size / (1 - left), num_scored(fit, rows), fit.num_params)
+        error = certificate.loss_error(moving, size / (1 - left), num_scored(fit, rows), fit.num_params) + unsure
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
@@ -309,6 +313,17 @@ def _judged(
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
     return Refitted(np.asarray(parameters_of(fit, u)), error, result, known)
+
+
+def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+    """The step that each refit's gradient at u asks for, its length, and what a loss may be off for having sampled it."""
+    if sampling.available(fit, rows):
+        found = sampling.bent(fit, rows, u)
+        change = np.array(_step(fit, metric, found.gradient))
+        size = np.linalg.norm(change, axis=1)
+        return -change, size, np.asarray(found.error)
+    seen = examined(fit, rows, metric, u, np.arange(len(u)))
+    return np.asarray(seen.step), np.asarray(seen.size), 0.0
 
 
 @eqx.filter_jit
@@ -354,6 +369,27 @@ def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
     error = np.asarray(_change(fit, some, state.u[lanes], state.u[lanes] + left[:, None] * direction))
     state.error[lanes] = np.minimum(error, bound[lanes])
     state.finished |= _within(state.error, allowed) & (rho < 1.0)
+
+
+def _screen_by_sample(fit: Fit, rows: Rows, state: State, allowed: np.ndarray) -> None:
+    """One more step with what the units that leave say, and accept where samples of the others say that little is left."""
+    state.step = np.zeros_like(state.u)
+    for size in range(len(sampling.SIZES)):
+        lanes = np.flatnonzero(~state.finished)
+        if not lanes.size:
+            return
+        lanes = padded(lanes, len(state.u), 64)
+        found = sampling.bent(fit, take(rows, lanes), state.u[lanes], size)
+        change = np.array(_step(fit, state.metric, found.gradient))
+        length = np.linalg.norm(change, axis=1)
+        ratio = length / np.maximum(state.first[lanes], 1e-300)
+        q = np.minimum(FIRST_SAFETY * ratio, 0.95)
+        near = ratio < 0.5
+        state.move(lanes[near], change[near])
+        state.step[lanes] = -change
+        left = np.where(near, length * q / (1 - q), np.inf)
+        state.error[lanes] = loss_error(fit, rows, state, lanes, left) + found.error
+        state.finished[lanes] = near & (state.error[lanes] <= allowed[lanes])
 
 
 def _within(error: np.ndarray, allowed: np.ndarray) -> np.ndarray:

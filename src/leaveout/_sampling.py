@@ -1,0 +1,93 @@
+"""How F bends between θ̂ and a refit, told from a sample of units, where a gradient of every refit is too dear.
+
+For F(θ, w) = Σ_n w_n ℓ_n(θ) + a quadratic, and m units drawn with probabilities p_n,
+
+    ∇F(θ̂ + Δ, 1) = ∇F(θ̂, 1) + HΔ + b(Δ),      b(Δ) ≈ (1/m) Σ_drawn (½ (∇ℓ_n(θ̂ + Δ) + ∇ℓ_n(θ̂ − Δ)) − ∇ℓ_n(θ̂)) / p_n,
+
+which leaves out what is odd and of third order in Δ. Of b only what it does to the refit's loss is computed, b · H⁻¹∇S: for
+every drawn unit a derivative in one direction. What the units that leave contribute is not sampled.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from . import _certificate as certificate
+from ._fit import Fit, once
+from ._objective import AbstractObjective, ravel, unravel
+from ._plan import Rows
+
+SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
+LEAST = 200  # refits from which drawing pays
+
+
+class Sample(NamedTuple):
+    """Some units, what each stands for, and their whitened gradients at θ̂."""
+
+    objective: AbstractObjective
+    worth: Float[np.ndarray, " some"]  # 1 / (m p) of one draw
+    times: Float[np.ndarray, " some"]  # how often each was drawn
+    influence: Float[np.ndarray, "some params"]
+
+
+class Bent(NamedTuple):
+    """Of every refit: the whitened gradient of its own F, b left out; and the most that b may do to its summed loss, the
+    estimate and two standard errors."""
+
+    gradient: Float[Array, "refits params"]
+    error: Float[Array, " refits"]
+
+
+def available(fit: Fit, rows: Rows) -> bool:
+    """Is there a sample to be had, and is it much cheaper than all units?"""
+    n = fit.objective.num_units
+    if not fit.objective.local or fit.factor is None or int(rows.num_refits) < LEAST:
+        return False
+    large = n >= max(10 * fit.num_params, 4 * max(SIZES))
+    return bool(large and rows.index.shape[1] < n and fit.objective.subset(np.arange(2)) is not None)
+
+
+@once
+def samples(fit: Fit) -> tuple[Sample, ...]:
+    """Units drawn in proportion to their part in the curvature, judged by the size of their gradients, mixed with one
+    draw in five at even odds."""
+    n, size = fit.objective.num_units, np.sum(fit.influence**2, 1)
+    chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
+    chance /= chance.sum()
+    drawn = np.random.default_rng(0).choice(n, max(SIZES), p=chance)
+    made = []
+    for m in SIZES:
+        units, times = np.unique(drawn[:m], return_counts=True)
+        objective = fit.objective.subset(units)
+        assert objective is not None
+        made.append(Sample(objective, 1 / (m * chance[units]), times.astype(float), fit.influence[units]))
+    return tuple(made)
+
+
+def bent(fit: Fit, rows: Rows, u: Float[np.ndarray, "refits params"], size: int = 0) -> Bent:
+    """Gradients of all refits at the displacements u, by one of the samples."""
+    return Bent(*(np.asarray(part) for part in _bent(fit, samples(fit)[size], rows, u, certificate.own_passes(fit, rows) // 8)))
+
+
+@eqx.filter_jit
+def _bent(fit: Fit, sample: Sample, rows: Rows, u: Array, chunk: int) -> Bent:
+    m, some = jnp.sum(sample.times), len(sample.times)
+    at = lambda u: unravel(certificate.parameters(fit, u), fit.theta)
+    losses = lambda u: sample.objective.score(at(u), jnp.ones(some), jnp.arange(some), jnp.ones(some))
+
+    def one(args):
+        index, weight, held, u = args
+        delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
+        moved = ravel(jax.grad(fit.objective.perturbation)(at(u), index, delta))
+        towards = jax.grad(lambda u: jnp.sum(certificate.scores(fit, u, index, weight, held)))(u)
+        both = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
+        each = (both.mean(0) - sample.influence @ towards) * sample.worth  # of one draw
+        total = jnp.sum(sample.times * each)
+        spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
+        return Bent(u + fit.whiten(fit.gradient + moved), jnp.abs(total) + 2 * spread)
+
+    return jax.lax.map(one, (rows.index, rows.weight, rows.held, u), batch_size=chunk)

@@ -1,0 +1,159 @@
+"""The paths of labels through sequences that are laid out: their scores, their sums, and what is known of them.
+
+    s(z) = start[z_1] + Σ_t e_t(z_t) + Σ_t transition[z_{t−1}, z_t] + end[z_T]
+
+The end belongs to the emission of the last step. θ is `{"start": [K], "end": [K], "transition": [K, K]}` and, with
+features, `"weights": [features, K]`.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+
+from .._objective import ravel, unravel
+from ._moments import covariance
+from .chain import TINY, Layout, Posterior, Potentials, log_partition, posterior
+
+Places = Float[Array, "rows lanes"]
+Scores = Float[Array, "rows lanes labels"]
+
+
+class Block(eqx.Module):
+    """Sequences in rows and lanes, each from top to bottom."""
+
+    layout: Layout
+    labels: Int[Array, "rows lanes"]
+    ends: Bool[Array, "rows lanes"]
+    unit: Int[Array, "rows lanes"]  # the sequence at each place, by number
+    scores: Scores | None
+    features: Any  # of all places, one after another, dense or sparse
+
+    @property
+    def real(self) -> Bool[Array, "rows lanes"]:
+        return jnp.asarray(self.layout.place) < len(self.layout.inverse)
+
+    @property
+    def starts(self) -> Bool[Array, "rows lanes"]:
+        return jnp.asarray(self.layout.starts)
+
+
+def emission(theta: PyTree, block: Block) -> Scores:
+    """Scores of the labels at each step, that of an end included."""
+    out = jnp.asarray(block.ends)[..., None] * theta["end"]
+    if block.scores is not None:
+        out = out + block.scores
+    if block.features is not None:
+        out = out + (block.features @ jnp.asarray(theta["weights"])).reshape(out.shape)
+    return out
+
+
+def path(theta: PyTree, block: Block, emission: Scores) -> Places:
+    """What each step adds to the score of the labels, `s(y)` in all."""
+    own = _one_hot(theta, block)
+    return jnp.where(block.real, _at(own, _into(theta, block, own) + emission), 0.0)
+
+
+def whole(theta: PyTree, block: Block) -> Scalar:
+    """`Σ log Z` over sequences."""
+    return log_partition(Potentials(theta["start"], theta["transition"], emission(theta, block)), None, block.layout)
+
+
+def losses(theta: PyTree, block: Block, worth: Places | None) -> Scalar:
+    """`−Σ worth log p(y | x)` over sequences, `worth` one number for each at all its steps."""
+    scores = emission(theta, block)
+    known = path(theta, block, scores)
+    whole = log_partition(Potentials(theta["start"], theta["transition"], scores), worth, block.layout)
+    return whole - jnp.sum(known if worth is None else worth * known)
+
+
+def chain(theta: PyTree, block: Block, weights: Places | None = None) -> Posterior:
+    """Forward–backward; with weights, the labels of positive weight are known."""
+    scores = emission(theta, block)
+    scores = scores if weights is None else _masked(theta, block, scores, weights)
+    return posterior(Potentials(theta["start"], theta["transition"], scores), block.layout)
+
+
+def known(theta: PyTree, block: Block, weights: Places, worth: Places | None = None) -> Scalar:
+    """`Σ worth M(θ, w)` over sequences, `worth` one or zero."""
+    scores = emission(theta, block)
+    counts = jnp.where(block.real, 1.0 if worth is None else worth, 0.0)
+    masked = Potentials(theta["start"], theta["transition"], _masked(theta, block, scores, weights))
+    return log_partition(masked, counts, block.layout) + _between(theta, block, jnp.where(counts > 0, weights, 1.0))
+
+
+def spread(theta: PyTree, block: Block, worth: Float[Array, " sequences"], weights: Places | None = None) -> Array:
+    """`Σ worth ∇² log Z` over sequences; with weights, of the sum in which the labels of positive weight are known."""
+    found = chain(theta, block, weights)
+    return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth)
+
+
+def known_hessian(theta: PyTree, block: Block, weights: Places, worth: Float[Array, " sequences"]) -> Array:
+    """`∇² Σ worth M(θ, w)`; away from the vertices it is dear."""
+    counts = jnp.asarray(worth).at[block.unit].get(mode="fill", fill_value=0.0)
+    weights = jnp.where(counts > 0, weights, 1.0)
+    gradient = jax.grad(lambda vector: _between(unravel(vector, theta), block, weights))
+    vector = ravel(theta)
+    along = lambda i: jax.jvp(gradient, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
+    fractions = jnp.any((weights != 0) & (weights != 1))
+    rows = jnp.zeros((len(vector), len(vector)))
+    rows = jax.lax.fori_loop(0, jnp.where(fractions, len(vector), 0), lambda i, rows: rows.at[i].set(along(i)), rows)
+    return spread(theta, block, worth, weights) + rows
+
+
+def _masked(theta: PyTree, block: Block, scores: Scores, weights: Places) -> Scores:
+    """Only the known label is possible where the weight is positive."""
+    own = _one_hot(theta, block)
+    return jnp.where((block.real & (weights > 0))[..., None] & (own == 0), -jnp.inf, scores)
+
+
+def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
+    """What `M(w)` is above its value with positive weights taken as one: runs of one label and of two."""
+    vertex = jnp.where(weights > 0, 1.0, 0.0)
+    one, two = (w - v for w, v in zip(_runs(block, weights), _runs(block, vertex), strict=True))
+    own, scores = _one_hot(theta, block), emission(theta, block)
+    into = _into(theta, block, own) + scores
+    out = jnp.where(jnp.asarray(block.ends)[..., None], 0.0, _up(own) @ theta["transition"].T)
+    single = jax.nn.logsumexp(into + out, axis=-1) - _at(own, into + out)
+    top = jax.lax.stop_gradient(into.max(-1, keepdims=True))
+    peak = jax.lax.stop_gradient(theta["transition"].max())
+    through = jnp.exp(into - top) @ jnp.exp(theta["transition"] - peak)
+    beyond = _up(scores + out)
+    second = jnp.log(jnp.maximum(through, TINY)) + top + peak + beyond
+    pair = _at(own, into) + _at(_up(own), own @ theta["transition"] + beyond)
+    double = jax.nn.logsumexp(second, axis=-1) - pair
+    return jnp.sum(one * single) + jnp.sum(two * double)
+
+
+def _runs(block: Block, weights: Places) -> tuple[Places, Places]:
+    """How much of a run of one label, and of two, begins at each step."""
+    before = jnp.where(block.starts, 1.0, _down(weights))
+    ends = jnp.asarray(block.ends)
+    after = jnp.where(ends, 1.0, _up(weights))
+    one = before * (1 - weights) * after
+    two = before * (1 - weights) * (1 - _up(weights)) * _up(after)
+    return jnp.where(block.real, one, 0.0), jnp.where(block.real & ~ends, two, 0.0)
+
+
+def _one_hot(theta: PyTree, block: Block) -> Scores:
+    return jax.nn.one_hot(block.labels, len(theta["end"]))
+
+
+def _at(own: Scores, scores: Scores) -> Places:
+    """The scores of the labels that `own` marks; others may be −∞."""
+    return jnp.sum(jnp.where(own > 0, scores, 0.0), -1)
+
+
+def _into(theta: PyTree, block: Block, own: Scores) -> Scores:
+    """The score of each label after the label before."""
+    return jnp.where(block.starts[..., None], theta["start"], _down(own) @ theta["transition"])
+
+
+def _down(laid: Array) -> Array:
+    return jnp.concatenate([jnp.zeros_like(laid[:1]), laid[:-1]])
+
+
+def _up(laid: Array) -> Array:
+    return jnp.concatenate([laid[1:], jnp.zeros_like(laid[:1])])

@@ -1,0 +1,144 @@
+"""What a caller hands in as labels, scores and features of sequences, checked."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from .._objective import stored
+
+
+class Names:
+    """What the labels are called. It enters no computation, so all are equal: other names compile nothing anew."""
+
+    def __init__(self, names: list[str] | None):
+        self.names = names
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
+        """Codes in the dress in which the labels came."""
+        return codes if self.names is None else np.asarray(self.names, object)[codes]
+
+    def one(self, code: int) -> str:
+        return str(code) if self.names is None else self.names[code]
+
+
+class Sparse(eqx.Module):
+    """A few features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
+
+    columns: Int[np.ndarray, "steps width"]
+    values: Float[np.ndarray, "steps width"]
+    number: int = eqx.field(static=True)
+
+    def __matmul__(self, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
+        picked = weights.at[self.columns].get(mode="fill", fill_value=0.0)
+        return jnp.einsum("ti,tik->tk", self.values, picked)
+
+
+Features = Float[np.ndarray, "steps features"] | Sparse
+
+
+def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) -> tuple[np.ndarray, int, Names]:
+    """Codes from 0, how many labels there are, and their names if they came as text."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"CRF: labels must be one label a step, [steps]; got shape {array.shape}.")
+    if num_labels is not None and (not isinstance(num_labels, int | np.integer) or num_labels < 2):
+        raise ValueError(f"CRF: num_labels must be a whole number, 2 or more; got {num_labels!r}.")
+    if columns is not None and num_labels not in (None, columns):
+        raise ValueError(f"CRF: scores have {columns} columns, but num_labels is {num_labels}.")
+    known = columns if num_labels is None else int(num_labels)
+    if array.dtype.kind in "OUS":
+        if not all(isinstance(label, str | np.str_) for label in array):
+            raise TypeError("CRF: labels must be all text or all whole numbers; got a mixture, or missing values.")
+        if columns is not None:
+            raise TypeError("CRF: with scores, labels must be whole numbers: the columns of scores that they stand for.")
+        names, codes = np.unique(array.astype(str), return_inverse=True)
+        if known is not None and known != len(names):
+            raise ValueError(f"CRF: labels have {len(names)} names, but num_labels is {known}; leave it out.")
+        if len(names) < 2:
+            raise ValueError(f"CRF: at least two labels are needed; all are {names[0]!r}.")
+        return codes.astype(np.int32), len(names), Names([str(name) for name in names])
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}.")
+    known = int(array.max()) + 1 if known is None else known
+    outside = np.flatnonzero((array < 0) | (array >= known))
+    if outside.size:
+        raise ValueError(
+            f"CRF: label {array[outside[0]]} at step {outside[0]} is outside 0, …, {known - 1} ({outside.size} labels are)."
+        )
+    if known < 2:
+        raise ValueError("CRF: at least two labels are needed; give num_labels=.")
+    return array.astype(np.int32), known, Names(None)
+
+
+def read_lengths(lengths: ArrayLike, steps: int) -> Int[np.ndarray, " sequences"]:
+    """The lengths of the sequences, one after another."""
+    array = np.asarray(lengths)
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+        raise ValueError(f"CRF: lengths must be whole numbers, one for each sequence; got {lengths!r}.")
+    if (array < 1).any():
+        empty = np.flatnonzero(array < 1)
+        raise ValueError(f"CRF: sequence {empty[0]} has length {array[empty[0]]} ({empty.size} are empty); drop empty ones.")
+    if array.sum() != steps:
+        raise ValueError(f"CRF: lengths add up to {array.sum()}, but there are {steps} labels.")
+    return array.astype(np.int64)
+
+
+def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Frozen scores; −∞ says that a label is impossible at a step."""
+    array = _numbers("scores", scores)
+    if array.ndim != 2 or len(array) != len(codes) or array.shape[1] < 2:
+        raise ValueError(f"CRF: scores must be [steps, labels], with {len(codes)} steps; got shape {array.shape}.")
+    if np.isnan(array).any() or np.isposinf(array).any():
+        t, k = np.argwhere(np.isnan(array) | np.isposinf(array))[0]
+        raise ValueError(f"CRF: scores hold NaN or +inf, the first at step {t}, label {k}. (−inf is legal: impossible.)")
+    never = np.flatnonzero(np.isneginf(array[np.arange(len(codes)), codes]))
+    if never.size:
+        n = int(np.searchsorted(np.cumsum(lengths), never[0], side="right"))
+        raise ValueError(
+            f"CRF: the label of step {never[0]} (sequence {n}) has score −inf, so the data are impossible "
+            f"({never.size} steps have); mend the scores or the label."
+        )
+    return array
+
+
+def read_features(features: Any, steps: int) -> Features:
+    """Dense features, or the entries of sparse ones side by side."""
+    if scipy.sparse.issparse(features):
+        matrix = scipy.sparse.csr_array(features).astype(np.float64)
+        matrix.sum_duplicates()
+        if matrix.ndim != 2 or matrix.shape[0] != steps or not matrix.shape[1]:
+            raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {matrix.shape}.")
+        if not np.isfinite(matrix.data).all():
+            raise ValueError("CRF: features hold NaN or infinite values.")
+        entries = np.diff(matrix.indptr)
+        place = matrix.indptr[:-1, None] + np.arange(max(int(entries.max()), 1))
+        inside = np.arange(place.shape[1]) < entries[:, None]
+        place = np.where(inside, place, 0)
+        data, indices = np.append(matrix.data, 0.0), np.append(matrix.indices, 0)
+        columns = np.where(inside, indices[place], matrix.shape[1]).astype(np.int32)
+        return Sparse(columns, stored(np.where(inside, data[place], 0.0)), matrix.shape[1])
+    array = _numbers("features", features)
+    if array.ndim != 2 or len(array) != steps or not array.shape[1]:
+        raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        t, f = np.argwhere(~np.isfinite(array))[0]
+        raise ValueError(f"CRF: features hold NaN or infinite values, the first at step {t}, feature {f}.")
+    return stored(array)
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"CRF: {name} must hold numbers; got an array of {array.dtype}.")
+    return array.astype(np.float64)

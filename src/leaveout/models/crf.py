@@ -1,0 +1,451 @@
+"""Linear-chain conditional random fields: leave whole sequences out, or labels within them.
+
+    log p(y | x; θ) = s(y) − log Σ_z exp s(z),      s(z) = start[z_1] + Σ_t e_t(z_t) + Σ_t transition[z_{t−1}, z_t] + end[z_T]
+
+    "sequence"   F(θ, w) = −Σ_n w_n log p(y_n | x_n; θ) + penalty(θ)
+    "label"      F(θ, w) = Σ_n (log Z_n − M_n(θ, w)) + penalty(θ)
+
+with e_t(k) = scores[t, k] + Σ_f x_t[f] weights[f, k]. Ghosh et al. (2020), "Approximate cross-validation for structured
+models", algorithms 3 and 4 (style C, equation 13). At weights 0 and 1 M is the logarithm of the sum over the labels of
+weight zero, M = log Σ exp s(z) over the z that agree with y where w = 1; between them it is multilinear in w:
+
+    M(w) = s(y) + Σ over runs i, …, j of successive labels   w_{i−1} (1 − w_i) ⋯ (1 − w_j) w_{j+1} Γ(i, j),
+
+Γ what the sum over the run's labels adds to the logarithm, its neighbours known. For one label that is the printed path
+w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *between* 0 and 1 lacks its own term, of third
+order in 1 − w: derivatives at w = 1 are those of M up to the second.
+"""
+
+import functools
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from .._objective import AbstractObjective, aligned, float64, ravel, unravel
+from . import _lattice, _tags, penalties
+from ._lattice import Block
+from ._moments import expected_counts
+from .chain import FEW_STATES, Layout, best_path, layout
+
+RIDGE = penalties.Ridge(1.0)
+LANES = 2**12  # numbers that a step of the scan takes along, by measurement
+TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
+RANGE = 500.0  # scores further apart than that underflow as probabilities
+LOST = 15.0  # a weight so far below the others says that its transition is impossible
+
+STYLES = {
+    "sequence": "whole sequences are left out",
+    "label": "a held-out label is unknown, its step stays: the fit sums over it",
+}
+
+
+class CRF(AbstractObjective):
+    """A linear-chain conditional random field.
+
+    `labels`, one a step, are codes 0, …, `num_labels` − 1, or text (coded in alphabetical order); `lengths` are those of
+    the sequences, one after another. `scores` `[steps, labels]` are frozen emission scores, as of a neural network; −inf
+    says that a label is impossible at a step. `features` `[steps, features]`, dense or SciPy sparse, have weights of
+    their own. Either, both, or neither. `drop` says what a unit is (above). `penalty` is one of `lo.penalties`, of all
+    parameters in one vector (end, start, transition, weights), or None: then what shifts every path alike is projected
+    out.
+
+    `fit(...).parameters` is `{"start": [K], "end": [K], "transition": [K, K] (from row to column)}` and, with features,
+    `"weights": [features, K]`.
+
+    Raises ValueError on labels outside the set, lengths that do not add up, empty sequences, NaN, and data of
+    probability zero; TypeError on labels that are not codes or text.
+    """
+
+    block: Block
+    slots: Int[np.ndarray, "sequences longest"]  # where each sequence stands in the layout; −1 is padding
+    codes: Int[np.ndarray, " steps"]
+    lengths: Int[np.ndarray, " sequences"]
+    sequence: Int[np.ndarray, " steps"]
+    penalty: penalties.AbstractPenalty
+    drop: str = eqx.field(static=True)
+    num_labels: int = eqx.field(static=True)
+    num_features: int = eqx.field(static=True)
+    names: _tags.Names = eqx.field(static=True)
+
+    @float64
+    def __init__(
+        self,
+        labels: ArrayLike,
+        lengths: ArrayLike,
+        *,
+        scores: ArrayLike | None = None,
+        features: Any = None,
+        num_labels: int | None = None,
+        drop: Literal["sequence", "label"] = "sequence",
+        penalty: Any = RIDGE,
+    ):
+        if drop not in STYLES:
+            raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
+        shape = None if scores is None else np.shape(scores)
+        columns = shape[1] if shape is not None and len(shape) == 2 else None
+        self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
+        self.lengths = _tags.read_lengths(lengths, len(self.codes))
+        if drop == "sequence" and len(self.lengths) < 2:
+            raise ValueError('CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".')
+        self.drop = drop
+        given = None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
+        found = None if features is None else _tags.read_features(features, len(self.codes))
+        self.num_features = 0 if found is None else (found.number if isinstance(found, _tags.Sparse) else found.shape[1])
+        self.penalty = self._checked(penalty)
+        self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
+        self._lay_out(given, found)
+
+    def _checked(self, penalty: Any) -> penalties.AbstractPenalty:
+        if penalty is not None and not callable(penalty):
+            raise TypeError(f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}.")
+        found = penalties.resolve(penalty)
+        if isinstance(found, penalties.PerWeight):
+            raise TypeError(
+                "CRF: per_weight is for hosts that average the loss; a CRF's loss is a sum. Give the penalty itself."
+            )
+        found.check(self._size)
+        if isinstance(found, penalties.Zero):
+            seen = np.bincount(self.codes, minlength=self.num_labels)
+            if (seen == 0).any():
+                name = self.names.one(int(np.argmin(seen)))
+                raise ValueError(
+                    f"CRF: label {name} never occurs; without a penalty its weights have no finite optimum. "
+                    "Give a penalty such as lo.penalties.Ridge(1.0), or fewer labels."
+                )
+            if self.num_features:
+                raise ValueError(
+                    "CRF: without a penalty the weights of features are not determined: the same shift for all labels changes "
+                    "nothing. Give one, such as lo.penalties.Ridge(1.0)."
+                )
+            if self.lengths.max() == 1:
+                raise ValueError("CRF: every sequence has length one, so there are no transitions: give a penalty.")
+        return found
+
+    def _lay_out(self, scores: np.ndarray | None, features: Any) -> None:
+        steps, longest = len(self.codes), int(self.lengths.max())
+        finite = np.where(np.isfinite(scores), scores, np.nan) if scores is not None else np.zeros((1, 1))
+        zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
+        where = layout(self.lengths, max(self.num_labels, FEW_STATES + 1), zeros)  # so that no lanes are linked
+        last = np.zeros(steps, bool)
+        last[np.cumsum(self.lengths) - 1] = True
+        laid = functools.partial(_laid, where=where)
+        if isinstance(features, _tags.Sparse):
+            columns = laid(features.columns, fill=features.number).reshape(-1, features.columns.shape[1])
+            features = _tags.Sparse(columns, laid(features.values).reshape(columns.shape), features.number)
+        elif features is not None:
+            features = laid(features).reshape(-1, features.shape[1])
+        unit = laid(self.sequence, fill=len(self.lengths))
+        self.block = Block(where, laid(self.codes), laid(last), unit, None if scores is None else laid(scores), features)
+        first = np.cumsum(self.lengths) - self.lengths
+        inside = np.arange(longest) < self.lengths[:, None]
+        steps_of = np.minimum(first[:, None] + np.arange(longest), steps - 1)
+        self.slots = np.where(inside, where.inverse[steps_of], -1).astype(np.int32)
+
+    # θ
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        K = self.num_labels
+        own = {"weights": (self.num_features, K)} if self.num_features else {}
+        return {"end": (K,), "start": (K,), "transition": (K, K), **own}
+
+    @property
+    def _size(self) -> int:
+        return sum(int(np.prod(shape)) for shape in self._shapes.values())
+
+    def natural(self, theta):
+        return {name: theta[name] for name in self._shapes}
+
+    @float64
+    def unconstrained(self, parameters):
+        parameters = getattr(parameters, "parameters", parameters)  # of a Fit
+        if not isinstance(parameters, dict) or set(parameters) != set(self._shapes):
+            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
+            raise ValueError(f"CRF: parameters are {sorted(self._shapes)}; got {got}.")
+        theta = {}
+        for name, shape in self._shapes.items():
+            theta[name] = np.asarray(parameters[name], np.float64)
+            if theta[name].shape != shape:
+                raise ValueError(f"CRF: {name} must have shape {list(shape)}; got {list(theta[name].shape)}.")
+        return theta
+
+    def initial(self, seed):
+        del seed  # F(·, 1) is convex
+        return {name: np.zeros(shape) for name, shape in self._shapes.items()}
+
+    def symmetries(self, theta):
+        """Shifts of all starts, ends or transitions, and u_j − u_k on transition[j, k] with −u on starts... and u on ends."""
+        if not isinstance(self.penalty, penalties.Zero):
+            return super().symmetries(theta)
+        K, eye = self.num_labels, np.eye(self.num_labels)
+        zero, table = np.zeros((1, K)), np.zeros((1, K * K))
+        shifts = (eye[:, :, None] - eye[:, None, :]).reshape(K, K * K)
+        rows = [
+            np.c_[zero + 1, zero, table],
+            np.c_[zero, zero + 1, table],
+            np.c_[zero, zero, table + 1],
+            np.c_[eye, -eye, shifts],
+        ]
+        _, size, directions = np.linalg.svd(np.concatenate(rows), full_matrices=False)
+        return directions[size > 1e-9 * size[0]]
+
+    def parameter_names(self) -> list[str]:
+        one = self.names.one
+        names = [f"{which}[{one(k)}]" for which in ("end", "start") for k in range(self.num_labels)]
+        names += [f"transition[{one(j)}, {one(k)}]" for j, k in np.ndindex(self.num_labels, self.num_labels)]
+        return names + [f"weights[{f}, {one(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)]
+
+    # F
+
+    @property
+    def num_units(self) -> int:
+        return len(self.lengths) if self.drop == "sequence" else len(self.codes)
+
+    def loss(self, theta, weights):
+        if self.drop == "sequence":
+            return _lattice.losses(theta, self.block, self._per_place(weights)) + self.penalty(ravel(theta))
+        known = _lattice.known(theta, self.block, self._laid(weights))
+        return _lattice.whole(theta, self.block) - known + self.penalty(ravel(theta))
+
+    def _per_place(self, weights: Array) -> Float[Array, "rows lanes"]:
+        """Weights of sequences at all their steps."""
+        return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
+
+    def _laid(self, weights: Array) -> Float[Array, "rows lanes"]:
+        """Weights of labels, laid out."""
+        return self.block.layout.arrange(weights, fill=1.0)
+
+    def _few(self, index: Array) -> bool:
+        """Are the listed units' sequences, each padded to the longest, less than all of them?"""
+        return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
+
+    def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:
+        return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
+
+    def _sequences(self, index: Array) -> Int[Array, " width"]:
+        """The sequences of the listed units; as many as there are for padding."""
+        if self.drop == "sequence":
+            return index
+        return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
+
+    def _gathered(self, sequences: Int[Array, " width"]) -> tuple[Block, Int[Array, "rows width"]]:
+        """The listed sequences alone, one to a lane, and where they stand in the whole."""
+        slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
+        inside = (slots >= 0) & (sequences < len(self.lengths))
+        take = lambda leaf: jnp.where(inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0)
+        laid = lambda leaf: take(leaf.reshape(-1, *leaf.shape[2:])).reshape(*slots.shape, *leaf.shape[2:])
+        starts = ~inside | (jnp.arange(len(slots)) == 0)[:, None]
+        where = Layout(jnp.where(inside, 0, 1), starts, np.zeros(1, np.int32), False, self.block.layout.zeros)
+        unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
+        scores = None if self.block.scores is None else laid(self.block.scores)
+        return Block(
+            where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
+        ), slots
+
+    def _some_labels(self, index: Array, delta: Array) -> tuple[Block, Array, Array]:
+        """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
+        the first of their sequence, where all its weights are put."""
+        sequences = self._sequences(index)
+        block, _ = self._gathered(sequences)
+        lane = jnp.argmax(sequences[:, None] == sequences, 1)
+        row = jnp.where(index < self.num_units, self._row(index), len(block.labels))
+        weights = jnp.ones(block.labels.shape).at[row, lane].add(delta, mode="drop")
+        return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
+
+    def _row(self, index: Array) -> Int[Array, " width"]:
+        """Where a label stands within its sequence."""
+        first = np.cumsum(self.lengths) - self.lengths
+        return index - jnp.asarray(first).at[self._sequences(index)].get(mode="clip")
+
+    def perturbation(self, theta, index, delta):
+        delta = jnp.where(index < self.num_units, delta, 0.0)
+        if self.drop == "sequence":
+            if not self._few(index):
+                return _lattice.losses(theta, self.block, self._per_place(self._dense(index, delta)))
+            block, _ = self._gathered(index)
+            return _lattice.losses(theta, block, jnp.broadcast_to(delta, block.labels.shape))
+        if self._few(index):
+            block, weights, counts = self._some_labels(index, delta)
+            worth = jnp.broadcast_to(counts * 1.0, block.labels.shape)
+        else:
+            block, weights = self.block, self._laid(1 + self._dense(index, delta))
+            worth = jnp.ones(weights.shape)
+        path = _lattice.path(theta, block, _lattice.emission(theta, block))
+        return jnp.sum(worth * path) - _lattice.known(theta, block, weights, worth)
+
+    def hessian(self, theta, weights):
+        if self.num_features:
+            return self._along(jax.grad(lambda v: self.loss(unravel(v, theta), weights)), theta)
+        bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
+        if self.drop == "sequence":
+            return _lattice.spread(theta, self.block, weights) + bend
+        known = _lattice.known_hessian(theta, self.block, self._laid(weights), everyone)
+        return _lattice.spread(theta, self.block, everyone) - known + bend
+
+    def hessian_change(self, theta, index, delta):
+        if self.num_features:
+            return self._along(jax.grad(lambda v: self.perturbation(unravel(v, theta), index, delta)), theta)
+        delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
+        if self.drop == "sequence":
+            return _lattice.spread(
+                theta, *((self._gathered(index)[0], delta) if few else (self.block, self._dense(index, delta)))
+            )
+        if few:
+            block, weights, counts = self._some_labels(index, delta)
+            return -_lattice.known_hessian(theta, block, weights, counts * 1.0)
+        weights = self._laid(1 + self._dense(index, delta))
+        return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
+
+    def _along(self, gradient: Any, theta: PyTree) -> Float[Array, "params params"]:
+        """Forward over reverse, a group of tangents at a time."""
+        vector = ravel(theta)
+        size = max(1, TANGENTS // (self.block.labels.size * self.num_labels))
+        derivative = lambda tangent: jax.jvp(gradient, (vector,), (tangent,))[1]
+        hessian = jax.lax.map(derivative, jnp.eye(len(vector)), batch_size=min(size, len(vector)))
+        return (hessian + hessian.T) / 2
+
+    def score(self, theta, weights, index, held):
+        if self.drop == "label":
+            states = self._unseen(theta, weights, index, held)
+            codes = jnp.asarray(self.codes).at[index].get(mode="clip")
+            return -jnp.log(jnp.take_along_axis(states, codes[:, None], 1)[:, 0])
+        few = self._few(index)
+        block = self._gathered(index)[0] if few else self.block
+        steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(theta, block, _lattice.emission(theta, block))
+        if few:
+            return steps.sum(0)
+        return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
+
+    def _unseen(self, theta: PyTree, weights: Array, index: Array, held: Array) -> Float[Array, "width labels"]:
+        """`p(z_t = k | kept labels, x)` of the listed steps, those that are held being unseen."""
+        seen = self._laid(weights.at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
+        if not self._few(index):
+            states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
+            return states.at[index].get(mode="clip")
+        block, slots = self._gathered(self._sequences(index))
+        states = _lattice.chain(theta, block, seen.reshape(-1)[slots]).states
+        return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
+
+    def predict(self, theta, weights, index, kind):
+        if self.drop == "label":
+            states = self._unseen(theta, weights, index, jnp.ones(len(index)))
+            return states if kind == "state" else jnp.argmax(states, -1) * 1.0
+        return _paths(self, theta, index) * 1.0
+
+    def jacobian(self, theta):
+        if self.num_features or self.drop == "label":
+            return super().jacobian(theta)
+        block, count = self.block, self.num_units
+        found = _lattice.chain(theta, block)
+        expected = expected_counts(found, theta["transition"], block.layout, block.ends, block.unit, count)
+        return expected - self._observed_counts()
+
+    def _observed_counts(self) -> Float[Array, "sequences params"]:
+        K, block, count = self.num_labels, self.block, self.num_units
+        labels, unit = jnp.asarray(block.labels), jnp.asarray(block.unit)
+        before = jnp.concatenate([labels[:1], labels[:-1]])
+        out = jnp.zeros((count + 1, 2 * K + K * K))
+        out = out.at[jnp.where(block.ends, unit, count), labels].add(1.0)
+        out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
+        return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
+
+    def subset(self, units):
+        if self.drop == "label" or self.num_features or not self.penalty.quadratic:
+            return None
+        steps = self._steps(units)
+        K, scores = self.num_labels, self.block.scores
+        scores = None if scores is None else scores.reshape(-1, K)[self.block.layout.inverse[steps]]
+        return CRF(self.codes[steps], self.lengths[units], scores=scores, num_labels=K)
+
+    def _steps(self, sequences: ArrayLike) -> Int[np.ndarray, " some"]:
+        first = np.cumsum(self.lengths) - self.lengths
+        return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
+
+    # what the core asks of a model
+
+    @property
+    def kinds(self):
+        return ("label", "state") if self.drop == "label" else ("label",)
+
+    @property
+    def convex(self):
+        return not isinstance(self.penalty, penalties.Custom)
+
+    @property
+    def repeatable(self):
+        return self.drop == "sequence"
+
+    @property
+    def lanes(self) -> int | None:
+        return int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 4, 256))
+
+    @property
+    def note(self):
+        name = type(self.penalty).__name__
+        alpha = getattr(self.penalty, "alpha", None)
+        penalty = name if alpha is None or np.ndim(alpha) else f"{name}({float(alpha):g})"
+        said = "No penalty" if isinstance(self.penalty, penalties.Zero) else f"Penalty: {penalty}"
+        return f'drop="{self.drop}": {STYLES[self.drop]}. {said}.'
+
+    def warning(self, theta):
+        """Names transitions that the data never have, and that have run away for want of a penalty."""
+        inside = np.ones(len(self.codes), bool)
+        inside[np.cumsum(self.lengths) - self.lengths] = False
+        to = np.flatnonzero(inside)
+        seen = np.zeros((self.num_labels, self.num_labels))
+        np.add.at(seen, (self.codes[to - 1], self.codes[to]), 1)
+        table = np.asarray(theta["transition"])
+        lost = np.argwhere((seen == 0) & (table < np.median(table) - LOST))
+        if not isinstance(self.penalty, penalties.Zero) or not len(lost):
+            return ""
+        named = ", ".join(f"{self.names.one(j)} → {self.names.one(k)}" for j, k in lost[:3])
+        return (
+            f"CRF: the data never have the transitions {named}{', …' if len(lost) > 3 else ''} ({len(lost)} in all), whose "
+            "weights run towards −∞. Give a penalty, such as lo.penalties.Ridge(0.1)."
+        )
+
+    # for users
+
+    @float64
+    def decode(self, parameters: Any, sequences: ArrayLike | None = None) -> np.ndarray:
+        """The most probable labels (Viterbi) of the listed sequences, one after another; of all by default."""
+        theta = jax.tree.map(jnp.asarray, self.unconstrained(parameters))
+        if sequences is None:
+            return self.names.of(np.asarray(_decoded(self, theta)))
+        index = np.atleast_1d(np.asarray(sequences, np.int64))
+        if index.size == 0 or index.min() < 0 or index.max() >= len(self.lengths):
+            raise ValueError(f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}.")
+        path = np.asarray(_decoded_some(self, theta, index))
+        return self.names.of(path[path >= 0])
+
+    def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
+        """The labels of the listed sequences, one after another, as they were given."""
+        return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])
+
+
+@eqx.filter_jit
+def _decoded(crf: CRF, theta: PyTree) -> Int[Array, " steps"]:
+    emission = crf.block.layout.restore(_lattice.emission(theta, crf.block))
+    starts = np.zeros(len(crf.codes), bool)
+    starts[np.cumsum(crf.lengths) - crf.lengths] = True
+    return best_path(theta["start"], theta["transition"], emission, jnp.asarray(starts))
+
+
+def _paths(crf: CRF, theta: PyTree, sequences: Array) -> Int[Array, "sequences longest"]:
+    block, _ = crf._gathered(jnp.asarray(sequences))
+    best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
+    return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(_lattice.emission(theta, block), block.starts), -1).T
+
+
+_decoded_some = eqx.filter_jit(_paths)
+
+
+def _laid(leaf: np.ndarray, fill: Any = 0, *, where: Layout) -> np.ndarray:
+    """An array over the steps, laid out, `[rows, lanes, ...]`."""
+    padding = np.full((1, *leaf.shape[1:]), fill, leaf.dtype)
+    return aligned(np.concatenate([leaf, padding])[where.place])

@@ -1,0 +1,185 @@
+"""Conditional random fields: both styles against enumeration, refits from scratch, bad input."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import flat
+
+import leaveout as lo
+
+LENGTHS = [4, 1, 3]
+RIDGE = lo.penalties.Ridge(0.7)
+
+
+def problem(K=3, lengths=LENGTHS, seed=0, features=0, zeros=False):
+    rng = np.random.default_rng(seed)
+    steps = int(np.sum(lengths))
+    labels = rng.integers(0, K, steps)
+    labels[:K] = np.arange(K)
+    scores = rng.standard_normal((steps, K))
+    if zeros:
+        impossible = (rng.random((steps, K)) < 0.3) & (np.arange(K) != labels[:, None])
+        scores[impossible] = -np.inf
+    X = rng.standard_normal((steps, features)) * (rng.random((steps, features)) < 0.6)
+    theta = {"start": rng.standard_normal(K), "end": rng.standard_normal(K), "transition": rng.standard_normal((K, K))}
+    if features:
+        theta["weights"] = rng.standard_normal((features, K))
+    return labels, scores, X, theta
+
+
+def paths(theta, emission, lengths):
+    """Every path of every sequence with its score: a list of `[paths, length]` and `[paths]`."""
+    out, first = [], 0
+    for length in lengths:
+        z = np.array(list(itertools.product(range(emission.shape[1]), repeat=int(length))))
+        score = theta["start"][z[:, 0]] + theta["end"][z[:, -1]] + emission[first + np.arange(length), z].sum(1)
+        score = score + theta["transition"][z[:, :-1], z[:, 1:]].sum(1)
+        out.append((z, score))
+        first += length
+    return out
+
+
+def log_sums(theta, emission, lengths, labels, kept):
+    """`log Σ exp s(z)` over the paths that agree with the labels that are kept, by sequence."""
+    out, first = [], 0
+    for z, score in paths(theta, emission, lengths):
+        mine = slice(first, first + z.shape[1])
+        agrees = ((z == labels[mine]) | ~kept[mine]).all(1)
+        out.append(np.logaddexp.reduce(score[agrees]))
+        first += z.shape[1]
+    return np.array(out)
+
+
+def multilinear(theta, emission, lengths, labels, w):
+    """M(w) summed over sequences: the interpolation of the log sums over all vertices."""
+    total, first = 0.0, 0
+    for n, length in enumerate(lengths):
+        for vertex in itertools.product([False, True], repeat=int(length)):
+            kept = np.ones(len(labels), bool)
+            kept[first : first + length] = vertex
+            own = w[first : first + length]
+            worth = np.prod(np.where(vertex, own, 1 - own))
+            if worth:
+                total += worth * log_sums(theta, emission, lengths, labels, kept)[n]
+        first += length
+    return total
+
+
+def ridge(theta):
+    return 0.35 * flat(theta) @ flat(theta)
+
+
+@eqx.filter_jit
+def _compiled(function, *args):
+    return function(*args)
+
+
+def call(function, *args):
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, _compiled(function, *jax.tree.map(jnp.asarray, args)))
+
+
+def built(K, drop, kind, lengths=LENGTHS, penalty=RIDGE):
+    """A CRF on one kind of emission, its θ, and its emission scores `[steps, labels]`."""
+    features = 2 if "features" in kind else 0
+    labels, scores, X, theta = problem(K, lengths, features=features, zeros=kind == "structural zeros")
+    emission = scores if kind != "features" else np.zeros_like(scores)
+    emission = emission + X @ theta["weights"] if features else emission
+    given = None if kind == "features" else scores
+    x = None if not features else X if kind == "features" else scipy.sparse.csr_array(X)
+    crf = lo.CRF(labels, lengths, scores=given, features=x, num_labels=K, drop=drop, penalty=penalty)
+    return crf, theta, emission, labels
+
+
+KINDS = ["scores", "structural zeros", "features", "scores and sparse features"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("K", [2, 3])
+def test_sequences_by_enumeration(K, kind):
+    crf, theta, emission, labels = built(K, "sequence", kind)
+    everything, nothing = np.ones(8, bool), np.zeros(8, bool)
+    whole = log_sums(theta, emission, LENGTHS, labels, nothing)
+    own = log_sums(theta, emission, LENGTHS, labels, everything)
+    for w in (np.ones(3), np.array([0.3, 0.0, 1.7])):
+        np.testing.assert_allclose(call(crf.loss, theta, w), w @ (whole - own) + ridge(theta), rtol=1e-12)
+    got = call(crf.score, theta, np.ones(3), np.array([2, 0]), np.ones(2))
+    np.testing.assert_allclose(got, (whole - own)[[2, 0]], rtol=1e-12)
+    np.testing.assert_allclose(call(crf.score, theta, np.ones(3), np.arange(3), np.ones(3)), whole - own, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("K", [2, 3])
+def test_labels_by_enumeration(K, kind):
+    """The partial-label likelihood at the vertices, the multilinear path between them, the normaliser counted once."""
+    crf, theta, emission, labels = built(K, "label", kind)
+    rng = np.random.default_rng(1)
+    whole = log_sums(theta, emission, LENGTHS, labels, np.zeros(8, bool)).sum()
+    vertex = (rng.random(8) < 0.5) * 1.0
+    for w in (np.ones(8), np.zeros(8), vertex, np.array([1, 0.3, 0.6, 1, 0.2, 0.7, 1, 0.4])):
+        want = whole - multilinear(theta, emission, LENGTHS, labels, w) + ridge(theta)
+        np.testing.assert_allclose(call(crf.loss, theta, w), want, rtol=1e-12)
+    # the path between 1 and 0 of one label, as printed
+    at = lambda w: call(crf.loss, theta, np.where(np.arange(8) == 2, w, 1.0))
+    np.testing.assert_allclose(at(0.3), 0.3 * at(1.0) + 0.7 * at(0.0), rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["scores", "structural zeros", "scores and sparse features"])
+def test_label_scores_by_enumeration(kind):
+    """`−log p(y_t | kept labels, x)`, and the probabilities of a held-out label sum to one."""
+    crf, theta, emission, labels = built(3, "label", kind)
+    w = np.array([1.0, 0, 0, 1, 0, 1, 1, 0])
+    held = np.flatnonzero(w == 0)
+    index = np.array([*held, 8])
+    got = call(crf.score, theta, w, index, np.array([1.0, 1, 1, 1, 0]))[:4]
+    kept = w > 0
+    seen = log_sums(theta, emission, LENGTHS, labels, kept).sum()
+    states = call(lambda *args: crf.predict(*args, "state"), theta, w, index)[:4] if kind == "scores" else None
+    total = np.zeros(4)
+    for k in range(3):
+        for i, t in enumerate(held):
+            other = np.where(np.arange(8) == t, k, labels)
+            known = kept | (np.arange(8) == t)
+            probability = np.exp(log_sums(theta, emission, LENGTHS, other, known).sum() - seen)
+            total[i] += probability
+            if k == labels[t]:
+                assert got[i] == pytest.approx(-np.log(probability), rel=1e-11)
+            if states is not None:
+                assert states[i, k] == pytest.approx(probability, rel=1e-11)
+    np.testing.assert_allclose(total, 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("drop", ["sequence", "label"])
+@pytest.mark.parametrize("kind", ["structural zeros", "scores and sparse features"])
+def test_derivatives(drop, kind):
+    """The recursions' Hessian and Jacobian are those of the loss; what listed units change is the difference of losses."""
+    crf, theta, _, _ = built(2, drop, kind, [4, 1, 3, 2, 5, 3, 2, 4])
+    n, start = crf.num_units, flat(theta)
+    rng, ones = np.random.default_rng(2), np.ones(n)
+    with jax.enable_x64(True):
+        unravel = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.asarray, theta))[1]
+        compiled = jax.jit(jax.value_and_grad(lambda v, w: crf.loss(unravel(v), w)))
+        loss, gradient = (lambda v, w: np.asarray(compiled(v, w)[0])), lambda v, w: np.asarray(compiled(v, w)[1])
+
+        def hessian(w, h=1e-4):  # fourth-order differences of gradients
+            along = lambda e: 8 * (gradient(start + e, w) - gradient(start - e, w))
+            twice = lambda e: gradient(start + 2 * e, w) - gradient(start - 2 * e, w)
+            return np.array([(along(e) - twice(e)) / (12 * h) for e in h * np.eye(len(start))])
+
+        mixed = [gradient(start, ones) - gradient(start, ones - e) for e in np.eye(n)]  # F is linear in each weight
+        np.testing.assert_allclose(call(crf.jacobian, theta), mixed, atol=1e-11)
+        interior = np.where(np.arange(n) % 3 > 0, rng.random(n), 1.0)
+        for w in (ones, interior, (rng.random(n) < 0.6) * 1.0):
+            np.testing.assert_allclose(call(crf.hessian, theta, w), hessian(w), atol=1e-9)
+        for index in (np.array([2, 3]), np.array([1, n]), np.arange(n)):
+            delta, moved = np.where(index < n, -np.where(index % 2, 0.4, 1.0), 0.0), np.ones(n)
+            moved[index[index < n]] += delta[index < n]
+            got = call(crf.perturbation, theta, index, delta)
+            np.testing.assert_allclose(got, loss(start, moved) - loss(start, ones), atol=1e-11)
+            change = call(crf.hessian_change, theta, index, delta)
+            np.testing.assert_allclose(change, hessian(moved) - hessian(ones), atol=1e-9)
