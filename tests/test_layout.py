@@ -20,7 +20,8 @@ CORE = {
 MAY_IMPORT = {
     "_results": set(),
     "_progress": set(),
-    "_plan": set(),
+    "_graph": set(),
+    "_plan": {"_graph"},
     "_objective": set(),
     "datasets": set(),
     "_minimise": {"_objective"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "_estimate": {"_plan", "_results", "_errors", "plot"},
     "_evaluate": {*CORE, "_progress"},
     "plot": {"_estimate"},
-    "models": {"_objective", "models"},
+    "models": {"_graph", "_objective", "models"},
     "interop": {"models", "_fit", "interop"},
     "cli": {""},  # the public names only
 }

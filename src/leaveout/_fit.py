@@ -250,7 +250,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
         )
     gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
     hessian = hessian + gauge.T @ gauge if len(gauge) else hessian
-    factor = stored(_cholesky(hessian, objective, caller))
+    factor = stored(_cholesky(hessian, objective, theta, caller))
     del hessian
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     decrement = float(np.linalg.norm(whitener @ gradient))
@@ -268,7 +268,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     )
 
 
-def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) -> np.ndarray:
+def _cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
     """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0))
     if (scale > 0).all():
@@ -295,7 +295,8 @@ def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) ->
     raise IndefiniteHessianError(
         f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
         f"(diagonal scaled to one) is {values[0]:.2g}, along {dominant}. Constant or collinear columns and separated "
-        "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
+        "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere. "
+        + objective.warning(theta)
     )
 
 
