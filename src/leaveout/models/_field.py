@@ -149,17 +149,11 @@ def _potentials(field: Any, theta: PyTree) -> tuple[Array, Array]:
     return seen, field._coupled(theta)
 
 
-def _stack(field: Any, sites: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    stack = np.empty((field.tree.size, 1))
-    stack[field.tree.sites, 0], stack[field.tree.edges, 0] = sites.ravel(), edges.ravel()
-    return stack
-
-
 def decoded(field: Any, theta: PyTree) -> Int[np.ndarray, "fields sites"]:
     """The best configuration, found going up by maxima, and read off going down."""
     seen, edges = (np.asarray(part) for part in _potentials(field, theta))
-    known = [field.tree.up(_stack(field, sites, edges), best=True) for sites in seen]
-    return np.concatenate([field.tree.walk(one, 1, np.random.default_rng(0)) for one in known])
+    potentials = [np.concatenate([sites.ravel(), edges.ravel()])[:, None] for sites in seen]
+    return np.concatenate([field.tree.walk(one, 1, np.random.default_rng(0), best=True) for one in potentials])
 
 
 def draw(
@@ -168,7 +162,7 @@ def draw(
     """States from the roots down, and an observation at each site."""
     edges = np.asarray(_potentials(field, theta)[1])
     nothing = np.zeros((field.x.shape[1], field.number))
-    z = field.tree.walk(field.tree.up(_stack(field, nothing, edges)), num_fields, rng)
+    z = field.tree.walk(np.concatenate([nothing.ravel(), edges.ravel()])[:, None], num_fields, rng)
     own = jax.tree.map(np.asarray, field._emitted(theta))
     past = np.zeros((0, field.x.shape[2]))
     x = np.array([[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z])

@@ -13,6 +13,7 @@ Cliques at one height that sum out equally many configurations are one step. Tab
 and summed over, as arrays of many axes.
 """
 
+import collections
 import functools
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,7 +26,8 @@ from ._elimination import Clique, best_scopes, clique_tree, neighbours
 
 WIDE = 2**16  # entries of a table above which it has no matrix
 GATHERED = 2**8  # entries of the tables that potentials of a wide one are gathered in
-NUMBERS = 2**21  # numbers in all tables of the lanes that a pass takes along
+NUMBERS = 2**23  # numbers in all tables of the lanes that a pass takes along
+RECENT = 4  # passes that are remembered
 
 Stack = Float[np.ndarray, "numbers lanes"]
 Tangent = Float[np.ndarray, "numbers lanes tangents"]
@@ -85,10 +87,11 @@ class Upward(NamedTuple):
 
 
 class Downward(NamedTuple):
-    """Marginals in the places of the potentials, and the beliefs in the separators of every step."""
+    """Marginals in the places of the potentials, with those of edges or without, and the beliefs in every step's separators."""
 
     marginals: Stack
     separators: list[np.ndarray]
+    edges: bool
 
 
 class Passes:
@@ -106,6 +109,7 @@ class Passes:
         builder = _Builder(cliques, edges, self)
         self.steps, self.roots, self.size = builder.steps()
         self.cliques = builder.places()
+        self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(maxlen=RECENT)
         self.entries = sum(step.entries for step in self.steps)
 
     def __hash__(self) -> int:
@@ -152,22 +156,23 @@ class Passes:
         for step, conditional in zip(reversed(self.steps), reversed(known.conditionals), strict=True):
             separators.append(out[step.writes])
             step.down(conditional * separators[-1], out, edges)
-        return Downward(out, separators[::-1])
+        return Downward(out[: self.edges.stop].copy(), separators[::-1], edges)
 
     def tangents(self, known: Upward, separators: list[np.ndarray], change: Tangent, *, edges: bool) -> Tangent:
         """How the marginals change along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
+        stack = self._stack(change)
         centred: list[np.ndarray | None] = []
         for step, conditional in zip(self.steps, known.conditionals, strict=True):
-            table = step.up(change)
+            table = step.up(stack)
             if step.configurations == 1:
-                change[step.writes] = table[0]
+                stack[step.writes] = table[0]
                 centred.append(None)
                 continue
             mean = (conditional[..., None] * table).sum(0)
-            change[step.writes] = mean
+            stack[step.writes] = mean
             table -= mean
             centred.append(table)
-        out = np.zeros_like(change)
+        out = np.zeros_like(stack)
         for step, conditional, separator, table in zip(
             *(reversed(part) for part in (self.steps, known.conditionals, separators, centred)), strict=True
         ):
@@ -180,11 +185,35 @@ class Passes:
                 table *= conditional[..., None]
                 moved = table
             step.down(moved, out, edges)
-        return out
+        return out[: len(change)]
 
 
-    def walk(self, known: Upward, draws: int, rng: np.random.Generator) -> Int[np.ndarray, "draws sites"]:
-        """Configurations drawn from the roots down, each site given its separator, of the first lane."""
+    def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
+        return self.up(self._stack(potentials)).log_partition
+
+    def _stack(self, potentials: np.ndarray) -> np.ndarray:
+        """Potentials, and room for the messages."""
+        stack = np.empty((self.size, *potentials.shape[1:]))
+        stack[: len(potentials)] = potentials
+        return stack
+
+    def both(self, potentials: Stack, *, edges: bool) -> tuple[Upward, Downward]:
+        """Up and down; or what is known already, where these potentials were seen a moment ago: marginals and their tangents
+        are asked for one after the other."""
+        for before, up, down in list(self.recent):
+            if before.shape == potentials.shape and (down.edges or not edges) and np.array_equal(before, potentials):
+                return up, down
+        up = self.up(self._stack(potentials))
+        down = self.down(up, edges=edges)
+        if self.entries * potentials.shape[1] <= NUMBERS:
+            self.recent.append((potentials, up, down))
+        return up, down
+
+    def walk(
+        self, potentials: Stack, draws: int, rng: np.random.Generator, *, best: bool = False
+    ) -> Int[np.ndarray, "draws sites"]:
+        """Configurations drawn from the roots down, each site given its separator; or the `best` one."""
+        known = self.up(self._stack(potentials), best=best)
         z = np.zeros((draws, self.num_sites), np.int64)
         for step, start, clique in reversed(self.cliques):
             K, m = self.num_states, len(clique.eliminated)

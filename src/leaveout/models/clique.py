@@ -12,7 +12,8 @@ of marginals work under `jit` and `vmap`; third derivatives do not.
 on all threads, and makes them single precision in threads that were not told otherwise.)
 """
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -89,35 +90,39 @@ def _shapes(lanes: tuple[int, ...], tree: Passes) -> tuple[tuple[int, ...], tupl
 # NumPy
 
 
-def _stack(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Passes) -> np.ndarray:
-    """Potentials, numbers first: `[numbers, lanes]`."""
-    stack = np.empty((tree.size, *lanes))
-    stack[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
-    stack[tree.edges] = 0.0 if edges is None else np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
-    return stack.reshape(tree.size, -1)
+def _numbers_first(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Passes) -> np.ndarray:
+    """Potentials `[numbers, lanes]`."""
+    out = np.empty((tree.edges.stop, *lanes))
+    out[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
+    out[tree.edges] = 0.0 if edges is None else np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
+    return out.reshape(tree.edges.stop, -1)
 
 
-def _unstack(marginals: np.ndarray, lanes: tuple[int, ...], tree: Passes, edges: bool) -> list[np.ndarray]:
+def _lanes_first(marginals: np.ndarray, lanes: tuple[int, ...], tree: Passes, edges: bool) -> list[np.ndarray]:
     parts = [marginals[tree.sites], marginals[tree.edges]] if edges else [marginals[tree.sites]]
     shapes = _shapes(lanes, tree)
     return [np.ascontiguousarray(np.moveaxis(part, 0, -1)).reshape(s) for part, s in zip(parts, shapes, strict=False)]
 
 
-def _chunks(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+def _chunks(count: int, size: int) -> list[slice]:
+    """Of nearly one size, at most this."""
+    bounds = np.linspace(0, count, -(-count // size) + 1).astype(int).tolist() if count else []
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
 def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Passes, level: int) -> list[np.ndarray]:
     lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
-    stack = _stack(sites, edges, lanes, tree)
-    count = stack.shape[1]
+    potentials = _numbers_first(sites, edges, lanes, tree)
+    count = potentials.shape[1]
     total, found = np.empty(count), np.empty((tree.edges.stop, count if level else 0))
     for chunk in _chunks(count, tree.lanes):
-        known = tree.up(stack[:, chunk].copy())
-        total[chunk] = known.log_partition
+        mine = np.ascontiguousarray(potentials[:, chunk])
         if level:
-            found[:, chunk] = tree.down(known, edges=level == 2).marginals[: tree.edges.stop]
-    return [total.reshape(lanes), *(_unstack(found, lanes, tree, level == 2) if level else ())]
+            up, down = tree.both(mine, edges=level == 2)
+            total[chunk], found[:, chunk] = up.log_partition, down.marginals
+        else:
+            total[chunk] = tree.log_partition(mine)
+    return [total.reshape(lanes), *(_lanes_first(found, lanes, tree, level == 2) if level else ())]
 
 
 def _tangents_by_passes(
@@ -127,19 +132,17 @@ def _tangents_by_passes(
     own = _lanes(sites.shape[:-2], edges.shape[:-3])
     whole = _lanes(own, *(change.shape[: len(own)] for change in changes))
     order = sorted(range(len(own)), key=lambda axis: own[axis] == 1 < whole[axis])  # lanes first, tangents last
-    potentials = _stack(sites, edges, own, tree)
-    change = _stack(changes[0], changes[1] if given else None, whole, tree).reshape(tree.size, *whole)
+    potentials = _numbers_first(sites, edges, own, tree)
     count = potentials.shape[1]
-    change = change.transpose(0, *(1 + axis for axis in order)).reshape(tree.size, count, -1)
-    found = np.empty((tree.edges.stop, *change.shape[1:]))
+    change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(-1, *whole)
+    change = change.transpose(0, *(1 + axis for axis in order)).reshape(len(potentials), count, -1)
+    found = np.empty_like(change)
     for chunk in _chunks(count, tree.lanes):
-        known = tree.up(potentials[:, chunk].copy())
-        separators = tree.down(known, edges=False).separators
+        up, down = tree.both(np.ascontiguousarray(potentials[:, chunk]), edges=False)
         for some in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
-            moved = tree.tangents(known, separators, change[:, chunk, some].copy(), edges=wanted)
-            found[:, chunk, some] = moved[: tree.edges.stop]
+            found[:, chunk, some] = tree.tangents(up, down.separators, change[:, chunk, some], edges=wanted)
     back = found.reshape(-1, *(whole[axis] for axis in order)).transpose(0, *(1 + at for at in np.argsort(order)))
-    return _unstack(back, whole, tree, wanted)
+    return _lanes_first(back, whole, tree, wanted)
 
 
 # JAX

@@ -44,7 +44,7 @@ class Free(eqx.Module):
     """A coupling to be learned, one number or one an edge, from `start`. `prior` is the mean and the standard deviation of
     a normal density, or None: flat, and then a field all of whose neighbours agree has no interior optimum."""
 
-    start: Any
+    start: Any = 0.5
     prior: tuple[float, float] | None = (0.0, 1.0)
 
 
