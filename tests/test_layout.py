@@ -22,7 +22,8 @@ CORE = {
 MAY_IMPORT = {
     "_results": set(),
     "_progress": set(),
-    "_plan": set(),
+    "_graph": set(),
+    "_plan": {"_graph"},
     "_objective": set(),
     "datasets": set(),
     "_minimise": {"_objective"},
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     "_estimate": {"_plan", "_results", "_errors", "plot"},
     "_evaluate": {*CORE, "_progress"},
     "plot": {"_estimate"},
-    "models": {"_objective", "models"},
+    "models": {"_graph", "_objective", "models"},
     "interop": {"models", "_fit", "interop"},
     "cli": {""},  # the public names only
 }

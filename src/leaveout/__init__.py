@@ -59,6 +59,9 @@ from ._plan import (
     leave_one_out as leave_one_out,
 )
 from ._plan import (
+    neighbourhoods as neighbourhoods,
+)
+from ._plan import (
     random_subsets as random_subsets,
 )
 from ._refit import (
@@ -89,6 +92,8 @@ from .models._states import Dirichlet as Dirichlet
 from .models.crf import CRF as CRF
 from .models.glm import GLM as GLM
 from .models.hmm import HMM as HMM
+from .models.mrf import MRF as MRF
+from .models.mrf import Free as Free
 from .models.penalties import per_weight as per_weight
 
 __version__ = _version("leaveout")

@@ -172,7 +172,8 @@ def _adapted(fit: Fit, plan: Plan) -> Plan:
     held = plan.held if observed is None else plan.held & np.asarray(observed)[plan.index]
     if not held.any():
         raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
-    return replace(plan, held=held, serial=plan.serial or fit.objective.serial)
+    blocks = fit.objective.blocks if plan.blocks is None else plan.blocks
+    return replace(plan, held=held, serial=plan.serial or fit.objective.serial, blocks=blocks)
 
 
 def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:

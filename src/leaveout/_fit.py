@@ -311,7 +311,7 @@ def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str
     if not objective.convex:
         least, vector = least_curvature(objective, theta, whitener, gauge)
         if least <= 0:
-            raise _indefinite(objective, caller, least, vector)
+            raise _indefinite(objective, theta, caller, least, vector)
     found = Fit(objective, theta, value, gradient, None, whitener, gauge, np.zeros(()), np.asarray(RESULTS.successful))
     step = found.solve(gradient)
     decrement = float(np.sqrt(max(gradient @ step, 0.0)))
@@ -328,7 +328,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, products: 
     _check_finite(objective, caller, value, gradient, hessian)
     gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
     hessian = hessian + gauge.T @ gauge if len(gauge) else hessian
-    factor = stored(_cholesky(hessian, objective, caller))
+    factor = stored(_cholesky(hessian, objective, theta, caller))
     del hessian
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     decrement = float(np.linalg.norm(whitener @ gradient))
@@ -354,7 +354,7 @@ def _check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray)
         )
 
 
-def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) -> np.ndarray:
+def _cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
     """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0))
     if (scale > 0).all():
@@ -375,18 +375,21 @@ def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) ->
     else:
         correlation = hessian
     values, vectors = np.linalg.eigh(correlation)
-    raise _indefinite(objective, caller, float(values[0]), vectors[:, 0])
+    raise _indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
 
 
-def _indefinite(objective: AbstractObjective, caller: str, least: float, vector: np.ndarray) -> IndefiniteHessianError:
+def _indefinite(
+    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
+) -> IndefiniteHessianError:
     names = _parameter_names(objective, len(vector))
     worst = np.argsort(-np.abs(vector))[:3]
     dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
-    return IndefiniteHessianError(
+    message = (
         f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
         f"(diagonal scaled to one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
     )
+    return IndefiniteHessianError(f"{message} {objective.warning(theta)}".rstrip())
 
 
 def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:

@@ -186,6 +186,11 @@ class AbstractObjective(eqx.Module):
         return False
 
     @property
+    def blocks(self) -> Int[np.ndarray, " units"] | None:
+        """Labels of blocks of neighbouring units for standard errors, where neighbours are not those next in order."""
+        return None
+
+    @property
     def observed(self) -> Bool[np.ndarray, " units"] | None:
         """Which units have an observation, if some are missing; the others are never scored."""
         return None
