@@ -101,8 +101,8 @@ class LeastSquares(AbstractLinear):
         return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
 
 
-class Logistic(AbstractLinear):
-    """`argmin Σ log(1 + e^η) − y η + ½ penalty ‖β‖²` by Newton's method with halved steps, all fits at once.
+class AbstractMargin(AbstractLinear):
+    """A loss of the margin plus `½ penalty ‖β‖²`, by Newton's method with halved steps, all fits at once.
 
     Where a training set holds one class only, that class is predicted with probability one.
     """
@@ -110,9 +110,9 @@ class Logistic(AbstractLinear):
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, labels: bool):
         self.X, self.y, self.penalty, self.intercept, self.scaled, self.labels = X, y, penalty, intercept, scaled, labels
 
-    @property
-    def name(self) -> str:
-        return "logistic regression, batched"
+    @abc.abstractmethod
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+        """The loss and its first two derivatives in η, `[fits, size]`."""
 
     def response(self, eta):
         if self.labels:
@@ -120,57 +120,84 @@ class Logistic(AbstractLinear):
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-eta))
 
+    def ridge(self) -> Float[np.ndarray, " params"]:
+        """What each coefficient is penalised by, the intercept last."""
+        return np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
+
     def solve(self, X, y):
         fits, _, d = X.shape
         Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
-        ridge = np.full(Z.shape[2], self.penalty)
-        ridge[d:] = 0.0
         theta = np.zeros((fits, Z.shape[2]))
         share = y.mean(1)
         mixed = (share > 0) & (share < 1)
-        if self.intercept:
-            theta[:, -1] = np.log(np.clip(share, 1e-9, 1) / np.clip(1 - share, 1e-9, 1))
-        theta[mixed] = _newton(Z[mixed], y[mixed], theta[mixed], ridge) if mixed.any() else theta[mixed]
+        if mixed.any():
+            theta[mixed] = self._newton(Z[mixed], y[mixed], theta[mixed])
         coef = theta if self.intercept else np.column_stack([theta, np.zeros(fits)])
-        coef[~mixed] = 0.0
+        coef[~mixed, :d] = 0.0
         coef[~mixed, -1] = np.where(share[~mixed] > 0, np.inf, -np.inf)
         return coef
 
+    def _newton(self, Z: NDArray, y: NDArray, theta: NDArray) -> NDArray[np.float64]:
+        """Each fit until its decrement is at rounding; fits that are done drop out."""
+        theta, active, ridge = theta.copy(), np.arange(len(theta)), self.ridge()
+        value, slope, hessian = self._objective(Z, y, theta, ridge)
+        for _ in range(100):
+            step = _solved(hessian, slope)
+            decrement = np.einsum("fd,fd->f", step, slope)
+            going = decrement > 1e-13 * (1 + np.abs(value))
+            theta[active[~going]] -= step[~going]
+            if not going.any():
+                return theta
+            if not going.all():
+                active, Z, y, step, decrement, value = (a[going] for a in (active, Z, y, step, decrement, value))
+            length, here = np.ones(len(active)), theta[active]
+            for _ in range(30):
+                moved = here - length[:, None] * step
+                after, slope, hessian = self._objective(Z, y, moved, ridge)
+                worse = after > value - 1e-4 * length * decrement + 1e-12 * np.abs(value)
+                if not worse.any():
+                    break
+                length[worse] /= 2
+            theta[active], value = moved, after
+        return theta
 
-def _newton(Z: NDArray, y: NDArray, theta: NDArray, ridge: NDArray) -> NDArray[np.float64]:
-    """Each fit until its decrement is at rounding; fits that are done drop out."""
-    theta, active = theta.copy(), np.arange(len(theta))
-    value, slope, hessian = _logistic(Z, y, theta, ridge)
-    for _ in range(100):
-        step = _solved(hessian, slope)
-        decrement = np.einsum("fd,fd->f", step, slope)
-        going = decrement > 1e-13 * (1 + np.abs(value))
-        theta[active[~going]] -= step[~going]
-        active, Z, y, step, decrement, value = (a[going] for a in (active, Z, y, step, decrement, value))
-        if not len(active):
-            return theta
-        length, here = np.ones(len(active)), theta[active]
-        for _ in range(30):
-            moved = here - length[:, None] * step
-            after, slope, hessian = _logistic(Z, y, moved, ridge)
-            worse = after > value - 1e-4 * length * decrement + 1e-12 * np.abs(value)
-            if not worse.any():
-                break
-            length[worse] /= 2
-        theta[active], value = moved, after
-    return theta
+    def _objective(self, Z: NDArray, y: NDArray, theta: NDArray, ridge: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        """The objective of each fit, its gradient and its Hessian."""
+        loss, first, second = self.derivatives(np.matmul(Z, theta[..., None])[..., 0], y)
+        value = loss.sum(1) + 0.5 * (ridge * theta**2).sum(1)
+        slope = np.matmul(first[:, None], Z)[:, 0] + ridge * theta
+        hessian = np.matmul(Z.transpose(0, 2, 1), second[..., None] * Z)
+        hessian[:, range(Z.shape[2]), range(Z.shape[2])] += ridge
+        return value, slope, hessian
 
 
-def _logistic(Z: NDArray, y: NDArray, theta: NDArray, ridge: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """The objective of each fit, its gradient and its Hessian."""
-    eta = np.matmul(Z, theta[..., None])[..., 0]
-    tail = np.exp(-np.abs(eta))
-    mu = np.where(eta >= 0, 1.0, tail) / (1 + tail)
-    value = (np.maximum(eta, 0) + np.log1p(tail) - y * eta).sum(1) + 0.5 * (ridge * theta**2).sum(1)
-    slope = np.matmul((mu - y)[:, None], Z)[:, 0] + ridge * theta
-    hessian = np.matmul(Z.transpose(0, 2, 1), (mu * (1 - mu))[..., None] * Z)
-    hessian[:, range(Z.shape[2]), range(Z.shape[2])] += ridge
-    return value, slope, hessian
+class Logistic(AbstractMargin):
+    """`log(1 + e^η) − y η`, the intercept not penalised."""
+
+    @property
+    def name(self) -> str:
+        return "logistic regression, batched"
+
+    def derivatives(self, eta, y):
+        tail = np.exp(-np.abs(eta))
+        mu = np.where(eta >= 0, 1.0, tail) / (1 + tail)
+        return np.maximum(eta, 0) + np.log1p(tail) - y * eta, mu - y, mu * (1 - mu)
+
+
+class SupportVector(AbstractMargin):
+    """`max(0, 1 − s η)²` with s = ±1 the class, the intercept penalised, as in LinearSVC; its Newton steps end exactly."""
+
+    @property
+    def name(self) -> str:
+        return "linear support vectors, batched"
+
+    def ridge(self):
+        return np.full(self.X.shape[1] + int(self.intercept), self.penalty)
+
+    def derivatives(self, eta, y):
+        sign = 2 * y - 1
+        short = np.maximum(1 - sign * eta, 0.0)
+        return short**2, -2 * sign * short, 2.0 * (short > 0)
 
 
 def _solved(matrix: NDArray, right: NDArray) -> NDArray[np.float64]:

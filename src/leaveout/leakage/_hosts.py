@@ -13,7 +13,7 @@ from .._fit import Fit
 from .._plan import Plan
 from .._refit import AbstractRefit
 from ..models.glm import GLM
-from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared
+from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
 from ._losses import Measure
 
 SORTABLE = 2**25  # numbers in the sorted distances of all records
@@ -135,7 +135,7 @@ def _check_estimator(estimator: Any, measure: Measure) -> None:
 
 def _batched(estimator: Any, X: Any, codes: NDArray, measure: Measure) -> AbstractLearner | None:
     """A batched learner, if the estimator is one that we know with options that we know."""
-    from sklearn import linear_model, neighbors
+    from sklearn import linear_model, neighbors, svm
 
     scaled, model = _unscaled(estimator)
     try:
@@ -152,6 +152,8 @@ def _batched(estimator: Any, X: Any, codes: NDArray, measure: Measure) -> Abstra
     if kind is linear_model.LogisticRegression and small and measure.needs in ("probability", "label"):
         if _plain_logistic(model) and codes.max() == 1:
             return Logistic(data, codes, 1 / model.C, model.fit_intercept, scaled, measure.needs == "label")
+    if kind is svm.LinearSVC and small and measure.needs == "label" and codes.max() == 1 and _plain_svm(model):
+        return SupportVector(data, codes, 1 / model.C, model.fit_intercept, scaled, True)
     if kind in (neighbors.KNeighborsClassifier, neighbors.KNeighborsRegressor) and not scaled:
         euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
         if euclidean and model.weights == "uniform" and model.metric_params is None and len(data) ** 2 <= SORTABLE:
@@ -176,6 +178,11 @@ def _plain_logistic(model: Any) -> bool:
     penalised = getattr(model, "penalty", "l2") in ("l2", "deprecated") and getattr(model, "l1_ratio", 0) in (0, None)
     whole = model.class_weight is None and np.isfinite(model.C) and model.solver in ("lbfgs", "newton-cg", "newton-cholesky")
     return penalised and whole
+
+
+def _plain_svm(model: Any) -> bool:
+    plain = model.penalty == "l2" and model.loss == "squared_hinge" and model.class_weight is None
+    return plain and model.intercept_scaling == 1
 
 
 def _fit_and_predict(

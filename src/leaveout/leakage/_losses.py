@@ -51,7 +51,8 @@ class Measure:
 
 
 def _deviance(y: NDArray, mu: NDArray) -> NDArray:
-    return -(xlogy(y, mu) + xlog1py(1 - y, -mu))
+    """A probability that rounds to one is taken as the largest number below: one that is zero is meant."""
+    return -(xlogy(y, mu) + xlog1py(1 - y, -np.minimum(mu, np.nextafter(1.0, 0.0))))
 
 
 def _huber(delta: float) -> Callable:
@@ -112,6 +113,8 @@ def resolve(loss: Any, response: str, y: NDArray, classifier: bool) -> Measure:
         raise ValueError(f"leakage_corrected: response must be 'auto', 'predict' or 'predict_proba'; got {response!r}.")
     if isinstance(loss, str):
         name = loss.lower().replace("-", "_").replace(" ", "_")
+        if name == "brier" and len(np.unique(y)) == 2:
+            return Measure(OTHERS[name].name, lambda y, p: 2 * (y - p) ** 2, "probability", 2.0)
         if name in OTHERS:
             return OTHERS[name]
         if name not in losses.NAMED:

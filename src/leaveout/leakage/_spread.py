@@ -1,7 +1,8 @@
 """How far ê₀ would move with other data: each cluster's influence, as tested and, by the infinitesimal jackknife, as trained on.
 
 The influence of training on a cluster is the covariance, over draws, of how many of its records were drawn with the loss
-(Efron 2014); for n of N records without replacement it is scaled by (N − 1)/(N − n). Its Monte-Carlo bias is subtracted.
+(Efron 2014); for n of N records without replacement it is scaled by (N − 1)/(N − n). Its Monte-Carlo bias is subtracted. Where
+draws hold most of T̂ that scale is large and the noise drowns the influence: then clusters vary as tested only.
 """
 
 import numpy as np
@@ -14,6 +15,7 @@ from ._pool import Pooled
 from ._run import FoldLosses
 
 FEW = 8  # clusters a side, below which records are what varies
+RESOLVED = 0.5  # of T̂: the largest training set from which the influence of training is told
 CHUNK = 2**22  # numbers in the counts of a batch of draws
 
 
@@ -28,10 +30,13 @@ def data_error(
     unit = clusters if by_cluster else np.arange(len(clusters))
     size = int(unit.max()) + 1
     tested, trained, bias = np.zeros(size), np.zeros(size), np.zeros(size)
+    resolved = all(part.mechanism == "record" and part.size <= RESOLVED * len(part.fold.train) for part in plan)
     center = float(weights @ pooled.b)
     for k, (part, run) in enumerate(zip(plan, runs, strict=True)):
         mine = unit[part.fold.test]
         tested += pooled.weight[k] * _as_tested(run, pooled.combined[k], shares, k, weights, center, mine, size)
+        if not resolved:
+            continue
         influence, noise = _as_trained(part, run, pooled.combined[k], weights, unit, size)
         trained += pooled.weight[k] * influence
         bias += pooled.weight[k] ** 2 * noise
@@ -40,7 +45,7 @@ def data_error(
     variance = np.sum(tested**2) * number / (number - 1)
     variance += max(np.sum(both**2 - tested**2) - np.sum(bias), 0.0)
     kind = "clusters" if by_cluster else "records within these clusters; new clusters differ more"
-    return float(np.sqrt(variance)), kind
+    return float(np.sqrt(variance)), kind if resolved else f"{kind}, as tested"
 
 
 def _as_tested(
