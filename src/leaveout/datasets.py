@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import pooch
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 TRAFFIC = "https://raw.githubusercontent.com/ShubhamDalvi1999/Traffic_Analysis_On_Match_Days/ef65600"
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+B3 = "https://raw.githubusercontent.com/mbarnes1/B3/a3053c0/bootstraps"
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
 
 # file: (SHA-256, source)
 REGISTRY = {
+    "adult/adult.data": (
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        f"{UCI}/adult/adult.data",
+    ),
+    "b3_bootstraps/census.mat": ("3d8616ebe49f9d37f43ee4fbbe92a9174383478c6436eeb4708a12fee7c1b056", f"{B3}/census"),
+    "b3_bootstraps/heart.mat": ("a83b16b366726c291e40f5e7d34eb985e8403f882db1380b48440d9822cd37b7", f"{B3}/heart"),
+    "b3_bootstraps/synthetic.mat": ("da29d911a9e11b60316a6c5055700bfe06a37a117740be3907538df59533632b", f"{B3}/synthetic"),
     "dodgers/Dodgers.data": (
         "62c3853294fd97d229a92bb321b2cc91b4141c8956d6e77ce88ce8eed9e8d46d",
         f"{TRAFFIC}/Dodgers.data",
@@ -30,6 +41,22 @@ REGISTRY = {
     "heart_failure/heart.csv": (
         "948420b084d8a3a0ca42b8419fce9aee175879e43f8aedf712377899a67aa49b",
         "https://raw.githubusercontent.com/Lineax17/r-heart-disease/6319a92/data/heart.csv",
+    ),
+    "heart_uci/processed.cleveland.data": (
+        "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+        f"{UCI}/heart-disease/processed.cleveland.data",
+    ),
+    "heart_uci/processed.hungarian.data": (
+        "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+        f"{UCI}/heart-disease/processed.hungarian.data",
+    ),
+    "heart_uci/processed.switzerland.data": (
+        "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+        f"{UCI}/heart-disease/processed.switzerland.data",
+    ),
+    "heart_uci/processed.va.data": (
+        "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+        f"{UCI}/heart-disease/processed.va.data",
     ),
     "mocap6/sensor_data_per_tstep.csv": (
         "d5c3feaa8898dd673ddca1878afef25fde9b0c5fa628c0dc8abbb7834a617568",
@@ -54,6 +81,40 @@ class MotionCapture(NamedTuple):
 
     frames: "pd.DataFrame"  # sequence, step, twelve channels, action
     lengths: list[int]
+
+
+class BlockBootstraps(NamedTuple):
+    """The linear systems that the authors of the binomial block bootstrap solved, one a trial."""
+
+    A: "np.ndarray"  # [levels, counts]
+    losses: "np.ndarray"  # [levels, trials]
+    truth: "np.ndarray"  # [counts, trials], the loss by number of leaked records
+    p0: float
+
+
+def adult() -> "pd.DataFrame":
+    """32,561 persons of the 1994 US census, 14 columns and `income`, `<=50K` or `>50K`; `?` is missing (NaN).
+
+    The training part of the UCI Adult data (Becker & Kohavi 1996), CC BY 4.0.
+    """
+    import pandas as pd
+
+    names = "age workclass fnlwgt education education_num marital_status occupation relationship race sex".split()
+    names += "capital_gain capital_loss hours_per_week native_country income".split()
+    return pd.read_csv(path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?")
+
+
+def b3_bootstraps(name: str) -> BlockBootstraps:
+    """Bootstrap losses saved by the authors of the binomial block bootstrap: "synthetic", "census" or "heart".
+
+    Barnes & Dubrawski, MIT. The synthetic ones draw 15 records at 30 levels, the others 100 at 200.
+    """
+    from scipy.io import loadmat
+
+    if f"b3_bootstraps/{name}.mat" not in REGISTRY:
+        raise ValueError(f"b3_bootstraps: name must be 'synthetic', 'census' or 'heart'; got {name!r}.")
+    stored = loadmat(path(f"b3_bootstraps/{name}.mat"))
+    return BlockBootstraps(stored["A"], stored["B"], stored["s_true"], float(stored["p0"].item()))
 
 
 def breast_cancer() -> tuple["pd.DataFrame", "pd.Series"]:
@@ -108,6 +169,21 @@ def heart_failure() -> "pd.DataFrame":
     import pandas as pd
 
     return pd.read_csv(path("heart_failure/heart.csv"))
+
+
+def heart_uci() -> "pd.DataFrame":
+    """920 patients of four hospitals: `hospital`, 13 measurements, and `num`, 0 without heart disease, 1–4 with; NaN is missing.
+
+    The UCI heart-disease data (Janosi, Steinbrunn, Pfisterer & Detrano 1989), CC BY 4.0. Zeros in `chol` mean missing too.
+    """
+    import pandas as pd
+
+    names = "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()
+    parts = []
+    for hospital in HOSPITALS:
+        frame = pd.read_csv(path(f"heart_uci/processed.{hospital}.data"), header=None, names=names, na_values="?")
+        parts.append(frame.assign(hospital=hospital)[["hospital", *names]])
+    return pd.concat(parts, ignore_index=True)
 
 
 def mocap6() -> MotionCapture:
