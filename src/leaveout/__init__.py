@@ -80,14 +80,19 @@ from ._refit import (
     NoUpdate as NoUpdate,
 )
 from ._results import RESULTS as RESULTS
+from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.sklearn import from_sklearn as from_sklearn
+from .interop.statsmodels import from_statsmodels as from_statsmodels
 from .models import emissions as emissions
 from .models import losses as losses
 from .models import penalties as penalties
 from .models._states import Dirichlet as Dirichlet
+from .models.cox import Cox as Cox
 from .models.glm import GLM as GLM
 from .models.hmm import HMM as HMM
+from .models.penalties import per_row as per_row
 from .models.penalties import per_weight as per_weight
+from .models.regression import Regression as Regression
 
 __version__ = _version("leaveout")
