@@ -83,56 +83,37 @@ from ._refit import (
     NoUpdate as NoUpdate,
 )
 from ._results import RESULTS as RESULTS
+from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.sklearn import from_sklearn as from_sklearn
+from .interop.statsmodels import from_statsmodels as from_statsmodels
 from .leakage import (
     InjectedSplits as InjectedSplits,
-)
-from .leakage import (
     Injection as Injection,
-)
-from .leakage import (
     LeakageResult as LeakageResult,
-)
-from .leakage import (
     RecordLeakage as RecordLeakage,
-)
-from .leakage import (
     SplitLeakage as SplitLeakage,
-)
-from .leakage import (
     binomial_block_bootstrap as binomial_block_bootstrap,
-)
-from .leakage import (
     binomial_matrix as binomial_matrix,
-)
-from .leakage import (
     largest_leakage_share as largest_leakage_share,
-)
-from .leakage import (
     leakage_corrected as leakage_corrected,
-)
-from .leakage import (
     leakage_slope_test as leakage_slope_test,
-)
-from .leakage import (
     residual_profile as residual_profile,
-)
-from .leakage import (
     solve_curve as solve_curve,
-)
-from .leakage import (
     stratified_matrix as stratified_matrix,
 )
 from .models import emissions as emissions
 from .models import losses as losses
 from .models import penalties as penalties
 from .models._states import Dirichlet as Dirichlet
+from .models.cox import Cox as Cox
 from .models.crf import CRF as CRF
 from .models.glm import GLM as GLM
 from .models.hmm import HMM as HMM
 from .models.mrf import MRF as MRF
 from .models.mrf import Free as Free
+from .models.penalties import per_row as per_row
 from .models.penalties import per_weight as per_weight
+from .models.regression import Regression as Regression
 
 __version__ = _version("leaveout")
