@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "_errors": {"_plan", "_results"},
     "_estimate": {"_plan", "_results", "_errors", "plot"},
     "_evaluate": {*CORE, "_progress"},
+    "influence": {"_evaluate", "_fit", "_objective", "_plan", "_refit", "models"},
     "plot": {"_estimate"},
     "models": {"_graph", "_objective", "models"},
     "interop": {"models", "_fit", "interop"},

@@ -3,7 +3,7 @@ error against the exact refit by 2, 2², 2³, 2² for no update, IJ(1), IJ(2) an
 
 import numpy as np
 import pytest
-from helpers import OBJECTIVES, fitted, flat, minimiser
+from helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 import leaveout as lo
 
@@ -15,6 +15,7 @@ REFITS = {
     "NewtonStep": lo.NewtonStep(),
 }
 STEPS = (0.2, 0.1, 0.05)
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OBJECTIVES]
 
 
 def tempered(units: int, width: int) -> tuple[lo.Plan, np.ndarray]:
@@ -38,7 +39,7 @@ def oracle(name: str, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("refit", REFITS)
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_order_of_accuracy(name, refit, width):
     fit = fitted(name)
     plan, _ = tempered(fit.objective.num_units, width)
@@ -51,7 +52,7 @@ def test_order_of_accuracy(name, refit, width):
     assert abs(slope[-1] - ORDERS[refit]) < 0.35 or slope[-1] > ORDERS[refit], (errors, slope)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_exact_is_the_refit(name):
     fit = fitted(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, seed=1)

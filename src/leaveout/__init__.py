@@ -83,6 +83,10 @@ from ._refit import (
     NoUpdate as NoUpdate,
 )
 from ._results import RESULTS as RESULTS
+from .influence import cooks_distance as cooks_distance
+from .influence import dfbetas as dfbetas
+from .influence import leverage as leverage
+from .influence import studentized_residuals as studentized_residuals
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.sklearn import from_sklearn as from_sklearn

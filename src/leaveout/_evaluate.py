@@ -133,13 +133,18 @@ def cross_predict(
 @float64
 def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyTree:
     """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`."""
-    _check("fold_parameters", fit, plan, refit)
+    return jax.tree.map(np.asarray, _natural_batch(fit, fold_thetas(fit, plan, refit, "fold_parameters")))
+
+
+def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_thetas") -> NDArray[np.float64]:
+    """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
+    _check(caller, fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     batches = _batches(fit, plan)
     scale = _scale(fit, plan, refit, batches)
     for refits, _, _, done, _ in _refitted(fit, plan, refit, scale, batches, None, judge=False):
         theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
-    return jax.tree.map(np.asarray, _natural_batch(fit, theta))
+    return theta
 
 
 def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:

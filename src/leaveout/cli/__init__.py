@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `leaveout hmm`."""
+"""The command line: `leaveout demo`, `leaveout glm`, `leaveout compare`, `leaveout hmm`."""
 
 from typing import Annotated
 
@@ -7,7 +7,9 @@ import typer
 import leaveout as lo
 
 from ._console import console
+from .compare import compare
 from .demo import demo
+from .glm import glm
 from .hmm import hmm
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -29,4 +31,6 @@ def main(
 
 
 app.command()(demo)
+app.command()(glm)
+app.command()(compare)
 app.command()(hmm)

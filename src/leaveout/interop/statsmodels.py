@@ -120,7 +120,7 @@ def _generalised(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple
     if alpha is not None and family in SCALED:
         raise TypeError(
             f"from_statsmodels: GLM.fit_regularized of the {family} family re-estimates its scale on the way, so its "
-            "parameters minimise nothing that can be stated; use OLS.fit_regularized or lo.GLM(..., penalty=lo.penalties.Ridge(...))."
+            "parameters minimise nothing that can be stated; use OLS.fit_regularized, or a penalty of lo.GLM."
         )
     n = len(model.endog)
     weight = _weights(model.iweights * np.asarray(model.n_trials), n)

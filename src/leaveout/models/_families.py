@@ -187,7 +187,7 @@ class Tweedie(AbstractMeanLoss):
         self.power, self.link = np.asarray(power, np.float64), links.resolve(link)
         self.dispersion = positive("Tweedie: dispersion", dispersion)
         named = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
-        self.kind = named.get(power, "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme")
+        self.kind = named.get(float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme")
 
     def of_mean(self, mean, log_mean, y):
         p = self.power

@@ -13,6 +13,7 @@ import numpy as np
 from jax.scipy.special import log_ndtr, ndtr, xlog1py, xlogy
 from jaxtyping import Array, Float, Scalar
 
+from . import _shared
 from . import links as links
 from ._families import QUASI
 from ._families import Gamma as Gamma
@@ -233,6 +234,7 @@ class Custom(AbstractLoss):
         return False
 
 
+SHARED = _shared.NAMED  # losses with parameters of their own, of lo.Regression
 NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "squared": Squared,
     "logistic": Binomial,
