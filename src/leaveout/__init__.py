@@ -89,6 +89,7 @@ from .influence import leverage as leverage
 from .influence import studentized_residuals as studentized_residuals
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
+from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf
 from .interop.sklearn import from_sklearn as from_sklearn
 from .interop.statsmodels import from_statsmodels as from_statsmodels
 from .leakage import (
@@ -119,5 +120,8 @@ from .models.mrf import Free as Free
 from .models.penalties import per_row as per_row
 from .models.penalties import per_weight as per_weight
 from .models.regression import Regression as Regression
+from .models.tagging import entities as entities
+from .models.tagging import entity_f1 as entity_f1
+from .models.tagging import token_accuracy as token_accuracy
 
 __version__ = _version("leaveout")

@@ -110,13 +110,14 @@ def cross_validate(
 
 @float64
 def cross_predict(
-    fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, kind: Literal["response", "link", "state"] = "response"
+    fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, kind: Literal["response", "link", "state", "label"] = "response"
 ) -> NDArray[np.float64]:
     """Each unit's prediction from the refits that leave it out, `[units]` or `[units, outputs]`, averaged over them.
 
     `kind` is "response" (through the inverse link; for a hidden Markov model, the predictive mean), "link" (the linear
-    predictor) or "state" (the probabilities of the states, `[units, states]`). NaN where a unit is never
-    held out, or no refit that leaves it out exists.
+    predictor), "state" (the probabilities of the states, `[units, states]`) or "label" (of a conditional random field, the
+    codes of the decoded labels; of sequences `[units, longest]`, −1 behind the end: `crf.join` puts them together). NaN
+    where a unit is never held out, or no refit that leaves it out exists.
     """
     _check("cross_predict", fit, plan, refit)
     if kind not in fit.objective.kinds:

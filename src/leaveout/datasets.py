@@ -4,12 +4,19 @@ A file is looked for in the folder named by the environment variable `LEAVEOUT_D
 cache, else downloaded from its original source. Its SHA-256 is checked wherever it comes from.
 """
 
+import gzip
+import hashlib
 import os
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pooch
+
+from ._corpora import Corpus as Corpus
+from ._corpora import Tagged as Tagged
+from ._corpora import parse
+from ._corpora import read_conll as read_conll
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +26,8 @@ TRAFFIC = "https://raw.githubusercontent.com/ShubhamDalvi1999/Traffic_Analysis_O
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 B3 = "https://raw.githubusercontent.com/mbarnes1/B3/a3053c0/bootstraps"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
+EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
 
 # file: (SHA-256, source)
@@ -65,6 +74,30 @@ REGISTRY = {
     "mocap6/actions_per_tstep.csv": (
         "7dc8c35237ccc3b45d86ce976f5a38edddedc1fd88eab3957832e0a9be8410d8",
         f"{BNPY}/mocap6/actions_per_tstep.csv",
+    ),
+    "ud_ewt/en_ewt-ud-train.conllu": (
+        "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
+        f"{EWT}/en_ewt-ud-train.conllu",
+    ),
+    "ud_ewt/en_ewt-ud-dev.conllu": (
+        "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
+        f"{EWT}/en_ewt-ud-dev.conllu",
+    ),
+    "ud_ewt/en_ewt-ud-test.conllu": (
+        "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
+        f"{EWT}/en_ewt-ud-test.conllu",
+    ),
+    "wnut17/wnut17train.conll": (
+        "731820e13f71af324c6b55a1575ec2ce59fbaa2a0806f8f0400b98d56cd6a7a5",
+        f"{WNUT}/wnut17train.conll",
+    ),
+    "wnut17/emerging.dev.conll": (
+        "e053b752b8155113ca66e7db08af5f2f5f43ab993694e4774f1ec5bad42312d8",
+        f"{WNUT}/emerging.dev.conll",
+    ),
+    "wnut17/emerging.test.annotated": (
+        "2aa79b764e56ec9264a1b30fdd9b70195bd00ff400b62edd8f399d5f13c178f0",
+        f"{WNUT}/emerging.test.annotated",
     ),
 }
 
@@ -198,6 +231,35 @@ def mocap6() -> MotionCapture:
     frames["action"] = pd.read_csv(path("mocap6/actions_per_tstep.csv"))["action_name"]
     frames = frames.rename(columns={"seq_id": "sequence", "tstep_id": "step"})
     return MotionCapture(frames, frames.groupby("sequence").size().tolist())
+
+
+def ud_english() -> Corpus:
+    """English sentences from the web with one of 17 parts of speech a word (UPOS): 12,544, 2,001 and 2,077 sentences.
+
+    Universal Dependencies, English Web Treebank (Silveira et al. 2014), CC BY-SA 4.0.
+    """
+    files = (f"ud_ewt/en_ewt-ud-{part}.conllu" for part in ("train", "dev", "test"))
+    return Corpus(*(parse(_text(file).splitlines(), file, 1, 3) for file in files))
+
+
+def wnut17() -> Corpus:
+    """Tweets and other short texts with rare and new entities of six kinds, in BIO tags: 3,394, 1,009 and 1,287 sentences.
+
+    The shared task of WNUT 2017 (Derczynski et al. 2017), CC BY 4.0.
+    """
+    files = ("wnut17/wnut17train.conll", "wnut17/emerging.dev.conll", "wnut17/emerging.test.annotated")
+    return Corpus(*(parse(_text(file).splitlines(), file, 0, -1) for file in files))
+
+
+def _text(name: str) -> str:
+    """What a file holds; in the folder named by `LEAVEOUT_DATA` it may be compressed."""
+    packed = Path(os.environ.get("LEAVEOUT_DATA") or ".") / f"{name}.gz"
+    if os.environ.get("LEAVEOUT_DATA") and packed.exists():
+        content = gzip.decompress(packed.read_bytes())
+        if hashlib.sha256(content).hexdigest() != REGISTRY[name][0]:
+            raise ValueError(f"datasets: {packed} does not hold the file we know (its SHA-256 differs); remove it.")
+        return content.decode()
+    return path(name).read_text(encoding="utf-8")
 
 
 def path(name: str) -> Path:

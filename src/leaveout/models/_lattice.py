@@ -11,11 +11,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
-from .._objective import ravel, unravel
+from .._objective import aligned, ravel, unravel
 from ._moments import covariance
-from .chain import TINY, Layout, Posterior, Potentials, log_partition, posterior
+from ._tags import Sparse
+from .chain import FEW_STATES, TINY, Layout, Posterior, Potentials, layout, log_partition, posterior
+
+RANGE = 500.0  # scores further apart than that underflow as probabilities
 
 Places = Float[Array, "rows lanes"]
 Scores = Float[Array, "rows lanes labels"]
@@ -38,6 +42,43 @@ class Block(eqx.Module):
     @property
     def starts(self) -> Bool[Array, "rows lanes"]:
         return jnp.asarray(self.layout.starts)
+
+
+def lay_out(
+    codes: Int[np.ndarray, " steps"], lengths: Int[np.ndarray, " sequences"], num_labels: int, scores: Any, features: Any
+) -> tuple[Block, Int[np.ndarray, "sequences longest"]]:
+    """All sequences in few lanes; and where the steps of each stand, row after row, −1 for padding."""
+    finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
+    zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
+    where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros)  # no lanes are linked
+
+    def laid(leaf, fill=0):
+        padding = np.full((1, *leaf.shape[1:]), fill, leaf.dtype)
+        return aligned(np.concatenate([leaf, padding])[where.place])
+
+    last = np.zeros(len(codes), bool)
+    last[np.cumsum(lengths) - 1] = True
+    sequence = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
+    if isinstance(features, Sparse):
+        columns = laid(features.columns, features.number).reshape(-1, features.columns.shape[1])
+        features = Sparse(columns, laid(features.values).reshape(columns.shape), features.number)
+    elif features is not None:
+        features = laid(features).reshape(-1, features.shape[1])
+    scores = None if scores is None else laid(scores)
+    block = Block(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features)
+    step = (np.cumsum(lengths) - lengths)[:, None] + np.arange(lengths.max())
+    inside = np.arange(lengths.max()) < lengths[:, None]
+    return block, np.where(inside, where.inverse[np.minimum(step, len(codes) - 1)], -1).astype(np.int32)
+
+
+def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
+    """What changes no probability: a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to k
+    with −u on starts and u on ends, whose sum over a path is zero."""
+    eye, none, table = np.eye(K), np.zeros((1, K)), np.zeros((1, K * K))
+    shifts = (eye[:, :, None] - eye[:, None, :]).reshape(K, K * K)
+    rows = (np.c_[none + 1, none, table], np.c_[none, none + 1, table], np.c_[none, none, table + 1], np.c_[eye, -eye, shifts])
+    _, size, directions = np.linalg.svd(np.concatenate(rows), full_matrices=False)
+    return directions[size > 1e-9 * size[0]]
 
 
 def emission(theta: PyTree, block: Block) -> Scores:

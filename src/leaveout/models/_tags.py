@@ -137,6 +137,16 @@ def read_features(features: Any, steps: int) -> Features:
     return stored(array)
 
 
+def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.ndarray:
+    """Which label follows which somewhere, `[labels, labels]`."""
+    inside = np.ones(len(codes), bool)
+    inside[np.cumsum(lengths) - lengths] = False
+    to = np.flatnonzero(inside)
+    seen = np.zeros((num_labels, num_labels), bool)
+    seen[codes[to - 1], codes[to]] = True
+    return seen
+
+
 def _numbers(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":

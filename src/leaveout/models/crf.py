@@ -16,7 +16,6 @@ w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *be
 order in 1 − w: derivatives at w = 1 are those of M up to the second.
 """
 
-import functools
 from typing import Any, Literal
 
 import equinox as eqx
@@ -26,16 +25,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, aligned, float64, ravel, unravel
+from .._objective import AbstractObjective, float64, ravel, unravel
 from . import _lattice, _tags, penalties
 from ._lattice import Block
 from ._moments import expected_counts
-from .chain import FEW_STATES, Layout, best_path, layout
+from .chain import Layout, best_path
 
 RIDGE = penalties.Ridge(1.0)
 LANES = 2**12  # numbers that a step of the scan takes along, by measurement
 TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
-RANGE = 500.0  # scores further apart than that underflow as probabilities
 LOST = 15.0  # a weight so far below the others says that its transition is impossible
 
 STYLES = {
@@ -98,7 +96,7 @@ class CRF(AbstractObjective):
         self.num_features = 0 if found is None else (found.number if isinstance(found, _tags.Sparse) else found.shape[1])
         self.penalty = self._checked(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
-        self._lay_out(given, found)
+        self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
 
     def _checked(self, penalty: Any) -> penalties.AbstractPenalty:
         if penalty is not None and not callable(penalty):
@@ -125,26 +123,6 @@ class CRF(AbstractObjective):
             if self.lengths.max() == 1:
                 raise ValueError("CRF: every sequence has length one, so there are no transitions: give a penalty.")
         return found
-
-    def _lay_out(self, scores: np.ndarray | None, features: Any) -> None:
-        steps, longest = len(self.codes), int(self.lengths.max())
-        finite = np.where(np.isfinite(scores), scores, np.nan) if scores is not None else np.zeros((1, 1))
-        zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
-        where = layout(self.lengths, max(self.num_labels, FEW_STATES + 1), zeros)  # so that no lanes are linked
-        last = np.zeros(steps, bool)
-        last[np.cumsum(self.lengths) - 1] = True
-        laid = functools.partial(_laid, where=where)
-        if isinstance(features, _tags.Sparse):
-            columns = laid(features.columns, fill=features.number).reshape(-1, features.columns.shape[1])
-            features = _tags.Sparse(columns, laid(features.values).reshape(columns.shape), features.number)
-        elif features is not None:
-            features = laid(features).reshape(-1, features.shape[1])
-        unit = laid(self.sequence, fill=len(self.lengths))
-        self.block = Block(where, laid(self.codes), laid(last), unit, None if scores is None else laid(scores), features)
-        first = np.cumsum(self.lengths) - self.lengths
-        inside = np.arange(longest) < self.lengths[:, None]
-        steps_of = np.minimum(first[:, None] + np.arange(longest), steps - 1)
-        self.slots = np.where(inside, where.inverse[steps_of], -1).astype(np.int32)
 
     # θ
 
@@ -179,20 +157,9 @@ class CRF(AbstractObjective):
         return {name: np.zeros(shape) for name, shape in self._shapes.items()}
 
     def symmetries(self, theta):
-        """Shifts of all starts, ends or transitions, and u_j − u_k on transition[j, k] with −u on starts... and u on ends."""
         if not isinstance(self.penalty, penalties.Zero):
             return super().symmetries(theta)
-        K, eye = self.num_labels, np.eye(self.num_labels)
-        zero, table = np.zeros((1, K)), np.zeros((1, K * K))
-        shifts = (eye[:, :, None] - eye[:, None, :]).reshape(K, K * K)
-        rows = [
-            np.c_[zero + 1, zero, table],
-            np.c_[zero, zero + 1, table],
-            np.c_[zero, zero, table + 1],
-            np.c_[eye, -eye, shifts],
-        ]
-        _, size, directions = np.linalg.svd(np.concatenate(rows), full_matrices=False)
-        return directions[size > 1e-9 * size[0]]
+        return _lattice.flat_directions(self.num_labels)
 
     def parameter_names(self) -> list[str]:
         one = self.names.one
@@ -394,14 +361,11 @@ class CRF(AbstractObjective):
 
     def warning(self, theta):
         """Names transitions that the data never have, and that have run away for want of a penalty."""
-        inside = np.ones(len(self.codes), bool)
-        inside[np.cumsum(self.lengths) - self.lengths] = False
-        to = np.flatnonzero(inside)
-        seen = np.zeros((self.num_labels, self.num_labels))
-        np.add.at(seen, (self.codes[to - 1], self.codes[to]), 1)
+        if not isinstance(self.penalty, penalties.Zero):
+            return ""
         table = np.asarray(theta["transition"])
-        lost = np.argwhere((seen == 0) & (table < np.median(table) - LOST))
-        if not isinstance(self.penalty, penalties.Zero) or not len(lost):
+        lost = np.argwhere(~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - LOST))
+        if not len(lost):
             return ""
         named = ", ".join(f"{self.names.one(j)} → {self.names.one(k)}" for j, k in lost[:3])
         return (
@@ -423,6 +387,16 @@ class CRF(AbstractObjective):
         path = np.asarray(_decoded_some(self, theta, index))
         return self.names.of(path[path >= 0])
 
+    def join(self, paths: Float[np.ndarray, "sequences longest"]) -> np.ndarray:
+        """Labels of all sequences, one after another, out of `lo.cross_predict(fit, plan, kind="label")`."""
+        paths = np.asarray(paths)
+        if paths.shape != self.slots.shape or not np.isfinite(paths).all():
+            raise ValueError(
+                f"CRF: join needs decoded labels of every sequence, {self.slots.shape}; got {paths.shape}"
+                f"{'' if np.isfinite(paths).all() else ', some NaN: does the plan leave every sequence out?'}."
+            )
+        return self.names.of(paths[self.slots >= 0].astype(int))
+
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
         """The labels of the listed sequences, one after another, as they were given."""
         return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])
@@ -443,9 +417,3 @@ def _paths(crf: CRF, theta: PyTree, sequences: Array) -> Int[Array, "sequences l
 
 
 _decoded_some = eqx.filter_jit(_paths)
-
-
-def _laid(leaf: np.ndarray, fill: Any = 0, *, where: Layout) -> np.ndarray:
-    """An array over the steps, laid out, `[rows, lanes, ...]`."""
-    padding = np.full((1, *leaf.shape[1:]), fill, leaf.dtype)
-    return aligned(np.concatenate([leaf, padding])[where.place])
