@@ -473,7 +473,7 @@ BAD = {
     "empty": (dict(x=np.zeros(0)), ValueError, "none empty"),
     "one site": (dict(x=[1.0], edges=np.zeros((0, 2), int)), ValueError, "at least two sites"),
     "negative count": (dict(x=[1.0, -1, 2, 3]), ValueError, "counts"),
-    "coupling by edge": (dict(coupling=np.ones(3)), ValueError, "each of the 4 edges"),
+    "coupling by edge": (dict(coupling=np.ones(3)), ValueError, "each of 4 edges"),
     "coupling NaN": (dict(coupling=np.nan), ValueError, "finite"),
     "coupling text": (dict(coupling="strong"), TypeError, "coupling must be"),
     "coupling prior": (dict(coupling=lo.Free(1.0, prior=(0.0, -1.0))), ValueError, "standard deviation"),
