@@ -113,7 +113,9 @@ def test_many_fields_at_once():
     field = tree(9, graph, 2)
     sites, edges = potentials(rng, 9, graph, 2, (4, 3))
     with jax.enable_x64(True):
-        want = np.array([[log_partition(s, e, field) for s, e in zip(*row, strict=True)] for row in zip(sites, edges, strict=True)])
+        want = np.array(
+            [[log_partition(s, e, field) for s, e in zip(*row, strict=True)] for row in zip(sites, edges, strict=True)]
+        )
         np.testing.assert_allclose(log_partition(sites, edges, field), want, rtol=1e-13)
         one = lambda s, e: log_partition(s, e, field)
         np.testing.assert_allclose(jax.jit(jax.vmap(jax.vmap(one)))(sites, edges), want, rtol=1e-13)
@@ -147,7 +149,9 @@ def test_large_arrays_in_loops_do_not_lock_up():
 
             @jax.jit
             def program(sites, matrix):
-                step = lambda s: jnp.sum(matrix @ jnp.tanh(matrix @ jax.grad(lambda s: log_partition(s, 0.1 * edges, field))(s)))
+                step = lambda s: jnp.sum(
+                    matrix @ jnp.tanh(matrix @ jax.grad(lambda s: log_partition(s, 0.1 * edges, field))(s))
+                )
                 edges = jnp.broadcast_to(jnp.eye(2), (999, 2, 2))
                 return jax.lax.map(step, sites, batch_size=4)
 

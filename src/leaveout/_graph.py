@@ -81,12 +81,14 @@ def _check(caller: str, pairs: Edges, count: int) -> None:
         raise ValueError(f"{caller}: edges name site {pairs[out][0]}, but sites are numbered from 0 to {count - 1}.")
     loops = pairs[pairs[:, 0] == pairs[:, 1], 0]
     if loops.size:
-        raise ValueError(f"{caller}: {loops.size} edges are loops, the first at site {loops[0]}; a site is no neighbour of itself.")
+        raise ValueError(
+            f"{caller}: {loops.size} edges are loops, the first at site {loops[0]}; a site is no neighbour of itself."
+        )
     _, first, times = np.unique(np.sort(pairs, 1), axis=0, return_index=True, return_counts=True)
     if (times > 1).any():
         s, t = pairs[first[times > 1][0]]
         raise ValueError(
-            f"{caller}: {np.sum(times > 1)} edges are given more than once, such as ({s}, {t}); an undirected edge counts once: "
+            f"{caller}: {np.sum(times > 1)} edges are given more than once, such as ({s}, {t}); it counts once: "
             "give one of (s, t) and (t, s)."
         )
 

@@ -6,6 +6,7 @@ cache, else downloaded from its original source. Its SHA-256 is checked wherever
 
 import gzip
 import hashlib
+import importlib.util
 import os
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -29,6 +30,8 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
 EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
+PARTICLES = "https://github.com/cecilia-balocchi/particle-optimization"
+DERIVED = "derived from"  # such files cannot be fetched: their source has another form
 
 # file: (SHA-256, source)
 REGISTRY = {
@@ -67,6 +70,14 @@ REGISTRY = {
         "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
         f"{UCI}/heart-disease/processed.va.data",
     ),
+    "philly_crime/philly_counts.csv": (
+        "33929a00fd36929b3dd8ada2a81cc0525063033f91f76b08f821487ac3d0176c",
+        f"{DERIVED} crime_tract2019.rdata in {PARTICLES}",
+    ),
+    "philly_crime/philly_edges.csv": (
+        "48b73e7eb0c7dabfabea9fa981ca60e47484097341d920198728c1af8abf1f6d",
+        f"{DERIVED} A_block_density.csv in {PARTICLES}",
+    ),
     "mocap6/sensor_data_per_tstep.csv": (
         "d5c3feaa8898dd673ddca1878afef25fde9b0c5fa628c0dc8abbb7834a617568",
         f"{BNPY}/mocap6/sensor_data_per_tstep.csv",
@@ -100,6 +111,13 @@ REGISTRY = {
         f"{WNUT}/emerging.test.annotated",
     ),
 }
+
+
+class Areas(NamedTuple):
+    """A table of areas, and the pairs of rows that are neighbours, each pair once."""
+
+    areas: "pd.DataFrame"
+    edges: "np.ndarray"  # [edges, 2]
 
 
 class Dodgers(NamedTuple):
@@ -262,6 +280,38 @@ def _text(name: str) -> str:
     return path(name).read_text(encoding="utf-8")
 
 
+def philadelphia() -> Areas:
+    """Crimes in the 384 census tracts of Philadelphia, 2006 to 2018, and the 1,153 pairs of tracts that touch.
+
+    `violent_YEAR` and `nonviolent_YEAR`, `GEOID10` and the land area. Police incidents of OpenDataPhilly as counted by
+    Balocchi, Deshpande, George & Jensen (2019), whose repository states no licence: the two tables made of it are looked for
+    in the folder named by `LEAVEOUT_DATA`.
+    """
+    import pandas as pd
+
+    edges = pd.read_csv(path("philly_crime/philly_edges.csv")).to_numpy()
+    return Areas(pd.read_csv(path("philly_crime/philly_counts.csv"), dtype={"GEOID10": str}), edges)
+
+
+def st_louis() -> Areas:
+    """Homicides in 78 counties around St. Louis in three periods, and the 199 pairs of counties that touch.
+
+    `HC7984`, `HC8488`, `HC8893` are counts, `PO7984`, … person-years at risk in the same periods, `NAME` the county. From
+    libpysal (Messner et al. 1999; BSD-3), which is not imported for it; `pip install 'leaveout[spatial]'`.
+    """
+    import numpy as np
+    import pandas as pd
+
+    found = importlib.util.find_spec("libpysal")
+    if found is None or found.origin is None:
+        raise ImportError("datasets.st_louis: its files come with libpysal: pip install 'leaveout[spatial]'")
+    folder = Path(found.origin).parent / "examples" / "stl"
+    areas = pd.read_csv(folder / "stl_hom.csv").drop(columns="WKT")
+    lines = [line.split() for line in (folder / "stl.gal").read_text().splitlines()[1:]]
+    pairs = [(int(site[0]) - 1, int(near) - 1) for site, row in zip(lines[::2], lines[1::2], strict=True) for near in row]
+    return Areas(areas, np.array([pair for pair in pairs if pair[0] < pair[1]]))
+
+
 def path(name: str) -> Path:
     """Where the file is, fetched and checked if need be."""
     digest, url = REGISTRY[name]
@@ -273,6 +323,11 @@ def path(name: str) -> Path:
                 f"datasets: {found} is not the file we know (its SHA-256 differs); remove it to fetch the original."
             )
         return found
+    if url.startswith(DERIVED):
+        raise FileNotFoundError(
+            f"datasets: {name} is not in LEAVEOUT_DATA ({folder or 'not set'}) and cannot be fetched: it is {url}. Put it in a "
+            "folder, and name that folder in LEAVEOUT_DATA."
+        )
     try:
         target = pooch.os_cache("leaveout") / name
         return Path(pooch.retrieve(url, known_hash=f"sha256:{digest}", fname=target.name, path=target.parent))

@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `leaveout glm`, `leaveout compare`, `leaveout hmm`."""
+"""The command line: `leaveout demo`, `leaveout glm`, `leaveout compare`, `leaveout hmm`, `leaveout mrf`."""
 
 from typing import Annotated
 
@@ -11,6 +11,7 @@ from .compare import compare
 from .demo import demo
 from .glm import glm
 from .hmm import hmm
+from .mrf import mrf
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -34,3 +35,4 @@ app.command()(demo)
 app.command()(glm)
 app.command()(compare)
 app.command()(hmm)
+app.command()(mrf)

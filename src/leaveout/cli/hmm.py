@@ -227,9 +227,9 @@ def _show(rows: pd.DataFrame, notes: list[str]) -> None:
         console.print(note, markup=False)
 
 
-def _picture(estimates: dict[int, lo.Estimate], file: Path) -> None:
+def _picture(estimates: dict[Any, lo.Estimate], file: Path, what: str = "states") -> None:
     if len(estimates) < 2:
-        console.print("No picture: it compares two or more numbers of states.")
+        console.print("No picture: it compares two or more models.")
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said already
@@ -237,7 +237,7 @@ def _picture(estimates: dict[int, lo.Estimate], file: Path) -> None:
             axes = lo.plot.comparison(estimates)
         except ImportError as error:
             fail(f"no picture: {error}")
-    axes.set_xlabel("states")
+    axes.set_xlabel(what)
     figure = axes.get_figure(root=True)
     assert figure is not None
     try:

@@ -82,7 +82,9 @@ def _too_large(width: int, num_states: int) -> bool:
 
 def _refuse(width: int, num_states: int) -> NoReturn:
     bytes_ = 8 * float(num_states) ** min(width + 1, 100)
-    size = f"{bytes_ / 2**20:,.0f} MiB" if bytes_ < 2**50 else f"10^{np.log10(8) + np.log10(num_states) * (width + 1):.0f} bytes"
+    size = (
+        f"{bytes_ / 2**20:,.0f} MiB" if bytes_ < 2**50 else f"10^{np.log10(8) + np.log10(num_states) * (width + 1):.0f} bytes"
+    )
     raise ValueError(
         f"MRF: exact inference on this graph needs a table over {width + 1} sites (width {width}) of {num_states} states, "
         f"{size} for one table alone; the limit is {LARGEST:,} entries. Take fewer states, fewer edges (neighbours that share "
@@ -107,9 +109,7 @@ def _fill(graph: Graph, v: int) -> tuple[int, int]:
     return sum(len(near) - 1 - len(near & graph[u]) for u in near) // 2, len(near)
 
 
-def _greedy(
-    graph: Graph, num_states: int, cost: Callable[[Graph, int], object], carry_on: bool = False
-) -> tuple[Scopes, bool]:
+def _greedy(graph: Graph, num_states: int, cost: Callable[[Graph, int], object], carry_on: bool = False) -> tuple[Scopes, bool]:
     """The cheapest site next, whatever that leads to. Given up once a table is too large, unless it is to `carry_on`."""
     graph = [set(near) for near in graph]
     known = [cost(graph, v) for v in range(len(graph))]

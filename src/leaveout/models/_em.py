@@ -13,13 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float, PyTree, Scalar
+from jaxtyping import Array, PyTree, Scalar
 
 from .._objective import ravel, unravel
-from .clique import pair_marginals
+from . import _field
+
+PRECISE = {"gtol": 1e-7}
 
 
-def climb(field: Any, parameters: dict[str, Any], num_steps: int, tol: float = 0.0) -> tuple[dict[str, np.ndarray], list[float]]:
+def climb(
+    field: Any, parameters: dict[str, Any], num_steps: int, tol: float = 0.0
+) -> tuple[dict[str, np.ndarray], list[float]]:
     """Natural parameters after the steps, and F before each of them and at the end."""
     theta = field.unconstrained(parameters)
     values = []
@@ -27,15 +31,10 @@ def climb(field: Any, parameters: dict[str, Any], num_steps: int, tol: float = 0
         values.append(float(_loss(field, theta)))
         if step == num_steps or (step and values[-2] - values[-1] < tol):
             break
-        states, agreement = _expected(field, theta)
-        found = scipy.optimize.minimize(
-            lambda v, q, a: [np.asarray(part) for part in _minus_expected(field, unravel(jnp.asarray(v), theta), q, a)],
-            np.asarray(ravel(theta)),
-            args=(states, agreement),
-            jac=True,
-            method="BFGS",
-            options={"gtol": 1e-7},
-        )
+        states, agreement = _field.expected(field, theta)
+        states = states * field.dense[..., None]
+        start = np.asarray(ravel(theta))
+        found = scipy.optimize.minimize(_maximand, start, (field, theta, states, agreement), "BFGS", True, options=PRECISE)
         theta = jax.tree.map(np.asarray, unravel(jnp.asarray(found.x), theta))
     return jax.tree.map(np.asarray, field.natural(theta)), values
 
@@ -45,12 +44,8 @@ def _loss(field: Any, theta: PyTree) -> Scalar:
     return field.loss(theta, jnp.ones(field.num_units))
 
 
-@eqx.filter_jit
-def _expected(field: Any, theta: PyTree) -> tuple[Float[Array, "fields sites states"], Float[Array, " edges"]]:
-    """State probabilities where observed, and the expected number of fields in which the ends of an edge agree."""
-    seen = field._seen(jnp.ones(field.dense.size), field._densities(theta))
-    states, pairs = pair_marginals(seen, field._coupled(theta), field.tree)
-    return states * field.dense[..., None], jnp.trace(pairs, axis1=-2, axis2=-1).sum(0)
+def _maximand(vector: np.ndarray, field: Any, like: PyTree, states: Array, agreement: Array) -> list[np.ndarray]:
+    return [np.asarray(part) for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, agreement)]
 
 
 @eqx.filter_jit

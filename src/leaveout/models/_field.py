@@ -11,11 +11,13 @@ from jaxtyping import Array, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
 from .._objective import stored
-from .clique import marginals
+from .clique import marginals, pair_marginals
 from .emissions._base import POSITIVE, PROBABILITY, SIMPLEX, AbstractEmission
 
 BLOCKS = 20  # of sites, that standard errors go by, at least
 UNUSED = 1.0  # expected sites below which a state explains nothing
+AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
+SAME = 1e-4  # relative difference of the parameters of two states below which they are one
 EDGE = 1e-6  # the share of the largest of its kind below which a rate or a variance sits on the boundary
 
 
@@ -68,7 +70,7 @@ def read(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], Labe
         raise TypeError(f"MRF: x must hold numbers; got {raw.dtype}. Encode symbols as 0, 1, 2, …") from None
     if array.ndim not in (1, 2, 3) or 0 in array.shape:
         raise ValueError(
-            f"MRF: x must be [sites], [fields, sites] or [fields, sites, channels], none of them empty; got shape {array.shape}."
+            f"MRF: x must be [sites], [fields, sites] or [fields, sites, channels], none empty; got shape {array.shape}."
         )
     single = array.ndim == 1
     array = array[None, :, None] if single else array[..., None] if array.ndim == 2 else array
@@ -91,7 +93,7 @@ def read_coupling(coupling: Any, num_edges: int, num_states: int, flat: bool) ->
         raise TypeError(f"MRF: coupling must be a number, one an edge, or lo.Free(...); got {coupling!r}.") from None
     if value.shape not in ((), (num_edges,)) or not np.isfinite(value).all():
         raise ValueError(
-            f"MRF: coupling must be a finite number, or one for each of the {num_edges} edges; got {np.asarray(value).tolist()}."
+            f"MRF: coupling must be a finite number, or one for each of {num_edges} edges; got {np.asarray(value).tolist()}."
         )
     if not free:
         return value, None
@@ -144,6 +146,14 @@ def smoothed(field: Any, theta: PyTree, weights: Array) -> Float[Array, "fields 
 
 
 @eqx.filter_jit
+def expected(field: Any, theta: PyTree) -> tuple[Float[Array, "fields sites states"], Float[Array, " edges"]]:
+    """State probabilities, and the expected number of fields in which the ends of an edge agree."""
+    seen = field._seen(jnp.ones(field.dense.size), field._densities(theta))
+    states, pairs = pair_marginals(seen, field._coupled(theta), field.tree)
+    return states, jnp.trace(pairs, axis1=-2, axis2=-1).sum(0)
+
+
+@eqx.filter_jit
 def _potentials(field: Any, theta: PyTree) -> tuple[Array, Array]:
     seen = field._seen(jnp.ones(field.dense.size), field._densities(theta))
     return seen, field._coupled(theta)
@@ -169,24 +179,37 @@ def draw(
     return (x[..., 0] if field.x.shape[2] == 1 else x), z
 
 
+def _alike(field: Any, found: dict[str, np.ndarray], j: int, k: int) -> bool:
+    """Have two states the same parameters?"""
+    own = [found[name] for name in field.emission.free if name not in field.emission.shared]
+    return bool(own) and all(np.allclose(value[j], value[k], rtol=SAME, atol=SAME * np.abs(value).max()) for value in own)
+
+
 def warning(field: Any, theta: PyTree) -> str:
     """States that explain nothing, and parameters on a boundary."""
     found = jax.tree.map(np.asarray, field.natural(theta))
-    everything = np.asarray(smoothed(field, theta, jnp.ones(field.num_units)))
+    everything, agree = (np.asarray(part) for part in expected(field, theta))
     visits = (everything * field.dense[..., None]).sum((0, 1))
     empty, sentences = np.flatnonzero(visits < UNUSED), []
-    if len(empty) and len(empty) == field.number - 1:
+    disagree = len(field.x) * len(field.edges) - agree.sum()
+    if field.number > 1 and (len(empty) == field.number - 1 or (len(agree) and disagree < AGREED)):
         sentences.append(
-            f"State {visits.argmax()} takes all {field.dense.sum()} observed sites (the others {visits[empty].max():.2g} at "
-            "most): the coupling is so strong, or the observations so alike, that the fit is on the boundary. Take a weaker "
-            "coupling, or fewer states."
+            f"One state takes all {field.dense.sum()} observed sites (expected {np.sort(visits)[-2]:.2g} in the next, and "
+            f"{disagree:.2g} edges whose ends differ): the coupling is so strong, or the observations so alike, that the fit "
+            "is on the boundary. Take a weaker coupling, or fewer states."
         )
     else:
         sentences += [
-            f"State {k} explains nothing (expected {visits[k]:.2g} of {field.dense.sum()} sites): take fewer states, or a weaker "
-            "coupling."
+            f"State {k} explains nothing (expected {visits[k]:.2g} of {field.dense.sum()} sites): take fewer states, or a "
+            "weaker coupling."
             for k in empty
         ]
+    twins = [(j, k) for k in range(field.number) for j in range(k) if _alike(field, found, j, k)]
+    if twins and len(sentences) == 0:
+        sentences.append(
+            f"States {twins[0][0]} and {twins[0][1]} are the same: the observations tell no more than "
+            f"{field.number - len({k for _, k in twins})} states apart; take fewer states."
+        )
     positive = [name for name, constraint in field.emission.free.items() if constraint in (POSITIVE, PROBABILITY, SIMPLEX)]
     near = [(name, at) for name in positive for at in np.argwhere(found[name] < EDGE * found[name].max()).tolist()]
     if near:

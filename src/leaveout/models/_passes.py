@@ -187,7 +187,6 @@ class Passes:
             step.down(moved, out, edges)
         return out[: len(change)]
 
-
     def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
         return self.up(self._stack(potentials)).log_partition
 
@@ -243,7 +242,9 @@ def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], num_stat
             emptied.append(clique)
             continue
         position = {site: at for at, site in enumerate(clique.scope)}
-        wanted = [({site}, [site], []) for site in clique.sites] + [(set(edges[e].tolist()), [], [e]) for e in clique.edges]
+        wanted: list[tuple[set[int], list[int], list[int]]] = [({site}, [site], []) for site in clique.sites] + [
+            (set(edges[e].tolist()), [], [e]) for e in clique.edges
+        ]
         groups: list[tuple[set[int], list[int], list[int]]] = []
         for over, of_sites, of_edges in sorted(wanted, key=lambda entry: min(position[site] for site in entry[0])):
             if not groups or num_states ** len(groups[-1][0] | over) > GATHERED:

@@ -48,7 +48,8 @@ def marginals(sites: Sites, edges: Edges, tree: Passes) -> Sites:
 
 def pair_marginals(sites: Sites, edges: Edges, tree: Passes) -> tuple[Sites, Edges]:
     """`p(z_s = k)` of every site, and `p(z_s = j, z_t = k)` of every edge."""
-    return tuple(_sums(sites, edges, tree, 2)[1:])
+    _, of_sites, of_edges = _sums(sites, edges, tree, 2)
+    return of_sites, of_edges
 
 
 def _sums(sites: Any, edges: Any, tree: Passes, level: int) -> list[Array]:
@@ -199,8 +200,7 @@ def _batched(primitive: Primitive) -> Callable[..., Any]:
 
     def rule(operands: Any, axes: Any, **params: Any) -> tuple[list[Array], list[int]]:
         led = [
-            jnp.expand_dims(x, 0) if axis is None else jnp.moveaxis(x, axis, 0)
-            for x, axis in zip(operands, axes, strict=True)
+            jnp.expand_dims(x, 0) if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)
         ]
         out = primitive.bind(*led, **params)
         return out, [0] * len(out)

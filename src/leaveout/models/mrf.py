@@ -216,7 +216,9 @@ class MRF(AbstractObjective):
 
     def score(self, theta, weights, index, held):
         if self.drop == "field":
-            return super().score(theta, weights, index, held) if self.joint else self._losses(theta, *self._listed(theta, index))
+            return (
+                super().score(theta, weights, index, held) if self.joint else self._losses(theta, *self._listed(theta, index))
+            )
         pairs = self._coupled(theta)
         if self.joint:
             densities, known = self._densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
@@ -297,7 +299,7 @@ class MRF(AbstractObjective):
     @property
     def observed(self) -> Bool[np.ndarray, " units"] | None:
         """Units with something to score; None where all have."""
-        units = self.dense.any(1) if self.drop == "field" else self.dense.ravel()
+        units = np.asarray(self.dense.any(1) if self.drop == "field" else self.dense.ravel())
         return None if units.all() else units
 
     @property
@@ -366,5 +368,5 @@ class MRF(AbstractObjective):
 
     @float64
     def simulate(self, parameters: Any, num_fields: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
-        """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states: exact draws."""
+        """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states."""
         return _field.draw(self, self._theta(parameters), num_fields, np.random.default_rng(seed))
