@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "_estimate": {"_plan", "_results", "_errors", "plot"},
     "_evaluate": {*CORE, "_progress"},
     "plot": {"_estimate"},
+    "leakage": {"_evaluate", "_fit", "_plan", "_refit", "_progress", "models", "leakage", "plot"},
     "models": {"_objective", "models"},
     "interop": {"models", "_fit", "interop"},
     "cli": {""},  # the public names only

@@ -1,5 +1,6 @@
 """Batched fits against scikit-learn's own, and what is drawn, injected and scored."""
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestRegressor
@@ -166,7 +167,8 @@ def test_joblib_gives_the_numbers_of_one_process_and_every_level_the_same_seed()
     train, own, seeds = RNG.integers(0, 200, (4, 50)), np.zeros((4, 0), int), np.array([5, 5, 6, 6])
     train[1] = train[0]
     one = Estimator(forest, X, Y, task.measure, 1)(train, np.arange(200, 230), own, seeds)[0]
-    two = Estimator(forest, X, Y, task.measure, 2)(train, np.arange(200, 230), own, seeds)[0]
+    with joblib.parallel_config("threading", n_jobs=2):  # the caller's backend
+        two = Estimator(forest, X, Y, task.measure, None)(train, np.arange(200, 230), own, seeds)[0]
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(one[0], one[1])
 

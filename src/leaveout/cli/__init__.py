@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `leaveout hmm`."""
+"""The command line: `leaveout demo`, `leaveout hmm`, `leaveout leakage`."""
 
 from typing import Annotated
 
@@ -9,6 +9,7 @@ import leaveout as lo
 from ._console import console
 from .demo import demo
 from .hmm import hmm
+from .leakage import leakage
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -30,3 +31,4 @@ def main(
 
 app.command()(demo)
 app.command()(hmm)
+app.command()(leakage)
