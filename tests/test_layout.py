@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "_evaluate": {*CORE, "_progress"},
     "influence": {"_evaluate", "_fit", "_objective", "_plan", "_refit", "models"},
     "plot": {"_estimate"},
+    "leakage": {"_evaluate", "_fit", "_plan", "_refit", "_progress", "models", "leakage", "plot"},
     "models": {"_graph", "_objective", "models"},
     "interop": {"models", "_fit", "interop"},
     "cli": {""},  # the public names only

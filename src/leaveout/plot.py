@@ -122,3 +122,27 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
+    """The mean loss at every level of injection, the curve e that explains them, and what its extrapolants say at zero.
+
+    Left of the first point nothing was seen: every training set holds leaks there already.
+    """
+    ax = _axes(ax, (6.5, 4.5))
+    pooled, curve = result.pooled, result.curve
+    share = pooled.A @ pooled.grid
+    seen = curve["leaked"] <= share.max()
+    ax.axvspan(0, share[0], color="0.93", linewidth=0, zorder=0, label="not seen")
+    ax.plot(curve["leaked"][seen], curve["loss"][seen], color="tab:blue", linewidth=1.2, label="e, the loss by what leaked")
+    bars = 2 * np.sqrt(np.diag(pooled.noise))
+    ax.errorbar(share, pooled.b, bars, fmt="o", markersize=4, color="0.3", linewidth=0.8, label="levels, ± 2 Monte-Carlo SE")
+    for (name, value), marker in zip(result.extrapolants.items(), ("D", "v", "^"), strict=True):
+        ax.plot(0, value, marker, color="tab:red", markersize=6, markerfacecolor="white", clip_on=False, label=f"{name}: {value:.4g}")
+    ax.axhline(result.naive, color="0.5", linewidth=0.8, linestyle="--", label=f"naive: {result.naive:.4g}")
+    what = "clusters of V̂ exposed" if result.plan[0].mechanism == "split" else "records trained on that are the test clusters'"
+    title = "cannot be corrected" if result.refusal else f"loss on new clusters {result.estimate:.4g} ± {result.se_mc:.2g} (Monte Carlo)"
+    ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
+    ax.legend(frameon=False, fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

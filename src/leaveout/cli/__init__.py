@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `leaveout glm`, `leaveout compare`, `leaveout hmm`, `leaveout mrf`."""
+"""The command line: `leaveout demo`, `glm`, `compare`, `hmm`, `mrf`, `crf`, `leakage`."""
 
 from typing import Annotated
 
@@ -12,6 +12,7 @@ from .demo import demo
 from .glm import glm
 from .hmm import hmm
 from .mrf import mrf
+from .leakage import leakage
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -36,3 +37,4 @@ app.command()(glm)
 app.command()(compare)
 app.command()(hmm)
 app.command()(mrf)
+app.command()(leakage)

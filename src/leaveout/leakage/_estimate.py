@@ -15,7 +15,7 @@ from ._fits import AbstractLearner
 from ._hosts import make_learner
 from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level
 from ._losses import Measure
-from ._models import Leakage, Shares, check_known
+from ._models import Fold, Leakage, check_known
 from ._pool import ORDER, pool
 from ._prepare import prepare
 from ._result import LeakageResult
@@ -73,7 +73,6 @@ def leakage_corrected(
         raise ValueError(f"leakage_corrected: {task.measure.name} is not a mean over records, which mechanism='split' needs.")
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
-    notes += _size_notes(plan, injection)
     edges = None if bins is None else _edges(bins)
     mark = "" if checkpoint is None else fingerprint(
         repr(estimator_or_fit), learner.name, task.measure.name, repr(injection), str(seed), task.X, task.codes,
@@ -85,6 +84,7 @@ def leakage_corrected(
     )
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
+    notes += _size_notes(plan, injection)
     return LeakageResult(
         plan=plan, runs=runs, shares=shares, names=names, measure=task.measure, seed=seed,
         learner=learner.name, edges=edges, notes=tuple(notes), pooled=pool(plan, runs, shares, ORDER),
@@ -93,13 +93,12 @@ def leakage_corrected(
     )
 
 
-def _few_clusters(folds: list) -> list[str]:
+def _few_clusters(folds: list[Fold]) -> list[str]:
     clusters = folds[0].clusters
-    least = {
-        side: min(len(np.unique(clusters[getattr(fold, rows)])) for fold in folds)
-        for side, rows in (("trains", "train"), ("tests", "test"))
-    }
-    few = [f"a fold {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in least.items() if count < FEW]
+    trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
+    tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
+    sides = (("trains", trained), ("tests", tested))
+    few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < FEW]
     if not few:
         return []
     return [f"{' and '.join(few)}, fewer than {FEW}: the estimate is for clusters like these, and its data SE leaves the rest out."]

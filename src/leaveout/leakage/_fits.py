@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 CAPACITY = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 
+DEPENDENT = 1e10  # a column's variance inflation, beyond which normal equations are not trusted
+
 Rows = Int[np.ndarray, "fits size"]
 Shared = Int[np.ndarray, " shared"]
 Own = Int[np.ndarray, "fits own"]
@@ -97,7 +99,9 @@ class LeastSquares(AbstractLinear):
             X, y = X - mean[:, None], y - centre[:, None]
         gram = np.matmul(X.transpose(0, 2, 1), X)
         gram[:, range(d), range(d)] += self.penalty
-        coef = _solved(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
+        coef, doubtful = _solved(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
+        for f in np.flatnonzero(doubtful & (self.penalty == 0)):  # squaring X lost what its own singular values tell
+            coef[f] = np.linalg.lstsq(X[f], y[f], rcond=None)[0]
         return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
 
 
@@ -142,7 +146,7 @@ class AbstractMargin(AbstractLinear):
         theta, active, ridge = theta.copy(), np.arange(len(theta)), self.ridge()
         value, slope, hessian = self._objective(Z, y, theta, ridge)
         for _ in range(100):
-            step = _solved(hessian, slope)
+            step, _ = _solved(hessian, slope)
             decrement = np.einsum("fd,fd->f", step, slope)
             going = decrement > 1e-13 * (1 + np.abs(value))
             theta[active[~going]] -= step[~going]
@@ -200,20 +204,25 @@ class SupportVector(AbstractMargin):
         return short**2, -2 * sign * short, 2.0 * (short > 0)
 
 
-def _solved(matrix: NDArray, right: NDArray) -> NDArray[np.float64]:
-    """`matrix⁻¹ right` for a stack, by the pseudo-inverse where a matrix is singular (then the shortest solution)."""
-    scale = np.sqrt(np.maximum(np.diagonal(matrix, axis1=1, axis2=2), 1e-300))
+def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`matrix⁻¹ right` for a stack, and where that is doubtful: there a matrix is near singular, and the pseudo-inverse's.
+
+    An empty column gets coefficient zero.
+    """
+    scale = np.sqrt(np.diagonal(matrix, axis1=1, axis2=2))
+    empty = scale <= 1e-150
+    scale = np.where(empty, 1.0, scale)
     unit = matrix / (scale[:, :, None] * scale[:, None, :])
+    unit[:, range(unit.shape[1]), range(unit.shape[1])] += empty
     try:
-        x = np.linalg.solve(unit, (right / scale)[..., None])[..., 0] / scale
-        doubtful = ~np.isfinite(x).all(1)
-        back = np.einsum("fij,fj->fi", matrix, np.where(np.isfinite(x), x, 0.0)) - right
-        doubtful |= np.abs(back).max(1) > 1e-6 * (np.abs(right).max(1) + 1e-300)
+        inverse = np.linalg.inv(unit)
+        spread = np.diagonal(inverse, axis1=1, axis2=2)  # at least one; large where columns are nearly dependent
+        doubtful = ~((spread > 0) & (spread < DEPENDENT)).all(1)
     except np.linalg.LinAlgError:
-        x, doubtful = np.zeros(right.shape), np.ones(len(right), bool)
+        inverse, doubtful = np.zeros(unit.shape), np.ones(len(unit), bool)
     if doubtful.any():
-        x[doubtful] = np.einsum("fij,fj->fi", np.linalg.pinv(matrix[doubtful], hermitian=True), right[doubtful])
-    return x
+        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / DEPENDENT, hermitian=True)
+    return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, doubtful
 
 
 class Neighbours(AbstractLearner):

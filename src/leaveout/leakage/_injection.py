@@ -163,7 +163,10 @@ def _shares(top: int, injection: Injection, folds: list[Fold]) -> NDArray[np.flo
     if injection.mechanism == "split" or number == top + 1:
         return np.unique(np.round(np.linspace(0, top, number))) / top
     slope = min(round(SLOPE_SHARE * min(len(fold.test) for fold in folds)), top)
-    grid = np.unique(np.round(np.geomspace(max(1, top / 100), top, number - 1)))
+    for points in range(number - 1, 8 * number):  # some of them round to one level
+        grid = np.unique(np.round(np.geomspace(max(1, top / 100), top, points)))
+        if len(grid) >= number - 1:
+            break
     if slope and not np.any(grid == slope):
         grid[np.argmin(np.abs(np.log(grid[:-1] / slope)))] = slope
     return np.unique(np.concatenate([[0], grid])) / top

@@ -28,6 +28,8 @@ def prepare(caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, respon
     """Raises ValueError on lengths that differ, NaN or nothing; X may be an array, a sparse matrix or a DataFrame."""
     from sklearn.base import is_classifier
 
+    if not isinstance(estimator, Fit):
+        check_clonable(caller, estimator)
     X = X if hasattr(X, "iloc") or hasattr(X, "tocsr") else np.asarray(X)
     X = X.tocsr() if hasattr(X, "tocsr") else X
     target = np.asarray(y)
@@ -44,7 +46,7 @@ def prepare(caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, respon
         function = estimator.objective.loss_function
         classifier = bool(estimator.objective.classes) or (isinstance(function, Binomial) and len(np.unique(target)) == 2)
     else:
-        classifier = not isinstance(estimator, type) and hasattr(estimator, "get_params") and is_classifier(estimator)
+        classifier = not isinstance(estimator, Fit) and is_classifier(estimator)
     measure = resolve(loss, response, target, classifier)
     if measure.classes:
         codes = np.unique(target, return_inverse=True)[1].astype(np.float64)
@@ -55,3 +57,16 @@ def prepare(caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, respon
     if measure.needs == "probability" and codes.max() > 1:
         raise ValueError(f"{caller}: the loss {measure.name} is for two classes; y has {int(codes.max()) + 1}: use 'multinomial'.")
     return Task(X, target, codes, measure, Exact() if refit is None else refit)
+
+
+def check_clonable(caller: str, estimator: Any) -> None:
+    """Raise TypeError unless scikit-learn can clone it."""
+    from sklearn.base import clone, is_classifier
+
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        got = estimator.__name__ if isinstance(estimator, type) else type(estimator).__name__
+        raise TypeError(f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params.")
+    try:
+        is_classifier(clone(estimator))
+    except (TypeError, RuntimeError, AttributeError) as error:
+        raise TypeError(f"{caller}: {type(estimator).__name__} cannot be cloned: {error}") from error
