@@ -170,24 +170,15 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
     ax = _axes(ax, (6.0, 0.5 * len(found) + 1.5))
-    for place, (name, estimate) in enumerate(found.items()):
-        se = np.nan_to_num(estimate.se)
-        first = {"label": "standard error"} if not place else {}
-        second = {"label": "approximation"} if not place else {}
-        ax.errorbar(estimate.mean, place, xerr=se, fmt="none", color="tab:blue", elinewidth=1, capsize=3, **first)
-        thick = {"elinewidth": 6, "alpha": 0.6, "fmt": "none", "color": "tab:orange"}
-        ax.errorbar(estimate.mean, place, xerr=estimate.approximation_error, **thick, **second)
+    label = lambda text, place: {"label": text} if place == 0 else {}
+    for place, estimate in enumerate(found.values()):
+        thin = {"fmt": "none", "color": "tab:blue", "elinewidth": 1, "capsize": 3} | label("standard error", place)
+        thick = {"fmt": "none", "color": "tab:orange", "elinewidth": 6, "alpha": 0.6} | label("approximation", place)
+        ax.errorbar(estimate.mean, place, xerr=np.nan_to_num(estimate.se), **thin)
+        ax.errorbar(estimate.mean, place, xerr=estimate.approximation_error, **thick)
         ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
         none = estimate.summary().value["no update, mean"]
-        ax.plot(
-            none,
-            place,
-            "o",
-            color="0.6",
-            markerfacecolor="white",
-            markersize=4,
-            **({"label": "no update"} if not place else {}),
-        )
+        ax.plot(none, place, "o", color="0.6", markerfacecolor="white", markersize=4, **label("no update", place))
     ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
     ax.set(xlabel="held-out loss a unit", ylim=(len(found) - 0.5, -0.5))
     ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
