@@ -87,3 +87,27 @@ def test_what_has_no_such_measure():
         lo.studentized_residuals(fitted("pseudo-huber, penalty not quadratic"))
     with pytest.raises(TypeError, match="must be a Fit"):
         lo.cooks_distance(X)
+
+
+def test_pictures(tmp_path):
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    fit = lo.from_statsmodels(sm.OLS(Y, X).fit())
+    cv = lo.cross_validate(fit, lo.leave_one_out(N), lo.NewtonStep())
+    axes = {
+        "leverage": lo.plot.leverage(fit, cv),
+        "against_exact": lo.plot.against_exact(fit, cv, sample=10),
+        "influence": lo.plot.influence(fit),
+        "estimates": lo.plot.estimates({"all": cv, "folds": lo.cross_validate(fit, lo.kfold(N, 5), lo.NewtonStep())}),
+    }
+    for name, ax in axes.items():
+        ax.get_figure(root=True).savefig(tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert dict(mpl.rcParams) == before
+    assert "7" in [text.get_text() for text in axes["influence"].texts]  # the outlier of high leverage
+    assert "10 of 50 refits" in axes["against_exact"].get_title()
+    with pytest.raises(ValueError, match="one or more"):
+        lo.plot.estimates({})
+    with pytest.raises(ValueError, match="score the units of this fit"):
+        lo.plot.leverage(fitted("ridge"), cv)

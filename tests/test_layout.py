@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "_estimate": {"_plan", "_results", "_errors", "plot"},
     "_evaluate": {*CORE, "_progress"},
     "influence": {"_evaluate", "_fit", "_objective", "_plan", "_refit", "models"},
-    "plot": {"_estimate"},
+    "plot": {"_estimate", "_evaluate", "_fit", "_plan", "_refit", "influence"},
     "leakage": {"_evaluate", "_fit", "_plan", "_refit", "_progress", "models", "leakage", "plot"},
     "models": {"_graph", "_objective", "models"},
     "interop": {"models", "_fit", "interop"},

@@ -94,17 +94,41 @@ from .interop.sklearn import from_sklearn as from_sklearn
 from .interop.statsmodels import from_statsmodels as from_statsmodels
 from .leakage import (
     InjectedSplits as InjectedSplits,
+)
+from .leakage import (
     Injection as Injection,
+)
+from .leakage import (
     LeakageResult as LeakageResult,
+)
+from .leakage import (
     RecordLeakage as RecordLeakage,
+)
+from .leakage import (
     SplitLeakage as SplitLeakage,
+)
+from .leakage import (
     binomial_block_bootstrap as binomial_block_bootstrap,
+)
+from .leakage import (
     binomial_matrix as binomial_matrix,
+)
+from .leakage import (
     largest_leakage_share as largest_leakage_share,
+)
+from .leakage import (
     leakage_corrected as leakage_corrected,
+)
+from .leakage import (
     leakage_slope_test as leakage_slope_test,
+)
+from .leakage import (
     residual_profile as residual_profile,
+)
+from .leakage import (
     solve_curve as solve_curve,
+)
+from .leakage import (
     stratified_matrix as stratified_matrix,
 )
 from .models import emissions as emissions

@@ -11,8 +11,8 @@ from .compare import compare
 from .demo import demo
 from .glm import glm
 from .hmm import hmm
-from .mrf import mrf
 from .leakage import leakage
+from .mrf import mrf
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

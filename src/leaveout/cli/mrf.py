@@ -14,8 +14,8 @@ from rich.table import Table
 
 import leaveout as lo
 
-from ._console import console, fail
-from .hmm import REFITS, _numbers, _one_line, _picture, _read
+from ._console import REFITS, console, fail, one_line
+from .hmm import _numbers, _picture, _read
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
 EMISSIONS = ("poisson", "negative-binomial", "gaussian", "categorical")
@@ -71,7 +71,7 @@ def mrf(
     names = None if site is None else _names(counts, site)
     pairs = _edges(edges, names)
     models: dict[str, lo.MRF] = {}
-    with _one_line():
+    with one_line():
         folds = _plan(plan, len(x), pairs, seed)
         kind = _emission(emission, x.to_numpy(), people)
         for K, (text, value) in grid:
