@@ -60,15 +60,15 @@ def test_leaving_labels_out_is_the_partial_label_likelihood():
 
 def test_a_sample_tells_what_gradients_of_all_units_would(monkeypatch):
     monkeypatch.setattr("leaveout._refit.AFFORDABLE", 0)
-    monkeypatch.setattr("leaveout._sampling.SIZES", (16, 32))
+    monkeypatch.setattr("leaveout._sampling.SIZES", (64, 100))
     monkeypatch.setattr("leaveout._sampling.LEAST", 50)
-    labels, lengths, scores = drawn(140, spread=0.5)
+    labels, lengths, scores = drawn(400, spread=0.5)
     fit = lo.fit(lo.CRF(labels, lengths, scores=scores, penalty=RIDGE))
-    plan = lo.leave_one_out(140)
+    plan = lo.leave_one_out(400)
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses
     certified = lo.cross_validate(fit, plan, lo.Certified(0.01))
     off = np.abs(certified.losses - exact)
-    assert off.mean() < 0.01 * np.std(exact) / np.sqrt(140)
+    assert off.mean() < 0.01 * np.std(exact) / np.sqrt(400)
     assert np.mean(off > certified.error + 1e-10) < 0.02 and len(certified.flagged()) == 0
     ij = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())
     assert off.mean() < np.abs(ij.losses - exact).mean() < np.abs(ij.baseline - exact).mean() / 10

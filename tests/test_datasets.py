@@ -1,5 +1,6 @@
 """The data are what their descriptions say; those that are not bundled need the folder named by LEAVEOUT_DATA."""
 
+import gzip
 import os
 
 import numpy as np
@@ -46,3 +47,29 @@ def test_a_changed_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAVEOUT_DATA", str(tmp_path))
     with pytest.raises(ValueError, match="is not the file we know"):
         lo.datasets.dodgers()
+
+
+@needs("wnut17/wnut17train.conll")
+def test_wnut17():
+    corpus = lo.datasets.wnut17()
+    assert [len(part.lengths) for part in corpus] == [3394, 1009, 1287]
+    assert [len(part.words) for part in corpus] == [62730, 15733, 23394]
+    assert [len(lo.entities(part.labels, part.lengths)) for part in corpus] == [1975, 836, 1079]
+    assert len(set(corpus.train.labels)) == 13
+
+
+@needs("ud_ewt/en_ewt-ud-train.conllu.gz")
+def test_ud_english():
+    corpus = lo.datasets.ud_english()
+    assert [len(part.lengths) for part in corpus] == [12544, 2001, 2077]
+    assert [len(part.words) for part in corpus] == [204577, 25147, 25094]
+    assert len(set(corpus.train.labels)) == 17 and list(corpus.dev.words[:3]) == ["From", "the", "AP"]
+
+
+@needs("ud_ewt/en_ewt-ud-train.conllu.gz")
+def test_a_changed_packed_file_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "ud_ewt").mkdir()
+    (tmp_path / "ud_ewt/en_ewt-ud-train.conllu.gz").write_bytes(gzip.compress(b"1\ta\ta\tX"))
+    monkeypatch.setenv("LEAVEOUT_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match="does not hold the file we know"):
+        lo.datasets.ud_english()

@@ -8,6 +8,7 @@ import leaveout as lo
 
 from ._console import console
 from .compare import compare
+from .crf import crf
 from .demo import demo
 from .glm import glm
 from .hmm import hmm
@@ -38,3 +39,4 @@ app.command()(compare)
 app.command()(hmm)
 app.command()(mrf)
 app.command()(leakage)
+app.command()(crf)

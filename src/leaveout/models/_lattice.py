@@ -87,7 +87,7 @@ def emission(theta: PyTree, block: Block) -> Scores:
     if block.scores is not None:
         out = out + block.scores
     if block.features is not None:
-        out = out + (block.features @ jnp.asarray(theta["weights"])).reshape(out.shape)
+        out = out + (block.features @ theta["weights"]).reshape(out.shape)
     return out
 
 
@@ -128,7 +128,7 @@ def known(theta: PyTree, block: Block, weights: Places, worth: Places | None = N
 def spread(theta: PyTree, block: Block, worth: Float[Array, " sequences"], weights: Places | None = None) -> Array:
     """`Σ worth ∇² log Z` over sequences; with weights, of the sum in which the labels of positive weight are known."""
     found = chain(theta, block, weights)
-    return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth)
+    return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features)
 
 
 def known_hessian(theta: PyTree, block: Block, weights: Places, worth: Float[Array, " sequences"]) -> Array:

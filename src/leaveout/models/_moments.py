@@ -11,10 +11,13 @@ Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} 
 one pass from the end, of two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies).
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ._tags import Sparse
 from .chain import TINY, Layout, Posterior
 
 
@@ -60,33 +63,56 @@ def covariance(
     ends: Bool[Array, "rows lanes"],
     unit: Int[Array, "rows lanes"],
     worth: Float[Array, " sequences"],
+    features: Any = None,
 ) -> Float[Array, "params params"]:
-    """`Σ_n worth_n Cov(s_n)` over sequences."""
-    count, (lanes, K) = len(worth), found.states.shape[1:]
-    eye = jnp.eye(K)
-    origin, states, end, start, write = _rows(found, transition, layout, ends, unit, count)
+    """`Σ_n worth_n Cov(s_n)` over sequences; with features, dense or `Sparse` over all places, s has `Σ_t x_t[f] 1{z_t = k}`
+    as well."""
+    count, (rows, lanes, K) = len(worth), found.states.shape
+    F = 0 if features is None else features.shape[1]
+    eye, wide = jnp.eye(K), K + K * K + F * K
     weigh = jnp.asarray(worth).at[unit].get(mode="fill", fill_value=0.0)
+    by_row = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(rows, lanes, -1), features)
 
     def back(carry, x):
-        ahead, pairs, first, out = carry
-        origin, states, end, start, write, weigh = x
-        fresh = jnp.concatenate([states[:, :, None] * eye, jnp.zeros((lanes, K, K * K))], 2)
-        ahead = jnp.where(end[:, None, None], fresh, ahead)  # [lanes, state, end or transition]
+        ahead, sums, out = carry
+        origin, states, end, start, write, weigh, own = x
+        fresh = jnp.concatenate([states[:, :, None] * eye, jnp.zeros((lanes, K, wide - K))], 2)
+        ahead = jnp.where(end[:, None, None], fresh, ahead)  # [lanes, state, end or transition or weight]
+        if F:
+            own = _dense(own)
+            weighed = weigh[:, None] * own
+            same = jnp.einsum("lk,lf,lg->kfg", states, weighed, own)
+            sums["weight"] = sums["weight"] + jnp.einsum("lf,lke->fke", weighed, ahead)
+            sums["same"] = sums["same"] + same
+            here = (states[:, :, None] * own[:, None])[..., None] * eye[:, None]
+            ahead = ahead + jnp.pad(here.reshape(lanes, K, F * K), ((0, 0), (0, 0), (K + K * K, 0)))
         total = ahead.sum(1)
         out = out.at[write].set(jnp.concatenate([total[:, :K], states, total[:, K:]], 1))
-        first = first + jnp.einsum("l,lke->ke", jnp.where(start, weigh, 0.0), ahead)
-        pairs = pairs + jnp.einsum("ljk,lke->kje", weigh[:, None, None] * origin, ahead)
-        both = origin * states[:, None]
-        counted = (eye[None, :, :, None] * both[:, None]).reshape(lanes, K, K * K)
-        ahead = jnp.einsum("ljk,lke->lje", origin, ahead) + jnp.pad(counted, ((0, 0), (0, 0), (K, 0)))
-        return (ahead, pairs, first, out), None
+        sums["start"] = sums["start"] + jnp.einsum("l,lke->ke", jnp.where(start, weigh, 0.0), ahead)
+        sums["pair"] = sums["pair"] + jnp.einsum("ljk,lke->kje", weigh[:, None, None] * origin, ahead)
+        both = (eye[None, :, :, None] * (origin * states[:, None])[:, None]).reshape(lanes, K, K * K)
+        ahead = jnp.einsum("ljk,lke->lje", origin, ahead) + jnp.pad(both, ((0, 0), (0, 0), (K, F * K)))
+        return (ahead, sums, out), None
 
-    wide = K + K * K
-    init = (jnp.zeros((lanes, K, wide)), jnp.zeros((K, K, wide)), jnp.zeros((K, wide)), jnp.zeros((count + 1, K + wide)))
-    xs = (origin, states, end, start, write, weigh)
-    (_, pairs, first, out), _ = jax.lax.scan(back, init, xs, reverse=True)
+    shapes = {"start": (K, wide), "pair": (K, K, wide), "weight": (F, K, wide), "same": (K, F, F)}
+    sums = {name: jnp.zeros(shape) for name, shape in shapes.items()}
+    xs = (*_rows(found, transition, layout, ends, unit, count), weigh, by_row)
+    (_, sums, out), _ = jax.lax.scan(
+        back, (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))), xs, reverse=True
+    )
     mean = out[:-1]
-    rows = jnp.concatenate([first, jnp.swapaxes(pairs, 0, 1).reshape(K * K, wide)])  # start, transition
-    cross = jnp.concatenate([jnp.zeros((K, wide)), rows])
+    pairs = jnp.swapaxes(sums["pair"], 0, 1).reshape(K * K, wide)
+    cross = jnp.concatenate([jnp.zeros((K, wide)), sums["start"], pairs, sums["weight"].reshape(F * K, wide)])
     cross = jnp.insert(cross, jnp.full(K, K), 0.0, axis=1)  # nothing is counted after an end, a start after nothing
-    return cross + cross.T + jnp.diag(worth @ mean) - mean.T @ (worth[:, None] * mean)
+    counts = 2 * K + K * K
+    square = jnp.diag(jnp.where(jnp.arange(K + wide) < counts, worth @ mean, 0.0))
+    at_once = jnp.einsum("kfg,kl->fkgl", sums["same"], eye).reshape(F * K, F * K)
+    square = square.at[counts:, counts:].add(at_once)
+    return cross + cross.T + square - mean.T @ (worth[:, None] * mean)
+
+
+def _dense(features: Any) -> Float[Array, "lanes features"]:
+    if not isinstance(features, Sparse):
+        return features
+    lane = jnp.arange(len(features.columns))[:, None]
+    return jnp.zeros((len(lane), features.number)).at[lane, features.columns].add(features.values, mode="drop")

@@ -39,8 +39,12 @@ class Sparse(eqx.Module):
     values: Float[np.ndarray, "steps width"]
     number: int = eqx.field(static=True)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.columns), self.number
+
     def __matmul__(self, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
-        picked = weights.at[self.columns].get(mode="fill", fill_value=0.0)
+        picked = jnp.asarray(weights).at[self.columns].get(mode="fill", fill_value=0.0)
         return jnp.einsum("ti,tik->tk", self.values, picked)
 
 

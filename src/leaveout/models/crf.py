@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, float64, ravel, unravel
+from .._objective import AbstractObjective, float64, ravel
 from . import _lattice, _tags, penalties
 from ._lattice import Block
 from ._moments import expected_counts
@@ -33,7 +33,6 @@ from .chain import Layout, best_path
 
 RIDGE = penalties.Ridge(1.0)
 LANES = 2**12  # numbers that a step of the scan takes along, by measurement
-TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
 LOST = 15.0  # a weight so far below the others says that its transition is impossible
 
 STYLES = {
@@ -93,7 +92,7 @@ class CRF(AbstractObjective):
         self.drop = drop
         given = None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
         found = None if features is None else _tags.read_features(features, len(self.codes))
-        self.num_features = 0 if found is None else (found.number if isinstance(found, _tags.Sparse) else found.shape[1])
+        self.num_features = 0 if found is None else found.shape[1]
         self.penalty = self._checked(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
@@ -226,8 +225,8 @@ class CRF(AbstractObjective):
 
     def _row(self, index: Array) -> Int[Array, " width"]:
         """Where a label stands within its sequence."""
-        first = np.cumsum(self.lengths) - self.lengths
-        return index - jnp.asarray(first).at[self._sequences(index)].get(mode="clip")
+        first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
+        return index - first.at[self._sequences(index)].get(mode="clip")
 
     def perturbation(self, theta, index, delta):
         delta = jnp.where(index < self.num_units, delta, 0.0)
@@ -246,8 +245,6 @@ class CRF(AbstractObjective):
         return jnp.sum(worth * path) - _lattice.known(theta, block, weights, worth)
 
     def hessian(self, theta, weights):
-        if self.num_features:
-            return self._along(jax.grad(lambda v: self.loss(unravel(v, theta), weights)), theta)
         bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
         if self.drop == "sequence":
             return _lattice.spread(theta, self.block, weights) + bend
@@ -255,8 +252,6 @@ class CRF(AbstractObjective):
         return _lattice.spread(theta, self.block, everyone) - known + bend
 
     def hessian_change(self, theta, index, delta):
-        if self.num_features:
-            return self._along(jax.grad(lambda v: self.perturbation(unravel(v, theta), index, delta)), theta)
         delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
         if self.drop == "sequence":
             return _lattice.spread(
@@ -267,14 +262,6 @@ class CRF(AbstractObjective):
             return -_lattice.known_hessian(theta, block, weights, counts * 1.0)
         weights = self._laid(1 + self._dense(index, delta))
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
-
-    def _along(self, gradient: Any, theta: PyTree) -> Float[Array, "params params"]:
-        """Forward over reverse, a group of tangents at a time."""
-        vector = ravel(theta)
-        size = max(1, TANGENTS // (self.block.labels.size * self.num_labels))
-        derivative = lambda tangent: jax.jvp(gradient, (vector,), (tangent,))[1]
-        hessian = jax.lax.map(derivative, jnp.eye(len(vector)), batch_size=min(size, len(vector)))
-        return (hessian + hessian.T) / 2
 
     def score(self, theta, weights, index, held):
         if self.drop == "label":
@@ -405,9 +392,8 @@ class CRF(AbstractObjective):
 @eqx.filter_jit
 def _decoded(crf: CRF, theta: PyTree) -> Int[Array, " steps"]:
     emission = crf.block.layout.restore(_lattice.emission(theta, crf.block))
-    starts = np.zeros(len(crf.codes), bool)
-    starts[np.cumsum(crf.lengths) - crf.lengths] = True
-    return best_path(theta["start"], theta["transition"], emission, jnp.asarray(starts))
+    starts = crf.block.layout.restore(crf.block.starts)
+    return best_path(theta["start"], theta["transition"], emission, starts)
 
 
 def _paths(crf: CRF, theta: PyTree, sequences: Array) -> Int[Array, "sequences longest"]:
