@@ -4,7 +4,7 @@ S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), se
 1,153 pairs that touch, two states with Poisson counts (D = 2), maximum likelihood; style B: a tract that is left out loses its
 observation, its state and its edges. The paper counts every edge twice: its β is half of the four values here.
 
-    LEAVEOUT_DATA=… python experiments/mrf_philadelphia.py [--out out] [--column violent_2018] [--refits 24] [--beta 0.25 0.5 1 2]
+    LEAVEOUT_DATA=… python experiments/mrf_philadelphia.py [--column violent_2018] [--refits 24] [--beta 0.25 0.5 1 2] [--out out]
 
 `refits` folds a value of β are refitted from scratch, by SciPy's BFGS from the centres of the low and the high half of the
 counts: that is what errors are measured against, and what `Exact` is checked against; all others are against `Exact`.
