@@ -1,7 +1,8 @@
 """Bias and RMSE of the loss on a new cluster, beside what one would do without: 300 replications of five simulated problems.
 
-|T̂| = |V̂| = 2,000, a tenth of T̂ from V, n′ = 100, 12 levels × 200 draws. Two problems were used while the estimator was made; three
-were written down before it was run on them, and are reported as they came out. The oracle sees T without the leaked records.
+|T̂| = |V̂| = 2,000, a tenth of T̂ from V, n′ = 100, 12 levels × 200 draws. Two problems were used while the estimator was
+made; three were written down before it was run on them, and are reported as they came out. The oracle sees T without the
+leaked records.
 
     python experiments/b3_accuracy.py [--replications 300]
 """
@@ -84,7 +85,9 @@ FRESH = {
 }
 
 
-def fitted(problem: Problem, X: Any, y: Any, train: Any, test: Any, p: float, seed: int, boot: int = 200, levels: int = 12) -> Any:
+def fitted(
+    problem: Problem, X: Any, y: Any, train: Any, test: Any, p: float, seed: int, boot: int = 200, levels: int = 12
+) -> Any:
     labels = np.zeros(len(y), int)
     labels[test] = 1
     injection = lo.Injection(num_boot=boot, num_levels=levels, train_size=TRAINED)

@@ -54,7 +54,7 @@ def synthetic(seed: int, size: int = 15) -> Setting:
 
 
 def census() -> Setting:
-    """Income above 50,000 from age, schooling, hours, race and occupation; immigrants from India and Canada against six countries."""
+    """Income above 50,000 from age, schooling, hours, race and occupation; India and Canada against six other countries."""
     frame = lo.datasets.adult()
     home = ["United-States", "El-Salvador", "Germany", "Mexico", "Philippines", "Puerto-Rico"]
     train = frame["native_country"].isin(home).to_numpy()
@@ -127,7 +127,7 @@ def iid(s: Setting, draws: int, seed: int) -> float:
 
 def experiment(name: str, make: Any, replicates: int, boot: int) -> tuple[pd.DataFrame, dict, np.ndarray]:
     """Estimates by replicate and method, mean curves, and the true e."""
-    rows, curves, refused = [], {}, 0
+    rows, curves = [], {}
     first = make(0)
     truth = np.mean([stratified(make(seed), 2000, 1000 + seed).mean(1) for seed in range(3)], axis=0)
     for seed in range(replicates):
@@ -176,7 +176,10 @@ def refusal(seeds: int) -> None:
         )
         said.append(bool(result.refusal))
     truth = stratified(synthetic(0, 100), 2000, 0).mean(1)
-    print(f"\nExperiment I at n′ = 100: refused in {sum(said)} of {seeds}; e₀ = {truth[0]:.3g}, e₁₀ = {truth[10]:.3g}. The last:\n{result}")
+    print(
+        f"\nExperiment I at n′ = 100: refused in {sum(said)} of {seeds}; e₀ = {truth[0]:.3g}, e₁₀ = {truth[10]:.3g}. "
+        f"The last:\n{result}"
+    )
 
 
 def saved() -> None:
@@ -220,7 +223,11 @@ def figure_one(truth: np.ndarray, path: Path) -> None:
     figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
     share = np.linspace(0, 1, 101)
     ax.plot(share, 1 - lo.binomial_matrix(share, len(truth) - 1) @ truth)
-    ax.set(xlabel="probability that a record trained on is leaked", ylabel="accuracy", title="Heart disease: accuracy rises with leakage")
+    ax.set(
+        xlabel="probability that a record trained on is leaked",
+        ylabel="accuracy",
+        title="Heart disease: accuracy rises with leakage",
+    )
     figure.savefig(path, dpi=110)
     plt.close(figure)
     print(f"\nFigure 1: accuracy {1 - truth[0]:.3f} with no leakage, {1 - truth[-1]:.3f} with all leaked")

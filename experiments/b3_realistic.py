@@ -1,7 +1,7 @@
 """Forty clusters of 25 records, three nearest neighbours, five folds: what record linkage does to grouped cross-validation.
 
-A tenth of the records is mislinked, p known from the linkage's precision and recall alone; or entities are cut in halves. The truth
-is the loss on 400 fresh clusters, after training on four fifths of the rightly clustered data. All in squared error.
+A tenth of the records is mislinked, p known from the linkage's precision and recall alone; or entities are cut in halves.
+The truth is the loss on 400 fresh clusters, after training on four fifths of the rightly clustered data. All in squared error.
 
     python experiments/b3_realistic.py [--replications 60]
 """
@@ -77,7 +77,14 @@ def replication(seed: int) -> list[dict]:
             models["split"] = lo.SplitLeakage.from_pairwise(precision, recall)
         for mechanism, leakage in models.items():
             result = lo.leakage_corrected(MODEL, X, y, groups=filed, leakage=leakage, loss="mse", seed=seed)
-            row = {"what": what, "mechanism": mechanism, "fresh": fresh, "right": right, "naive": result.naive, "iid": result.iid}
+            row = {
+                "what": what,
+                "mechanism": mechanism,
+                "fresh": fresh,
+                "right": right,
+                "naive": result.naive,
+                "iid": result.iid,
+            }
             row |= {"estimate": result.solved.estimate, "refused": bool(result.refusal), "se_mc": result.se_mc}
             rows.append(row | {"se_data": result.se_data, "precision": precision, "recall": recall})
     return rows
@@ -87,22 +94,17 @@ def main(replications: int) -> None:
     warnings.filterwarnings("ignore", category=UserWarning)  # that precision and recall part, for the cut entities: by design
     frame = pd.DataFrame([row for seed in range(replications) for row in replication(seed)])
     for (what, mechanism), part in frame.groupby(["what", "mechanism"], sort=False):
-        off = part["estimate"] - part["fresh"]
-        paired = part["estimate"] - part["right"]
-        naive = (part["naive"] - part["fresh"]).mean()
-        root = np.sqrt(len(part))
-        print(f"\n{what}, corrected for mechanism '{mechanism}', {len(part)} replications; precision {part['precision'].mean():.3f}, "
-              f"recall {part['recall'].mean():.3f}")  # fmt: skip
-        print(f"  truth {part['fresh'].mean():.4f}; right clusters {part['right'].mean():.4f}; naive {part['naive'].mean():.4f}; "
-              f"IID {part['iid'].mean():.4f}; corrected {part['estimate'].mean():.4f}; refused {part['refused'].mean():.0%}")  # fmt: skip
-        print(f"  bias of naive {naive:+.4f}, of corrected {off.mean():+.4f} ± {off.std() / root:.4f} against fresh clusters, "
-              f"{paired.mean():+.4f} ± {paired.std() / root:.4f} against the right clusters; removed {1 - off.mean() / naive:.0%} "
-              f"({1 - paired.mean() / (part['naive'] - part['right']).mean():.0%})")  # fmt: skip
-        print(f"  RMSE of naive {np.sqrt(((part['naive'] - part['fresh']) ** 2).mean()):.4f}, of corrected "
-              f"{np.sqrt((off**2).mean()):.4f}")  # fmt: skip
-        spread = np.std(part["estimate"], ddof=1)
-        print(f"  data SE, mean {part['se_data'].mean():.4f}; SD of estimates over data {spread:.4f}; Monte-Carlo SE {part['se_mc'].mean():.4f}",
-              flush=True)  # fmt: skip
+        mean, root = part.mean(numeric_only=True), np.sqrt(len(part))
+        print(f"\n{what}, corrected for mechanism '{mechanism}', {len(part)} replications; refused {mean['refused']:.0%}")
+        print(f"  precision {mean['precision']:.3f}, recall {mean['recall']:.3f}")
+        losses = ("fresh", "right", "naive", "iid", "estimate")
+        print("  loss on " + ", ".join(f"{name} {mean[name]:.4f}" for name in losses))
+        for against in ("fresh", "right"):
+            naive, off = part["naive"] - part[against], part["estimate"] - part[against]
+            print(f"  against {against} clusters: bias of naive {naive.mean():+.4f}, of corrected {off.mean():+.4f}", end=" ")
+            print(f"± {off.std() / root:.4f}, removed {1 - off.mean() / naive.mean():.0%};", end=" ")
+            print(f"RMSE {np.sqrt((naive**2).mean()):.4f} and {np.sqrt((off**2).mean()):.4f}")
+        print(f"  data SE {mean['se_data']:.4f}, SD over data {part['estimate'].std():.4f}, Monte-Carlo SE {mean['se_mc']:.4f}")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def test_with_no_leakage_the_levels_are_the_curve():
     injection = lo.Injection(num_boot=40, num_levels=31, train_size=30, top=30)
     arguments = {"groups": side, "leakage": lo.RecordLeakage(0.0), "loss": "squared", "injection": injection, "cv": cv}
     result = lo.leakage_corrected(LinearRegression(), X, y, **arguments)
-    np.testing.assert_allclose(result.pooled.A, np.eye(31))
+    np.testing.assert_allclose(result.pooled.A, np.eye(31), atol=1e-12)
     exact = 0.5 * (1 + 1 / 30 + (APART * (1 - np.arange(31) / 30)) ** 2)
     np.testing.assert_allclose(result.pooled.b, exact, atol=0.25)
     assert result.naive == pytest.approx(result.lower) and result.pooled.unseen == 1.0
@@ -89,7 +89,13 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     X, y, label = clusters()
     monkeypatch.setattr(_run, "PAUSE", 0.0)
     monkeypatch.setattr(_run, "CAPACITY", 40_000)  # a few draws at a time
-    arguments = {"groups": label, "leakage": lo.RecordLeakage(0.02, 0.05), "loss": "mse", "injection": SMALL, "bins": [0, 1, 4, 99]}
+    arguments = {
+        "groups": label,
+        "leakage": lo.RecordLeakage(0.02, 0.05),
+        "loss": "mse",
+        "injection": SMALL,
+        "bins": [0, 1, 4, 99],
+    }
     whole = lo.leakage_corrected(Ridge(), X, y, **arguments)
     file, one_chunk, calls = tmp_path / "run.npz", _run._one_chunk, []
 
@@ -116,8 +122,8 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
 def test_what_a_result_holds():
     X, y, label = clusters()
     result = lo.leakage_corrected(
-        KNeighborsRegressor(3), X, y, groups=label, leakage=lo.RecordLeakage.from_pairwise(0.9, 0.9), loss="mse", injection=SMALL,
-        bins=[0, 0.5, 2, 1000],
+        KNeighborsRegressor(3), X, y, groups=label, leakage=lo.RecordLeakage.from_pairwise(0.9, 0.9), loss="mse",
+        injection=SMALL, bins=[0, 0.5, 2, 1000],
     )  # fmt: skip
     by_hand = 1 - np.sqrt(0.9)
     inside = np.array([len(np.unique(label[part.fold.test])) for part in result.plan])
@@ -125,7 +131,9 @@ def test_what_a_result_holds():
     np.testing.assert_allclose(result.shares.p_train, result.shares.p_test * inside / (16 - inside))
     assert sorted(result.per_cluster.index) == list(range(16))
     assert list(result.per_cluster.columns) == ["records", "naive", "estimate", "se_mc", "se_data"]
-    assert np.average(result.per_cluster["naive"], weights=result.per_cluster["records"]) == pytest.approx(result.naive, rel=0.02)
+    assert np.average(result.per_cluster["naive"], weights=result.per_cluster["records"]) == pytest.approx(
+        result.naive, rel=0.02
+    )
     assert result.histogram["naive"].sum() == pytest.approx(1) and result.histogram["estimate"].sum() == pytest.approx(1)
     sensitivity = result.sensitivity()
     assert sensitivity["estimate"].is_monotonic_increasing  # more leakage, more to correct
@@ -137,24 +145,25 @@ def test_what_a_result_holds():
         assert word in str(result)
     assert "LeakageResult(estimate=" in repr(result)
     axes = result.plot()
-    assert "naive" in axes.get_legend().get_texts()[-1].get_text()
-    assert 0 < result.largest_p(result.solved.estimate) and np.isnan(result.largest_p(1e9))
+    assert any(text.get_text().startswith("naive") for text in axes.get_legend().get_texts())
+    assert result.largest_p(result.solved.estimate) > 0 and np.isnan(result.largest_p(1e9))
 
 
 def test_entities_cut_in_two():
-    X, y, label = clusters(1, 30)
-    filed = label.copy()
-    for k in range(8):
-        members = np.flatnonzero(label == k)
-        filed[members[:6]] = 100 + k
-    model = lo.SplitLeakage(8 / 30)
-    result = lo.leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=model, loss="mse", injection=SMALL)
-    right = lo.leakage_corrected(
-        KNeighborsRegressor(3), X, y, groups=label, leakage=lo.SplitLeakage(0.0), loss="mse", injection=SMALL
-    )
-    assert result.plan[0].mechanism == "split" and result.naive < right.naive
-    assert abs(result.solved.estimate - right.naive) < abs(result.naive - right.naive)
-    assert "has the other half of its cluster in T̂ (split)" in str(result)
+    naive, estimate = [], []
+    for seed in range(8):
+        X, y, label = clusters(seed, 30)
+        filed = label.copy()
+        for k in range(8):
+            filed[np.flatnonzero(label == k)[:6]] = 100 + k
+        arguments = {"loss": "mse", "injection": SMALL, "seed": seed}
+        model = lo.SplitLeakage(8 / 30)
+        result = lo.leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=model, **arguments)
+        right = lo.leakage_corrected(KNeighborsRegressor(3), X, y, groups=label, leakage=lo.SplitLeakage(0.0), **arguments)
+        naive.append(result.naive - right.naive)
+        estimate.append(result.solved.estimate - right.naive)
+    assert np.mean(naive) < -0.2 and abs(np.mean(estimate)) < 0.4 * abs(np.mean(naive))
+    assert result.plan[0].mechanism == "split" and "has the other half of its cluster in T̂ (split)" in str(result)
     part = result.plan[0]
     inside = len(np.unique(filed[part.fold.test]))
     assert result.shares.exposed[0] == pytest.approx(8 / 30 * (38 - inside) / 37)
@@ -177,7 +186,12 @@ def test_a_drop_that_cannot_be_seen_is_refused():
     x = np.concatenate([rng.uniform(-1, 1, 900), rng.uniform(-10, 10, 1100)])
     y = x * np.repeat([1.0, 2.0], [900, 1100]) + rng.normal(0, 0.5, 2000)
     side = np.repeat([0, 1], 1000)
-    arguments = {"groups": side, "leakage": lo.RecordLeakage(0.1), "loss": "mse", "cv": [(np.arange(1000), np.arange(1000, 2000))]}
+    arguments = {
+        "groups": side,
+        "leakage": lo.RecordLeakage(0.1),
+        "loss": "mse",
+        "cv": [(np.arange(1000), np.arange(1000, 2000))],
+    }
     model = LinearRegression(fit_intercept=False)
     result = lo.leakage_corrected(model, x[:, None], y, injection=lo.Injection(train_size=100, num_boot=100), **arguments)
     assert np.isnan(result.estimate) and result.verdict.startswith("cannot be corrected: P(no leak")
@@ -189,33 +203,38 @@ def test_a_drop_that_cannot_be_seen_is_refused():
 
 
 def test_the_slope_test():
-    X, y, label = clusters()
-    test = lo.leakage_slope_test(KNeighborsRegressor(3), X, y, groups=label, loss="mse")
+    X, y, label = clusters(0, 50)
+    test = lo.leakage_slope_test(KNeighborsRegressor(3), X, y - X @ [1.0, -1.0], groups=label, loss="mse")
     assert test.exploits is True and test.fall > 0 and test.low > 0 and "exploits leakage" in str(test)
     rng = np.random.default_rng(0)
-    nothing = lo.leakage_slope_test(Ridge(), rng.normal(size=(200, 2)), rng.normal(size=200), groups=np.arange(200) // 10, loss="mse")
+    nothing = lo.leakage_slope_test(
+        Ridge(), rng.normal(size=(200, 2)), rng.normal(size=200), groups=np.arange(200) // 10, loss="mse"
+    )
     assert nothing.exploits is None and "no sign that nothing leaks" in nothing.verdict
     assert "dependence allowed for" in nothing.kind
 
 
 def test_a_learner_that_does_not_exploit_the_leak_is_told():
-    """Records of a cluster come in opposite pairs, so that a neighbour from the same cluster misleads."""
-    rng = np.random.default_rng(0)
-    label = np.repeat(np.arange(20), 10)
-    X = 10.0 * rng.normal(size=(20, 2))[label] + 1e-3 * rng.normal(size=(200, 2))
+    """Each cluster is a pair of opposite records, so that the neighbour from the same cluster misleads."""
+    label = np.repeat(np.arange(100), 2)
+    X = np.random.default_rng(0).normal(size=(100, 2))[label]
+    X += 1e-3 * np.random.default_rng(1).normal(size=X.shape)
     y = np.tile([1.0, -1.0], 100)
-    y[label < 0] = 0.0
-    result = lo.leakage_corrected(
-        KNeighborsRegressor(1), np.c_[X, 5 * y], y, groups=label, leakage=lo.RecordLeakage(0.01), loss=lambda y, p: (p == y) * 1.0,
-        injection=lo.Injection(num_boot=20, num_levels=6),
-    )  # fmt: skip
+    injection = lo.Injection(num_boot=30, num_levels=6)
+    arguments = {"groups": label, "leakage": lo.RecordLeakage(0.01), "loss": "mse", "injection": injection}
+    result = lo.leakage_corrected(KNeighborsRegressor(1), X, y, **arguments)
     assert result.slope_test.exploits is False and "does not exploit the leak" in result.verdict
     assert any("does not exploit" in flag for flag in result.flags)
 
 
 def test_a_glm_of_ours():
     X, y, label = clusters()
-    arguments = {"groups": label, "leakage": lo.RecordLeakage(0.02, 0.05), "loss": "mse", "injection": lo.Injection(num_boot=2, num_levels=4)}
+    arguments = {
+        "groups": label,
+        "leakage": lo.RecordLeakage(0.02, 0.05),
+        "loss": "mse",
+        "injection": lo.Injection(num_boot=2, num_levels=4),
+    }
     host = Ridge(1.0).fit(X, y)
     ours = lo.leakage_corrected(lo.from_sklearn(host, X, y), X, y, **arguments)
     theirs = lo.leakage_corrected(Ridge(1.0), X, y, **arguments)
@@ -224,7 +243,9 @@ def test_a_glm_of_ours():
 
 
 def test_match_probabilities_by_hand():
-    pairs = pd.DataFrame({"unique_id_l": ["a", "a", "c", "d"], "unique_id_r": ["b", "d", "d", "b"], "match_probability": [0.9, 0.1, 0.6, 0.2]})
+    pairs = pd.DataFrame(
+        {"unique_id_l": ["a", "a", "c", "d"], "unique_id_r": ["b", "d", "d", "b"], "match_probability": [0.9, 0.1, 0.6, 0.2]}
+    )
     model = lo.RecordLeakage.from_match_probabilities(pairs, ids=["a", "b", "c", "d", "e"])
     labels = np.array([0, 0, 1, 1, 1])
     fold = leakage._models.Fold(np.array([0, 1]), np.array([2, 3, 4]), labels)
@@ -251,7 +272,7 @@ def test_the_largest_share_that_could_leak():
 
 
 def test_the_documents_bootstrap():
-    X, y, side, cv = two_sides(3, p_train=0.0)
+    X, y, _side, cv = two_sides(3, p_train=0.0)
     found = lo.binomial_block_bootstrap(
         LinearRegression(), X, y, *cv[0], p_train=0.0, size=12, levels=25, num_boot=300, loss="mse"
     )
@@ -264,7 +285,9 @@ def test_the_documents_bootstrap():
     )
     line = tested.solve()
     np.testing.assert_allclose(np.diff(line.values, 2), 0, atol=1e-9)
-    both = lo.binomial_block_bootstrap(LinearRegression(), X, y, *cv[0], direction="both", size=8, levels=9, num_boot=200, loss="mse")
+    both = lo.binomial_block_bootstrap(
+        LinearRegression(), X, y, *cv[0], direction="both", size=8, levels=9, num_boot=200, loss="mse"
+    )
     assert both.losses.shape == (9, 9) and both.A[0].shape == both.A[1].shape == (9, 9)
     assert both.solve(order=2, lam=1e-4).estimate == pytest.approx(1 + 1 / 8 + APART**2, rel=0.1)
     with pytest.raises(ValueError, match="must be 'train', 'test' or 'both'"):
@@ -354,7 +377,7 @@ def test_bad_leakage(call, message):
 
 
 def test_a_metric_of_the_whole_test_set_only_without_leakage_into_it():
-    y = (Y0 > np.median(Y0)) * 1
+    y = (np.median(Y0) < Y0) * 1
     arguments = {"groups": LABEL, "loss": auc, "response": "predict_proba", "injection": SMALL, "cv": 2}
     result = lo.leakage_corrected(LogisticRegression(), X0, y, leakage=lo.RecordLeakage(0.02), **arguments)
     assert 0 <= result.naive <= 1 and np.isnan(result.se_data)
@@ -379,7 +402,9 @@ def test_warnings():
     with pytest.warns(UserWarning, match="it tests on 3 clusters, fewer than 8") as caught:
         lo.leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "cv": cv})
     assert all(str(warning.filename).endswith("test_leakage.py") for warning in caught)
-    small = lo.leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "injection": lo.Injection(num_boot=5, num_levels=5, train_size=40)})
+    small = lo.leakage_corrected(
+        Ridge(), X0, Y0, **{**GOOD, "injection": lo.Injection(num_boot=5, num_levels=5, train_size=40)}
+    )
     assert any("this is the loss of a learner of that size" in flag for flag in small.flags)
 
 

@@ -153,7 +153,7 @@ def test_the_constrained_solution_is_the_quadratic_programmes():
             slope = lambda e, b=b: 2 * A.T @ (A @ e - b) + 2 * lam * D.T @ (D @ e)
             rules = [{"type": "ineq", "fun": lambda e: np.append(-np.diff(e), e[-1])}]
             if upper is not None:
-                rules.append({"type": "ineq", "fun": lambda e: upper - e[0]})
+                rules.append({"type": "ineq", "fun": lambda e, upper=upper: upper - e[0]})
             start = np.linspace(0.8, 0.1, 8)
             peer = scipy.optimize.minimize(value, start, jac=slope, constraints=rules, options={"maxiter": 500, "ftol": 1e-14})
             assert value(ours) <= value(peer.x) * (1 + 1e-6) + 1e-10

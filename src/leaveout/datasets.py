@@ -150,8 +150,19 @@ def adult() -> "pd.DataFrame":
     """
     import pandas as pd
 
-    names = "age workclass fnlwgt education education_num marital_status occupation relationship race sex".split()
-    names += "capital_gain capital_loss hours_per_week native_country income".split()
+    names = [
+        "age",
+        "workclass",
+        "fnlwgt",
+        "education",
+        "education_num",
+        "marital_status",
+        "occupation",
+        "relationship",
+        "race",
+        "sex",
+    ]
+    names += ["capital_gain", "capital_loss", "hours_per_week", "native_country", "income"]
     return pd.read_csv(path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?")
 
 
@@ -223,13 +234,28 @@ def heart_failure() -> "pd.DataFrame":
 
 
 def heart_uci() -> "pd.DataFrame":
-    """920 patients of four hospitals: `hospital`, 13 measurements, and `num`, 0 without heart disease, 1–4 with; NaN is missing.
+    """920 patients of four hospitals: `hospital`, 13 measurements, and `num`, 0 without heart disease; NaN is missing.
 
     The UCI heart-disease data (Janosi, Steinbrunn, Pfisterer & Detrano 1989), CC BY 4.0. Zeros in `chol` mean missing too.
     """
     import pandas as pd
 
-    names = "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()
+    names = [
+        "age",
+        "sex",
+        "cp",
+        "trestbps",
+        "chol",
+        "fbs",
+        "restecg",
+        "thalach",
+        "exang",
+        "oldpeak",
+        "slope",
+        "ca",
+        "thal",
+        "num",
+    ]
     parts = []
     for hospital in HOSPITALS:
         frame = pd.read_csv(path(f"heart_uci/processed.{hospital}.data"), header=None, names=names, na_values="?")

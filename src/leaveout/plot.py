@@ -234,10 +234,15 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     bars = 2 * np.sqrt(np.diag(pooled.noise))
     ax.errorbar(share, pooled.b, bars, fmt="o", markersize=4, color="0.3", linewidth=0.8, label="levels, ± 2 Monte-Carlo SE")
     for (name, value), marker in zip(result.extrapolants.items(), ("D", "v", "^"), strict=True):
-        ax.plot(0, value, marker, color="tab:red", markersize=6, markerfacecolor="white", clip_on=False, label=f"{name}: {value:.4g}")
+        label = f"{name}: {value:.4g}"
+        ax.plot(0, value, marker, color="tab:red", markersize=6, markerfacecolor="white", clip_on=False, label=label)
     ax.axhline(result.naive, color="0.5", linewidth=0.8, linestyle="--", label=f"naive: {result.naive:.4g}")
     what = "clusters of V̂ exposed" if result.plan[0].mechanism == "split" else "records trained on that are the test clusters'"
-    title = "cannot be corrected" if result.refusal else f"loss on new clusters {result.estimate:.4g} ± {result.se_mc:.2g} (Monte Carlo)"
+    title = (
+        "cannot be corrected"
+        if result.refusal
+        else f"loss on new clusters {result.estimate:.4g} ± {result.se_mc:.2g} (Monte Carlo)"
+    )
     ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
     ax.legend(frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""`leaveout leakage DATA.csv` estimates the loss on new clusters, where the clusters are known from imperfect record linkage."""
+"""`leaveout leakage DATA.csv` estimates the loss on new clusters, where the clusters come from imperfect record linkage."""
 
 import warnings
 from pathlib import Path
@@ -25,7 +25,9 @@ def leakage(
     precision: Annotated[float, typer.Option(help="Of the record linkage: the share of its pairs that are right.")],
     recall: Annotated[float, typer.Option(help="Of the record linkage: the share of right pairs that it found.")],
     model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "ridge",
-    mechanism: Annotated[str, typer.Option(help="What went wrong: 'record', single records, or 'split', entities cut in two.")] = "record",
+    mechanism: Annotated[
+        str, typer.Option(help="What went wrong: 'record', single records, or 'split', entities cut in two.")
+    ] = "record",
     loss: Annotated[str | None, typer.Option(help="mse by default, for classes zero_one.")] = None,
     folds: Annotated[int, typer.Option(help="Folds, of whole clusters.")] = 5,
     levels: Annotated[int, typer.Option(help="Levels of injection.")] = 12,
@@ -109,7 +111,7 @@ def _target(column: pd.Series, model: str) -> tuple[np.ndarray, bool]:
     text = not pd.api.types.is_numeric_dtype(column)
     classes = text or model == "logistic" or set(column.unique()) <= {0, 1}
     if classes and column.nunique() > 20:
-        fail(f"column {column.name!r} holds {column.nunique()} values: too many for classes; use --model ridge, knn or forest on numbers.")
+        fail(f"column {column.name!r} holds {column.nunique()} values: too many for classes; use ridge, knn or forest.")
     if model == "ridge" and text:
         fail(f"--model ridge predicts numbers; column {column.name!r} holds text: use logistic, knn or forest.")
     return column.to_numpy(), classes and model != "ridge"

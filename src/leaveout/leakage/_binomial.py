@@ -50,7 +50,7 @@ def stratified_matrix(
     check_probabilities("stratified_matrix", p_train, p_test)
     drawn = np.atleast_1d(np.asarray(levels))
     if drawn.ndim != 1 or not np.all(drawn == np.floor(drawn)) or drawn.min() < 0 or drawn.max() > n:
-        raise ValueError(f"stratified_matrix: levels must be whole numbers from 0 to n = {n}; got {levels}.")
+        raise ValueError(f"stratified_matrix: levels must be whole numbers from 0 to n = {n}; got {levels!r}.")
     for name, pool, most in (("pool_train", pool_train, n - drawn.min()), ("pool_test", pool_test, drawn.max())):
         if pool is not None and pool < most:
             raise ValueError(f"stratified_matrix: {name} = {pool} holds fewer than the {most} records that a level draws.")

@@ -76,7 +76,8 @@ def binomial_block_bootstrap(
 ) -> BlockBootstrap:
     """The bootstrap losses of Algorithm 1 (`direction` "train": V̂ leaks into T̂; "test": T̂ into V̂) or 3 ("both").
 
-    `train` and `test` are the rows of T̂ and V̂, `size` the records drawn (n′), `levels` the probabilities of injection, or how many from 0 to 1.
+    `train` and `test` are the rows of T̂ and V̂, `size` the records drawn (n′), `levels` the probabilities of
+    injection, or how many from 0 to 1.
     Drawn records are never scored (or, for "test", never trained on). Raises ValueError on probabilities outside [0, 1).
     """
     caller = "binomial_block_bootstrap"
@@ -87,7 +88,7 @@ def binomial_block_bootstrap(
     if not task.measure.per_record:
         raise ValueError(f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record.")
     sides = [np.asarray(rows, np.int64) for rows in (train, test)]
-    if min(map(len, sides)) < 2 or np.intersect1d(*sides).size:
+    if min(map(len, sides)) < 2 or np.intersect1d(sides[0], sides[1]).size:
         raise ValueError(f"{caller}: train and test must be two records or more each, with none in common.")
     for name, value, low in (("size", size, 2), ("num_boot", num_boot, 2)):
         if int(value) != value or value < low:
@@ -149,7 +150,7 @@ class _Job:
                 for at, rows, own in self._mixtures(number, level, every=True):
                     shared, beside = self._predict(rows, own)
                     both = self.measure(self.y[self.test], shared), self.measure(self.y[own], beside)
-                    out[number, :, at] = self._tested(number, levels, rows, both)
+                    out[number][:, at] = self._tested(number, levels, rows, both).T
                 bar.advance()
         return out.mean(2), out.var(2, ddof=1)
 
@@ -180,7 +181,9 @@ class _Job:
     def _mixture(self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray) -> NDArray[np.int64]:
         """`size` records with replacement, from `first` with probability p, else from `other`."""
         injected = rng.random((count, self.size)) < p
-        return np.where(injected, first[rng.integers(len(first), size=injected.shape)], other[rng.integers(len(other), size=injected.shape)])
+        return np.where(
+            injected, first[rng.integers(len(first), size=injected.shape)], other[rng.integers(len(other), size=injected.shape)]
+        )
 
 
 def _left(losses: NDArray[np.float64], rows: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
@@ -74,20 +73,48 @@ def leakage_corrected(
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
     edges = None if bins is None else _edges(bins)
-    mark = "" if checkpoint is None else fingerprint(
-        repr(estimator_or_fit), learner.name, task.measure.name, repr(injection), str(seed), task.X, task.codes,
-        [(f.train, f.test) for f in folds], folds[0].clusters, edges, bool(np.any(shares.p_test > 0)),
+    mark = (
+        ""
+        if checkpoint is None
+        else fingerprint(
+            repr(estimator_or_fit),
+            learner.name,
+            task.measure.name,
+            repr(injection),
+            str(seed),
+            task.X,
+            task.codes,
+            [(f.train, f.test) for f in folds],
+            folds[0].clusters,
+            edges,
+            bool(np.any(shares.p_test > 0)),
+        )
     )
     runs = run(
-        plan, learner, task.measure, task.codes, injection.num_boot,
-        outside=bool(np.any(shares.p_test > 0)), edges=edges, checkpoint=checkpoint, fingerprint=mark,
+        plan,
+        learner,
+        task.measure,
+        task.codes,
+        injection.num_boot,
+        outside=bool(np.any(shares.p_test > 0)),
+        edges=edges,
+        checkpoint=checkpoint,
+        fingerprint=mark,
     )
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
     notes += _size_notes(plan, injection)
     return LeakageResult(
-        plan=plan, runs=runs, shares=shares, names=names, measure=task.measure, seed=seed,
-        learner=learner.name, edges=edges, notes=tuple(notes), pooled=pool(plan, runs, shares, ORDER),
+        plan=plan,
+        runs=runs,
+        shares=shares,
+        names=names,
+        measure=task.measure,
+        seed=seed,
+        learner=learner.name,
+        edges=edges,
+        notes=tuple(notes),
+        pooled=pool(plan, runs, shares, ORDER),
         slope_test=slope_test(plan, runs, slope_level(plan)),
         iid=_iid(learner, task.measure, task.codes, plan, seed),
     )
@@ -101,7 +128,9 @@ def _few_clusters(folds: list[Fold]) -> list[str]:
     few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < FEW]
     if not few:
         return []
-    return [f"{' and '.join(few)}, fewer than {FEW}: the estimate is for clusters like these, and its data SE leaves the rest out."]
+    return [
+        f"{' and '.join(few)}, fewer than {FEW}: the estimate is for clusters like these, and its data SE leaves the rest out."
+    ]
 
 
 def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str]]:
@@ -111,8 +140,8 @@ def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str
     if leakage.mechanism == "split":
         return replace(injection, mechanism="split"), []
     raise ValueError(
-        f"leakage_corrected: mechanism={injection.mechanism!r} injects halves of clusters, but {type(leakage).__name__} is about "
-        "single records; give SplitLeakage(rate), or mechanism='record'."
+        f"leakage_corrected: mechanism={injection.mechanism!r} injects halves of clusters, but {type(leakage).__name__} is "
+        "about single records; give SplitLeakage(rate), or mechanism='record'."
     )
 
 

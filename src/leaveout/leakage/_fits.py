@@ -5,7 +5,6 @@ A learner takes the rows that each of a batch of fits is trained on and returns 
 """
 
 import abc
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -93,9 +92,10 @@ class LeastSquares(AbstractLinear):
         return "ridge regression, batched" if self.penalty else "least squares, batched"
 
     def solve(self, X, y):
-        fits, size, d = X.shape
-        mean, centre = X.mean(1) if self.intercept else np.zeros((fits, d)), y.mean(1) if self.intercept else np.zeros(fits)
+        fits, _, d = X.shape
+        mean, centre = np.zeros((fits, d)), np.zeros(fits)
         if self.intercept:
+            mean, centre = X.mean(1), y.mean(1)
             X, y = X - mean[:, None], y - centre[:, None]
         gram = np.matmul(X.transpose(0, 2, 1), X)
         gram[:, range(d), range(d)] += self.penalty
@@ -222,7 +222,7 @@ def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArr
         inverse, doubtful = np.zeros(unit.shape), np.ones(len(unit), bool)
     if doubtful.any():
         inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / DEPENDENT, hermitian=True)
-    return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, doubtful
+    return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)
 
 
 class Neighbours(AbstractLearner):

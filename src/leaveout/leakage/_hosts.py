@@ -53,7 +53,8 @@ class Refitted(AbstractLearner):
 
     def __init__(self, fit: Fit, refit: AbstractRefit, measure: Measure):
         self.fit, self.refit, self.measure = fit, refit, measure
-        self.glm: GLM = fit.objective
+        assert isinstance(fit.objective, GLM)
+        self.glm = fit.objective
 
     @property
     def name(self) -> str:
@@ -78,7 +79,7 @@ class Refitted(AbstractLearner):
 
     def _response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.measure.needs == "label":
-            return eta.argmax(-1) * 1.0 if eta.ndim == 3 else (eta > 0) * 1.0
+            return np.asarray(eta.argmax(-1) if eta.ndim == 3 else eta > 0, np.float64)
         mu = np.asarray(self.glm.loss_function.inverse_link(eta), np.float64)
         if self.measure.needs == "probabilities" and mu.ndim == 2:
             return np.stack([1 - mu, mu], -1)
@@ -142,10 +143,10 @@ def _batched(estimator: Any, X: Any, codes: NDArray, measure: Measure) -> Abstra
         return LeastSquares(data, codes, 0.0, model.fit_intercept, scaled)
     if kind is linear_model.Ridge and small and not model.positive and np.ndim(model.alpha) == 0:
         return LeastSquares(data, codes, float(model.alpha), model.fit_intercept, scaled)
-    if kind is linear_model.LogisticRegression and small and measure.needs in ("probability", "label"):
-        if _plain_logistic(model) and codes.max() == 1:
-            return Logistic(data, codes, 1 / model.C, model.fit_intercept, scaled, measure.needs == "label")
-    if kind is svm.LinearSVC and small and measure.needs == "label" and codes.max() == 1 and _plain_svm(model):
+    two = measure.needs in ("probability", "label") and codes.max() == 1
+    if kind is linear_model.LogisticRegression and small and two and _plain_logistic(model):
+        return Logistic(data, codes, 1 / model.C, model.fit_intercept, scaled, measure.needs == "label")
+    if kind is svm.LinearSVC and small and two and _plain_svm(model):
         return SupportVector(data, codes, 1 / model.C, model.fit_intercept, scaled, True)
     if kind in (neighbors.KNeighborsClassifier, neighbors.KNeighborsRegressor) and not scaled:
         euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)

@@ -93,9 +93,7 @@ class FoldInjection:
         slot = np.arange(self.size)
         taken = slot >= self.size - injected[..., None]  # the last slots are V̂'s
         backwards = np.broadcast_to(np.minimum(self.size - 1 - slot, queue.shape[1] - 1), taken.shape[::2])
-        trained = np.where(
-            taken, np.take_along_axis(queue, backwards, 1)[:, None], from_train[:, None, : self.size]
-        )
+        trained = np.where(taken, np.take_along_axis(queue, backwards, 1)[:, None], from_train[:, None, : self.size])
         return Draws(trained, place[:, None] >= injected[..., None], from_train[:, self.size :])
 
     def _order(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -179,9 +177,7 @@ def slope_level(plan: list[FoldInjection]) -> int:
     return 1 + int(np.argmin(np.abs(first.levels[1:] - SLOPE_SHARE * whole)))
 
 
-def make_folds(
-    caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int
-) -> tuple[list[Fold], NDArray]:
+def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int) -> tuple[list[Fold], NDArray]:
     """The folds, whole clusters each, and the clusters' names. `cv` is a number of folds, a splitter or pairs of rows.
 
     Of a number of folds the clusters are dealt out by size, equal ones at random: in the order of their names both halves of

@@ -44,8 +44,8 @@ class Measure:
             value = value.reshape(prediction.shape[:2])
         if not np.isfinite(value).all():
             raise ValueError(
-                f"leakage_corrected: the loss {self.name} is not finite for {int(np.sum(~np.isfinite(value)))} predictions, such as "
-                "a probability of zero for what came true; use loss='brier' or 'zero_one', or an estimator that smooths."
+                f"leakage_corrected: the loss {self.name} is not finite for {np.sum(~np.isfinite(value))} predictions, such "
+                "as a probability of zero for what came true; use loss='brier' or 'zero_one', or an estimator that smooths."
             )
         return value
 

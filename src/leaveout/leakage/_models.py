@@ -27,7 +27,7 @@ class Fold(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What leaks in each fold: of records `p_train` and `p_test`; of V̂'s records `exposed`, those of clusters whose other half is in T̂."""
+    """What leaks in each fold: of records `p_train` and `p_test`; `exposed`, V̂'s records with a half cluster in T̂."""
 
     p_train: NDArray[np.float64]
     p_test: NDArray[np.float64]
@@ -60,7 +60,9 @@ class RecordLeakage:
         for name, p in (("p_train", self.p_train), ("p_test", self.p_test)):
             p = np.asarray(p, np.float64)
             if p.ndim and len(p) != len(folds):
-                raise ValueError(f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}.")
+                raise ValueError(
+                    f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}."
+                )
             each.append(np.broadcast_to(p, len(folds)))
         return Shares(each[0], each[1], np.zeros(len(folds)))
 
@@ -78,8 +80,8 @@ class RecordLeakage:
         _rates("RecordLeakage.from_pairwise", precision, recall)
         if precision > recall + FAR:
             warnings.warn(
-                f"RecordLeakage.from_pairwise: precision {precision:g} is far above recall {recall:g}: entities are cut in two, "
-                "rather than single records mislinked; consider SplitLeakage.from_pairwise.",
+                f"RecordLeakage.from_pairwise: precision {precision:g} is far above recall {recall:g}: entities are cut in "
+                "two, rather than single records mislinked; consider SplitLeakage.from_pairwise.",
                 stacklevel=2,
             )
         if precision < recall - FAR:
@@ -146,7 +148,9 @@ class MatchProbabilities:
         for k, fold in enumerate(folds):
             inside = np.zeros(n, bool)
             inside[fold.test] = True
-            across = np.bincount(left, self.probability * inside[right], n) + np.bincount(right, self.probability * inside[left], n)
+            across = np.bincount(left, self.probability * inside[right], n) + np.bincount(
+                right, self.probability * inside[left], n
+            )
             share = np.divide(across, total, out=inside * 1.0, where=total > 0)  # a record without matches stays where it is
             p_train[k], p_test[k] = share[fold.train].mean(), 1 - share[fold.test].mean()
         check_probabilities("RecordLeakage.from_match_probabilities", p_train, p_test)
@@ -183,8 +187,8 @@ class SplitLeakage:
         _rates("SplitLeakage.from_pairwise", precision, recall)
         if precision < 1 - FAR:
             warnings.warn(
-                f"SplitLeakage.from_pairwise: precision {precision:g} is far from 1, so not only splits are at work; if records "
-                "are mislinked one by one use RecordLeakage.from_pairwise.",
+                f"SplitLeakage.from_pairwise: precision {precision:g} is far from 1, so not only splits are at work; if "
+                "records are mislinked one by one use RecordLeakage.from_pairwise.",
                 stacklevel=2,
             )
         return SplitLeakage(2 * (1 - recall))

@@ -44,11 +44,14 @@ class Pooled:
         return system.solve(self.b, system.choose(self.b, self.noise), True, upper)
 
     def monte_carlo_error(self, upper: float | None, seed: int) -> float:
-        """The standard deviation of ê₀ over losses drawn from N(b, noise), λ and the active constraints chosen anew."""
+        """The standard deviation of ê₀ over losses drawn from N(A ê, noise), λ and the active constraints chosen anew.
+
+        Not around b, whose own noise would then count twice, and make λ too small.
+        """
         values, vectors = np.linalg.eigh(self.noise)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         rng, system = np.random.default_rng([seed, 2]), self.system
-        drawn = self.b + rng.standard_normal((REPEATS, len(self.b))) @ root.T
+        drawn = self.A @ self.solve(upper).values + rng.standard_normal((REPEATS, len(self.b))) @ root.T
         found = [system.solve(b, system.choose(b, self.noise), True, upper).estimate for b in drawn]
         return float(np.std(found, ddof=1))
 

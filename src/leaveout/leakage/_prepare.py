@@ -24,7 +24,9 @@ class Task(NamedTuple):
     refit: AbstractRefit
 
 
-def prepare(caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, response: str, refit: AbstractRefit | None = None) -> Task:
+def prepare(
+    caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, response: str, refit: AbstractRefit | None = None
+) -> Task:
     """Raises ValueError on lengths that differ, NaN or nothing; X may be an array, a sparse matrix or a DataFrame."""
     from sklearn.base import is_classifier
 
@@ -55,7 +57,9 @@ def prepare(caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, respon
             raise ValueError(f"{caller}: the loss {measure.name} needs numbers; y holds {target.dtype} values.")
         codes = target.astype(np.float64)
     if measure.needs == "probability" and codes.max() > 1:
-        raise ValueError(f"{caller}: the loss {measure.name} is for two classes; y has {int(codes.max()) + 1}: use 'multinomial'.")
+        raise ValueError(
+            f"{caller}: the loss {measure.name} is for two classes; y has {int(codes.max()) + 1}: use 'multinomial'."
+        )
     return Task(X, target, codes, measure, Exact() if refit is None else refit)
 
 

@@ -106,7 +106,7 @@ class LeakageResult:
         told = ", ".join(f"{name} {value:.4g}" for name, value in self.extrapolants.items())
         return (
             f"P(no leak in a training set) = {self.pooled.unseen:.1g}, so the loss with none is extrapolated, and the "
-            f"extrapolants part: {told}; the curve's drop lies where nothing can be seen. A smaller train_size= shows more of it"
+            f"extrapolants part: {told}; its drop lies where nothing can be seen. A smaller train_size= shows more of it"
         )
 
     @property
@@ -116,7 +116,7 @@ class LeakageResult:
         if self.slope_test.exploits is False:
             return f"nothing to correct in training: {self.slope_test.verdict}."
         if self.pooled.unseen < RARE:
-            return f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}, and the extrapolants agree."
+            return f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}; extrapolants agree."
         return "corrected."
 
     @property
@@ -127,11 +127,10 @@ class LeakageResult:
             out.append(self.verdict)
         if self.slope_test.exploits is None:
             out.append(f"slope test: {self.slope_test}.")
-        if np.any(np.diff(self.solved.values) > 0) is False and self.solved.values[0] == self.measure.upper:
+        if self.measure.upper is not None and self.solved.estimate > self.measure.upper * (1 - 1e-9):
             out.append(f"the estimate is at the loss's bound, {self.measure.upper:g}.")
         return out
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019  (frozen, and freed with the cache's few entries)
     def _at(self, scale: float) -> tuple[float, float, float]:
         pooled = pool(self.plan, self.runs, self._scaled(scale), ORDER)
         curve = pooled.solve(self.measure.upper)
@@ -157,7 +156,9 @@ class LeakageResult:
             raise ValueError(f"sensitivity: p must lie in [0, {1 / worst:.3g}); got {wanted[~inside][0]:g}.")
         wanted = wanted[inside]
         rows = [self._at(float(value / base)) for value in wanted]
-        return pd.DataFrame(rows, columns=["estimate", "se_mc", "unseen"]).assign(p=wanted)[["p", "estimate", "se_mc", "unseen"]]
+        return pd.DataFrame(rows, columns=["estimate", "se_mc", "unseen"]).assign(p=wanted)[
+            ["p", "estimate", "se_mc", "unseen"]
+        ]
 
     def largest_p(self, cap: float) -> float:
         """The largest p at which the loss with no leakage stays below `cap`, by the linear solution: more would contradict
@@ -183,7 +184,7 @@ class LeakageResult:
         if not self.measure.per_record:
             raise ValueError(f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record.")
         rows = []
-        for k, (part, run) in enumerate(zip(self.plan, self.runs, strict=True)):
+        for k, run in enumerate(self.runs):
             system = System(self.pooled.each[k], self.pooled.order)
             weights = system.weights(self.solved.lam)
             record = weights @ (run.record / np.maximum(run.times, 1))
@@ -217,7 +218,12 @@ class LeakageResult:
         shares = sum(w * run.histogram.mean(1) for w, run in zip(weight, self.runs, strict=True))
         estimate = np.maximum(system.linear(np.asarray(shares), self.solved.lam)[0], 0.0)
         return pd.DataFrame(
-            {"low": self.edges[:-1], "high": self.edges[1:], "naive": np.asarray(shares)[0], "estimate": estimate / estimate.sum()}
+            {
+                "low": self.edges[:-1],
+                "high": self.edges[1:],
+                "naive": np.asarray(shares)[0],
+                "estimate": estimate / estimate.sum(),
+            }
         )
 
     def table(self) -> pd.DataFrame:
@@ -275,4 +281,3 @@ class LeakageResult:
         from .. import plot
 
         return plot.leakage(self, ax)
-

@@ -155,8 +155,8 @@ def _resume(file: Path, results: list[FoldLosses], mark: str) -> int:
     with np.load(file, allow_pickle=False) as stored:
         if str(stored["fingerprint"]) != mark:
             raise ValueError(
-                f"leakage_corrected: checkpoint={file} is of another run (data, estimator, injection or seed differ); remove it, "
-                "or name another file."
+                f"leakage_corrected: checkpoint={file} is of another run (data, estimator, injection or seed differ); remove "
+                "it, or name another file."
             )
         for k, result in enumerate(results):
             for name in FoldLosses.ARRAYS:

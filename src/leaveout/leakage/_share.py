@@ -13,9 +13,7 @@ from ._injection import make_folds
 LEAST = 20  # records of V̂ in the region where it stands out most
 
 
-def largest_leakage_share(
-    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: Any = None, seed: int = 0
-) -> pd.DataFrame:
+def largest_leakage_share(X: Any, *, groups: ArrayLike, cv: Any = None, classifier: Any = None, seed: int = 0) -> pd.DataFrame:
     """An *estimate* of the largest share of T̂ that can belong to V̂'s clusters, by fold: `fold`, `p_train`, `auc`.
 
     If a share p of T̂ is distributed as V̂ is, then in every region R of the records `P_T̂(R) ≥ p P_V̂(R)`, so p is at most the
@@ -50,7 +48,10 @@ def _least_ratio(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " t
     """min over thresholds of `(P_T̂ + se) / (P_V̂ − se)`."""
     cut = np.sort(test)[::-1][LEAST - 1 :]
     above = [1 - np.searchsorted(np.sort(side), cut) / len(side) for side in (train, test)]
-    error = [np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side)) for share, side in zip(above, (train, test), strict=True)]
+    error = [
+        np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side))
+        for share, side in zip(above, (train, test), strict=True)
+    ]
     ratio = (above[0] + error[0]) / np.maximum(above[1] - error[1], 1e-12)
     return float(min(ratio.min(), 1.0))
 

@@ -13,6 +13,7 @@ from ._prepare import prepare
 from ._run import FoldLosses, run
 
 LEVEL = 0.95  # of the interval
+FEW = 8  # clusters, below which the interval is over something else
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def leakage_slope_test(
 ) -> SlopeTest:
     """Does the loss fall when a tenth of V̂'s records (or halves of a tenth of its clusters) are injected into training?
 
-    The interval is Student's over folds, its variance inflated by 1 + K |V|/|T| for the training data that K folds share
-    (Nadeau & Bengio 2003); of a single fold it is over V̂'s clusters, or, where they are fewer than eight, over draws only.
+    The interval is Student's over clusters (over folds where clusters are fewer than eight), its variance inflated by
+    1 + K |V|/|T| for the training data that K folds share (Nadeau & Bengio 2003); of a single fold with fewer than eight
+    clusters in V̂ it is over draws only, and says so.
     """
     injection = Injection(num_boot=50) if injection is None else injection
     task = prepare("leakage_slope_test", estimator, X, y, loss, "auto")
@@ -80,27 +82,49 @@ def _two_levels(part: FoldInjection) -> FoldInjection:
 
 def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int) -> SlopeTest:
     """The test from losses that are there already, between levels 0 and `level`."""
-    falls = np.array([np.mean(result.test[0] - result.test[level]) for result in runs])
     weight = np.array([len(part.fold.test) for part in plan], float)
     weight /= weight.sum()
-    fall, first = float(weight @ falls), plan[0]
+    fall = float(weight @ [np.mean(result.test[0] - result.test[level]) for result in runs])
+    first = plan[0]
     whole = len(first.fold.test) if first.mechanism == "record" else first.units
     share = float(first.levels[level] / whole)
-    if len(plan) > 1:
-        overlap = np.mean([len(part.fold.test) / len(part.fold.train) for part in plan])
-        spread = np.sqrt(np.sum(weight * (falls - fall) ** 2) * len(plan) / (len(plan) - 1))
-        se, freedom = spread * np.sqrt(np.sum(weight**2) + overlap), len(plan) - 1
-        kind = f"over {len(plan)} folds, their dependence allowed for"
-    else:
+    if len(plan) == 1:
         se, freedom, kind = _single(runs[0], level)
+    else:
+        se, freedom, kind = _many(plan, runs, level, fall, weight)
     width = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * se)
     return SlopeTest(fall, fall - width, fall + width, share, kind)
 
 
+def _many(
+    plan: list[FoldInjection], runs: list[FoldLosses], level: int, fall: float, weight: NDArray[np.float64]
+) -> tuple[float, int, str]:
+    """Over all folds' clusters, or over folds where those are fewer than eight or there is no loss of one record."""
+    falls, sizes = _by_cluster(runs, level)
+    kind = f"over {len(falls)} clusters"
+    if len(falls) < FEW:
+        falls, sizes = np.array([np.mean(result.test[0] - result.test[level]) for result in runs]), weight
+        kind = f"over {len(falls)} folds"
+    sizes = sizes / sizes.sum()
+    overlap = len(plan) * np.mean([len(part.fold.test) / len(part.fold.train) for part in plan])
+    variance = np.sum(sizes**2 * (falls - fall) ** 2) * len(falls) / (len(falls) - 1) * (1 + overlap)
+    return float(np.sqrt(variance)), len(falls) - 1, f"{kind}, the folds' dependence allowed for"
+
+
+def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The fall of every cluster that is scored at both levels, and its records."""
+    falls, sizes = [], []
+    for result in runs:
+        difference = result.cluster[0] - result.cluster[level]
+        some = np.isfinite(difference).any(0)
+        falls.append(np.nanmean(difference[:, some], axis=0))
+        sizes.append(np.bincount(result.members)[some].astype(float))
+    return np.concatenate(falls), np.concatenate(sizes)
+
+
 def _single(result: FoldLosses, level: int) -> tuple[float, int, str]:
-    by_cluster: NDArray[np.float64] = np.nanmean(result.cluster[0] - result.cluster[level], axis=0)
-    known = by_cluster[np.isfinite(by_cluster)]
-    if len(known) >= 8:
+    known, _ = _by_cluster([result], level)
+    if len(known) >= FEW:
         return float(np.std(known, ddof=1) / np.sqrt(len(known))), len(known) - 1, f"over {len(known)} clusters of one fold"
     draws = result.test[0] - result.test[level]
     return float(np.std(draws, ddof=1) / np.sqrt(len(draws))), len(draws) - 1, "over draws of one fold: these records only"

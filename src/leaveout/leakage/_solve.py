@@ -162,10 +162,8 @@ def _two_directions(
     along, counts = System(train, order), train.shape[1]
     share = np.arange(test.shape[1]) / (test.shape[1] - 1)
     ends = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
-    if linear:  # least squares over the test side: b ≈ A_train F (A_test ends)ᵀ
-        rows = b @ np.linalg.pinv(test @ ends).T
-    else:
-        rows = System(test, order).linear(b.T, lam).T
+    # linear: least squares over the test side, b ≈ A_train F (A_test ends)ᵀ
+    rows = b @ np.linalg.pinv(test @ ends).T if linear else System(test, order).linear(b.T, lam).T
     F = along.linear(rows, lam)
     if monotone:  # on the test clusters' own records; on the others more of them in training may well hurt
         M = np.vstack([train, np.sqrt(lam) * differences(counts, order)])

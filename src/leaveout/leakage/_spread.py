@@ -1,4 +1,4 @@
-"""How far ê₀ would move with other data: each cluster's influence, as tested and, by the infinitesimal jackknife, as trained on.
+"""How far ê₀ would move with other data: each cluster's influence, as tested and, by the infinitesimal jackknife, as trained.
 
 The influence of training on a cluster is the covariance, over draws, of how many of its records were drawn with the loss
 (Efron 2014); for n of N records without replacement it is scaled by (N − 1)/(N − n). Its Monte-Carlo bias is subtracted. Where
@@ -41,7 +41,7 @@ def data_error(
         trained += pooled.weight[k] * influence
         bias += pooled.weight[k] ** 2 * noise
     both = tested + trained
-    number = max(np.count_nonzero(tested), 2)
+    number = max(int(np.count_nonzero(tested)), 2)
     variance = np.sum(tested**2) * number / (number - 1)
     variance += max(np.sum(both**2 - tested**2) - np.sum(bias), 0.0)
     kind = "clusters" if by_cluster else "records within these clusters; new clusters differ more"
