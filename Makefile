@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1	\2/' | expand -t 12
@@ -23,6 +23,9 @@ lint: $(VENV)/.installed-dev ## style, format and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs ## the documentation, a site in out/site
+	$(BIN)/mkdocs build
 
 bench: $(VENV)/.installed-bench ## every program in benchmarks/, one after the other (long)
 	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done

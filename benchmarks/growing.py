@@ -101,6 +101,10 @@ def plot(table: list[dict], path: Path) -> None:
             ends = part[along].agg(["min", "max"]).to_numpy(float)
             ax.loglog(ends, part[name].max() * ends / ends[1], "k--", lw=0.8, label="slope one")
             ax.set(xlabel=grows, ylabel=name if column == 0 else None)
+            if ends[1] < 100 * ends[0]:  # too few decades for powers of ten
+                ax.set_xticks(sorted(part[along].unique()), minor=False)
+                ax.xaxis.set_major_formatter("{x:g}")
+                ax.xaxis.set_minor_formatter("")
             ax.grid(alpha=0.3)
     axes[0, 0].legend()
     figure.savefig(path, dpi=110)

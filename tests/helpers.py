@@ -84,6 +84,8 @@ def glm(loss, penalty=None, *, n: int = 60, p: int = 3, seed: int = 0, weights: 
         "squared": eta + rng.standard_normal(n),
         "huber": eta + rng.standard_t(2, n),
         "pseudo_huber": eta + rng.standard_t(2, n),
+        "InverseGaussian": rng.wald(np.exp(eta / 2), 3.0),
+        "Tweedie": np.where(rng.random(n) < 0.3, 0.0, rng.gamma(2.0, np.exp(eta) / 2)),
     }.get(name, binary)
     if weights:
         kwargs |= {"sample_weight": rng.gamma(2.0, 0.5, n), "offset": rng.standard_normal(n) / 3}
@@ -100,6 +102,23 @@ def sample_mean(n: int = 40) -> lo.Separable:
     return lo.Separable(unit_loss, x, theta0={"mean": np.zeros(()), "log_scale": np.zeros(())})
 
 
+def regression(loss, *, n: int = 60, seed: int = 0) -> lo.Regression:
+    """A small model whose loss has parameters of its own; counts with weights and offsets."""
+    rng, X, eta = rows(n, 3, seed)
+    if loss == "ordinal":
+        return lo.Regression(X, np.digitize(eta + rng.logistic(size=n), [-0.7, 0.6]), loss, lo.penalties.Ridge(0.5))
+    y = rng.negative_binomial(2, 2 / (2 + np.exp(eta + 1)))
+    more = {"sample_weight": rng.gamma(4.0, 0.25, n), "offset": rng.standard_normal(n) / 3}
+    return lo.Regression(X, y, loss, lo.penalties.Ridge(0.5), **more)
+
+
+def cox(ties: str = "efron", n: int = 50) -> lo.Cox:
+    """Survival times with many ties, censoring and two strata."""
+    rng, X, eta = rows(n, 3, 4)
+    time, event = np.ceil(4 * rng.exponential(np.exp(-eta))), rng.random(n) < 0.8
+    return lo.Cox(X, time, event, lo.penalties.Ridge(0.3), ties=ties, strata=np.arange(n) % 2)
+
+
 OBJECTIVES = {
     "ridge": lambda: glm("squared", lo.penalties.Ridge(0.7)),
     "logistic": lambda: glm("logistic", lo.penalties.Ridge(0.5)),
@@ -111,6 +130,9 @@ OBJECTIVES = {
     "gamma": lambda: glm("gamma", None, weights=True),
     "multinomial": lambda: glm("multinomial", lo.penalties.Ridge(0.5)),
     "pseudo-huber, penalty not quadratic": lambda: glm("pseudo_huber", lo.penalties.PseudoHuber(2.0, 0.1)),
+    "negative binomial, its dispersion": lambda: regression("negative_binomial"),
+    "ordinal": lambda: regression("ordinal"),
+    "Cox": cox,
     "separable": sample_mean,
     "two functions": lambda: two_functions(),
     "hidden Markov": toy_hmm,
@@ -134,6 +156,7 @@ def two_functions() -> lo.Objective:
     return lo.Objective(lambda theta, w: w @ jnp.log1p((x - theta["location"]) ** 2 / 3) + 0.05 * theta["location"] ** 2, 50)
 
 
+SLOW = ("ordinal", "Cox")  # in tests of every objective
 _fits: dict[str, lo.Fit] = {}
 
 

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 import leaveout as lo
+from leaveout._results import RESULTS
 from leaveout.models import chain, emissions
 from leaveout.models._states import Dirichlet
 from leaveout.models.hmm import HMM
@@ -424,6 +425,20 @@ def test_warnings_name_states_and_edges():
     said = hmm.warning(at(hmm, idle))
     assert "State 1 explains nothing" in said and "transition[0, 1] = 1e-09" in said
     assert hmm.warning(at(hmm, GIVEN)) == ""
+
+
+@pytest.mark.parametrize("drop", ["observation", "sequence"])
+def test_a_fold_that_holds_every_observation_of_a_state_is_flagged(drop):
+    rng = np.random.default_rng(0)
+    x = rng.poisson(3.0, 60).astype(float)
+    x[24:30] = rng.poisson(60.0, 6)
+    lengths = [12] * 5 if drop == "sequence" else None
+    fit = lo.fit(lo.HMM(x, lo.emissions.Poisson(), 2, drop=drop, lengths=lengths))
+    plan = lo.leave_one_out(5) if drop == "sequence" else lo.blocks(60, 12)
+    for refit in (lo.NoUpdate(), lo.Certified()):
+        cv = lo.cross_validate(fit, plan, refit)
+        assert [RESULTS(code).name for code in cv.result] == ["successful"] * 2 + ["emptied"] + ["successful"] * 2
+        assert 2 in cv.flagged() and "all that is known of a state" in str(cv)
 
 
 def test_what_the_core_is_told():

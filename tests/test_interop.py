@@ -5,7 +5,19 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import GammaRegressor, Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import (
+    GammaRegressor,
+    HuberRegressor,
+    Lasso,
+    LinearRegression,
+    LogisticRegression,
+    LogisticRegressionCV,
+    PoissonRegressor,
+    Ridge,
+    RidgeClassifier,
+    RidgeCV,
+    TweedieRegressor,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -17,6 +29,7 @@ X = rng.standard_normal((N, 4)) + 0.5
 ETA = X @ np.array([0.5, -0.4, 0.2, 0.0])
 Y = {
     "real": ETA + rng.standard_normal(N),
+    "heavy": ETA + 0.5 * np.random.default_rng(6).standard_t(2, N),
     "count": rng.poisson(np.exp(ETA)).astype(float),
     "positive": rng.gamma(2.0, np.exp(ETA) / 2) + 1e-3,
     "binary": np.where(rng.random(N) < 1 / (1 + np.exp(-ETA)), "yes", "no"),
@@ -35,6 +48,12 @@ HOSTS = {
     "LogisticRegression, multinomial": (LogisticRegression(C=0.5, **TIGHT), "three"),
     "LogisticRegression, multinomial, balanced": (LogisticRegression(class_weight="balanced", **TIGHT), "three"),
     "PoissonRegressor": (PoissonRegressor(alpha=0.3, solver="newton-cholesky", tol=1e-12, max_iter=1000), "count"),
+    "TweedieRegressor": (
+        TweedieRegressor(power=1.5, alpha=0.3, solver="newton-cholesky", tol=1e-12, max_iter=999),
+        "positive",
+    ),
+    "HuberRegressor": (HuberRegressor(alpha=0.1, tol=1e-9, max_iter=5000), "heavy"),
+    "RidgeClassifier": (RidgeClassifier(2.0, class_weight={"yes": 2.0, "no": 0.7}), "binary"),
     "GammaRegressor": (GammaRegressor(alpha=0.3, solver="newton-cholesky", tol=1e-12, max_iter=1000), "positive"),
 }
 
@@ -54,7 +73,9 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
         again = clone(host).fit(X[keep], y[keep], None if weight is None else weight[keep])
         coef = again.coef_[0] if np.ndim(again.coef_) > 1 and len(again.coef_) == 1 else again.coef_
         np.testing.assert_allclose(got["coef"][k], coef, atol=2e-5)
-        if target in ("binary", "three"):
+        if name == "RidgeClassifier":
+            np.testing.assert_allclose(predicted[~keep], again.decision_function(X[~keep]), atol=1e-6)
+        elif target in ("binary", "three"):
             want = again.predict_proba(X[~keep])
             np.testing.assert_allclose(predicted[~keep], want[:, 1] if target == "binary" else want, atol=1e-5)
         else:
@@ -70,6 +91,28 @@ def test_certified_leave_one_out_within_its_error(name):
     certified, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-10))
     assert np.mean(np.abs(certified.losses - exact.losses) > certified.error + 1e-9) < 0.01
     assert abs(certified.mean - exact.mean) <= 0.01 * certified.scale
+
+
+def test_penalties_that_were_chosen_on_all_rows():
+    for host, target in (
+        (RidgeCV([0.1, 1.0, 10.0]), "real"),
+        (LogisticRegressionCV(Cs=[0.1, 1.0], l1_ratios=(0,), use_legacy_attributes=False, **TIGHT), "binary"),
+    ):
+        fit = lo.from_sklearn(host.fit(X, Y[target]), X, Y[target])
+        assert fit.decrement < 1e-5 and "chosen on all rows" in fit.objective.note
+        fixed = Ridge(host.alpha_) if target == "real" else LogisticRegression(C=host.C_, **TIGHT)
+        coef = lo.fold_parameters(fit, lo.kfold(N, 3, seed=0), lo.Exact(1e-10))["coef"]
+        keep = lo.kfold(N, 3, seed=0).matrix()[1] > 0
+        np.testing.assert_allclose(coef[1], np.ravel(fixed.fit(X[keep], Y[target][keep]).coef_), atol=1e-5)
+
+
+def test_the_scale_of_huber_is_refitted():
+    host = HuberRegressor(tol=1e-9, max_iter=5000)
+    fit = lo.from_sklearn(clone(host).fit(X, Y["heavy"]), X, Y["heavy"])
+    plan = lo.kfold(N, 3, seed=0)
+    scale = lo.fold_parameters(fit, plan, lo.Exact())["scale"]
+    for k, w in enumerate(plan.matrix()):
+        np.testing.assert_allclose(scale[k], clone(host).fit(X[w > 0], Y["heavy"][w > 0]).scale_, rtol=1e-5)
 
 
 def test_ridge_is_exact_to_rounding():
@@ -97,6 +140,14 @@ def test_pipeline_and_frame():
     [
         (lambda: lo.from_sklearn(Lasso().fit(X, Y["real"]), X, Y["real"]), TypeError, "Supported are LinearRegression"),
         (lambda: lo.from_sklearn(Ridge(), X, Y["real"]), NotFittedError, "not fitted"),
+        (lambda: lo.from_sklearn(RidgeClassifier().fit(X, Y["three"]), X, Y["three"]), TypeError, "two classes; it has 3"),
+        (
+            lambda: lo.from_sklearn(
+                RidgeClassifier(class_weight="balanced").fit(X, Y["binary"], WEIGHT), X, Y["binary"], sample_weight=WEIGHT
+            ),
+            TypeError,
+            "balanced",
+        ),
         (
             lambda: lo.from_sklearn(LogisticRegression().fit(X, Y["binary"]), X[:, :3], Y["binary"]),
             ValueError,

@@ -3,7 +3,7 @@ error against the exact refit by 2, 2², 2³, 2² for no update, IJ(1), IJ(2) an
 
 import numpy as np
 import pytest
-from helpers import OBJECTIVES, fitted, flat, minimiser
+from helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 import leaveout as lo
 
@@ -15,7 +15,6 @@ REFITS = {
     "NewtonStep": lo.NewtonStep(),
 }
 STEPS = (0.2, 0.1, 0.05)
-SLOW = ("conditional random field, sequences",)  # seconds to compile
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OBJECTIVES]
 
 

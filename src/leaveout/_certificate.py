@@ -54,7 +54,7 @@ class Slopes(NamedTuple):
 
 def parameters(fit: Fit, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
     """The raveled θ at whitened displacements."""
-    return ravel(fit.theta) + u @ fit.whitener
+    return ravel(fit.theta) + fit.unwhiten(u)
 
 
 def passes(fit: Fit) -> int:
@@ -85,7 +85,7 @@ def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refit
         index, weight, metric, u = args
         theta = unravel(parameters(fit, u), fit.theta)
         gradient = jax.grad(fit.objective.loss)(theta, fold_weights(fit, index, weight))
-        step = metric.solve(fit.whitener @ ravel(gradient))
+        step = metric.solve(fit, fit.whiten(ravel(gradient)))
         return Examination(step, jnp.linalg.norm(step))
 
     return jax.lax.map(one, (rows.index, rows.weight, metric, u), batch_size=chunk)
@@ -130,7 +130,7 @@ def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, 
     assert M is not None
 
     def one(index, weight, held, metric, gradient):
-        step = metric.solve(gradient)
+        step = metric.solve(fit, gradient)
         theta = parameters(fit, -step)
         if isinstance(metric, LowRank):  # its rows are whitened already
             slope = fit.objective.derivative(unravel(theta, fit.theta), index, 1, weighted=False).reshape(len(index), -1)
@@ -138,7 +138,7 @@ def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, 
         else:
             slope = jax.grad(lambda u: jnp.sum(scores(fit, u, index, weight, held)))(-step)
         rho = M * reach * jnp.linalg.norm(step)
-        lengths = jnp.sqrt(jnp.abs((slope @ metric.solve(slope)) * (gradient @ step)))
+        lengths = jnp.sqrt(jnp.abs((slope @ metric.solve(fit, slope)) * (gradient @ step)))
         return 0.5 * rho * jnp.exp(jnp.minimum(rho, 50.0)) * lengths, rho, theta
 
     return jax.vmap(one)(rows.index, rows.weight, rows.held, metric, gradient)
@@ -163,11 +163,11 @@ def next_term(
     third_of = jax.vmap(lambda unit: objective.derivative(fit.theta, unit[None], 3)[0])
     own = rows_of(rows.index[:, 0]) @ fit.whitener.T
     leverage = jnp.maximum(jnp.sum(own**2, axis=1), 1e-300)
-    leftover = fit.whitener @ fit.gradient
+    leftover = fit.whiten(fit.gradient)
     # Δ = −(α x_j + leftover) and H_w⁻¹x_j = β x_j, so one product with all rows serves both
-    step = jax.vmap(lambda m, g: m.solve(g))(metric, gradient)
+    step = jax.vmap(lambda m, g: m.solve(fit, g))(metric, gradient)
     alpha = jnp.sum((step - leftover) * own, axis=1) / leverage
-    beta = jnp.sum(jax.vmap(lambda m, g: m.solve(g))(metric, own) * own, axis=1) / leverage
+    beta = jnp.sum(jax.vmap(lambda m, g: m.solve(fit, g))(metric, own) * own, axis=1) / leverage
     own32, alpha32, beta32 = (a.astype(jnp.float32) for a in (own, alpha, beta))
     towards = jnp.asarray(fit.whitener.T, jnp.float32)
 

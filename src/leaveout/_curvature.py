@@ -1,4 +1,4 @@
-"""`H_w⁻¹` for a batch of refits, three ways, in the anchor's whitened coordinates.
+"""`H_w⁻¹` for a batch of refits, four ways, in the anchor's whitened coordinates.
 
 With H = L Lᵀ and u = Lᵀ(θ − θ̂), the anchor's Hessian is the identity, gradients are L⁻¹∇F, lengths are
 H-norms, and a fold's Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
@@ -6,6 +6,8 @@ H-norms, and a fold's Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that 
     Anchor    the identity: the chord's metric
     LowRank   by Woodbury, for few rows (for one row this is ALO)
     Dense     by its inverse
+    Products  by conjugate gradients, where H is too large to be formed; then Anchor is by conjugate gradients too,
+              and the coordinates are whitened by the diagonal of H alone
 """
 
 import abc
@@ -28,15 +30,23 @@ class AbstractMetric(eqx.Module):
     """A batch of inverse Hessians; `solve` is for one of them, and is mapped over the batch."""
 
     @abc.abstractmethod
-    def solve(self, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
-        """The step that the gradient asks for."""
+    def solve(self, fit: Fit, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
+        """The step that the gradient asks for, both whitened."""
+
+
+class Identity(AbstractMetric):
+    """No curvature but the coordinates' own: the step is the whitened gradient."""
+
+    def solve(self, fit, gradient):
+        del fit
+        return gradient
 
 
 class Anchor(AbstractMetric):
     """The full fit's Hessian, for every refit."""
 
-    def solve(self, gradient):
-        return gradient
+    def solve(self, fit, gradient):
+        return fit.newton(gradient)
 
 
 class LowRank(AbstractMetric):
@@ -45,7 +55,8 @@ class LowRank(AbstractMetric):
     rows: Float[Array, "*refits touched params"]
     core: Float[Array, "*refits touched touched"]
 
-    def solve(self, gradient):
+    def solve(self, fit, gradient):
+        del fit
         return gradient - self.rows.T @ (self.core @ (self.rows @ gradient))
 
 
@@ -55,28 +66,46 @@ class Dense(AbstractMetric):
 
     inverse: Float[Array, "*refits params params"]
 
-    def solve(self, gradient):
+    def solve(self, fit, gradient):
+        del fit
         return self.inverse @ gradient
+
+
+class Products(AbstractMetric):
+    """Each fold's own Hessian at θ̂, by its products with vectors."""
+
+    index: Int[Array, "*refits width"]
+    weight: Float[Array, "*refits width"]
+
+    def solve(self, fit, gradient):
+        return fit.newton_at(gradient, fold_weights(fit, self.index, self.weight))
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
     """Is Woodbury on the held-out rows cheaper than a factor of the fold's own?"""
     objective = fit.objective
-    if not (isinstance(objective, AbstractLinearPredictor) and objective.low_rank):
+    if fit.factor is None or not (isinstance(objective, AbstractLinearPredictor) and objective.low_rank):
         return False
     touched = width * objective.outputs
     return touched == objective.outputs or 4 * touched <= fit.num_params
 
 
+def is_single(fit: Fit, rows: Rows) -> bool:
+    """Does every refit touch one linear predictor only?"""
+    return is_narrow(fit, 1) and rows.index.shape[1] * getattr(fit.objective, "outputs", 0) == 1
+
+
 def own_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Bool[np.ndarray, " refits"]]:
     """Each fold's own Hessian at θ̂, and which of them are singular or indefinite."""
+    if fit.factor is None:
+        return Products(rows.index, rows.weight), np.zeros(len(rows.index), bool)
     size = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
     if not is_narrow(fit, rows.index.shape[1]):
         return _dense(np.asarray(_hessians(fit, rows, size)))
+    if is_single(fit, rows):
+        metric, singular = one_row_metric(fit, rows)
+        return metric, np.asarray(singular)
     z, change, curvature = _low_rank(fit, rows)
-    if z.shape[1] == 1:
-        kept = 1 + change
-        return LowRank(z, curvature[:, 0] / kept), np.asarray(kept[:, 0, 0] < SINGULAR)
     inverse = _inverse(np.eye(z.shape[1]) + np.asarray(change))
     blocks = inverse.reshape(*inverse.shape[:2], *curvature.shape[1:3])
     core = np.einsum("rmnk,rnkl->rmnl", blocks, np.asarray(curvature), optimize=True).reshape(inverse.shape)
@@ -118,6 +147,14 @@ def _inverse(matrices: Float[np.ndarray, "refits n n"]) -> Float[np.ndarray, "re
 
 
 @eqx.filter_jit
+def one_row_metric(fit: Fit, rows: Rows) -> tuple[LowRank, Array]:
+    """Each fold's own Hessian where it lacks one linear predictor, and which of them are singular: no inverse is needed."""
+    z, change, curvature = _low_rank(fit, rows)
+    kept = 1 + change
+    return LowRank(z, curvature[:, 0] / kept), kept[:, 0, 0] < SINGULAR
+
+
+@eqx.filter_jit
 def _low_rank(fit: Fit, rows: Rows) -> tuple[Array, Array, Array]:
     """Z `[refits, touched, params]`, V Z Zᵀ, and the blocks of V, `[refits, width, outputs, outputs]`."""
     objective = fit.objective
@@ -151,7 +188,7 @@ def _hessians(fit: Fit, rows: Rows, chunk: int) -> Array:
 def _hessians_at(fit: Fit, rows: Rows, u: Array, lanes: Array, chunk: int) -> Array:
     def one(args):
         index, weight, u = args
-        theta = unravel(ravel(fit.theta) + u @ fit.whitener, fit.theta)
+        theta = unravel(ravel(fit.theta) + fit.unwhiten(u), fit.theta)
         hessian = fit.objective.hessian(theta, fold_weights(fit, index, weight)) + fit.gauge.T @ fit.gauge
         return fit.whitener @ hessian @ fit.whitener.T
 

@@ -76,7 +76,7 @@ def descend(fit: Fit, rows: Rows, state: State, shortfall: Callable) -> None:
     if state.finished.all():
         return
     slow = _iterate(fit, rows, state, shortfall, np.flatnonzero(~state.finished), own=False)
-    if not isinstance(fit.objective, AbstractLinearPredictor) and fit.num_params > DEAR:
+    if fit.factor is None or (not isinstance(fit.objective, AbstractLinearPredictor) and fit.num_params > DEAR):
         for lane in slow:
             _quasi_newton_lane(fit, rows, state, lane)
         return
@@ -154,6 +154,7 @@ def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
     real = rows.index[lane] < fit.objective.num_units
     weights[rows.index[lane][real]] = rows.weight[lane][real]
     gauge = np.asarray(fit.objective.symmetries(fit.theta), float)
+    assert fit.factor is not None
     value, vector, converged, size = newton(fit.objective, fit.theta, weights, gauge, fit.factor)
     start = np.asarray(parameters_of(fit, np.zeros((1, fit.num_params))))[0]
     u = fit.factor.T @ (np.asarray(vector) - start)

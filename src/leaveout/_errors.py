@@ -3,6 +3,7 @@
     independent rows     SD / √n
     clusters             √(G/(G − 1) Σ_g (Σ_{n∈g} s_n (l_n − l̄))²) / Σ s
     one series           the same over successive blocks, longer than the losses are correlated
+    one field            the same over blocks of neighbouring sites
 
 Never the SD of folds over √(number of folds): it goes to zero with more folds of the same data.
 """
@@ -37,6 +38,12 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
             return StandardError(np.nan, "not available: fewer than two groups")
         few = "; few groups, so a rough number" if count < FEWEST else ""
         return StandardError(_over(pull, plan.clusters[seen]), f"over {count} groups{few}")
+    if plan.blocks is not None:
+        count = len(np.unique(plan.blocks[seen]))
+        if count < FEWEST:
+            return StandardError(np.nan, f"not available: {count} blocks of neighbours are fewer than {FEWEST}")
+        of = f"{count} blocks of about {round(len(losses) / count)} neighbours"
+        return StandardError(_over(pull, plan.blocks[seen]), f"over {of}")
     if plan.serial:
         length = _block_length(losses)
         count = len(losses) // length

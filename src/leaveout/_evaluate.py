@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import joblib
 import numpy as np
+import scipy.sparse
 from jaxtyping import Array, PyTree
 from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ from ._results import RESULTS
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
+ENOUGH = 0.5  # observations of a part of the model that a refit must be left
 DEFAULT = Certified()
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
@@ -101,6 +103,7 @@ def cross_validate(
         if predictions is not None:
             predictions.add(place, rows, _predictions(fit, rows, done.theta, "response"), result[refits])
     error[~np.isfinite(error)] = np.inf
+    result[np.isin(result, [RESULTS.successful, RESULTS.not_converged]) & _emptied(fit, plan)] = RESULTS.emptied
     measured = {} if predictions is None else _measure(metrics, fit, plan, predictions.per_unit())
     return replace(empty, metrics=measured)
 
@@ -131,13 +134,18 @@ def cross_predict(
 @float64
 def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyTree:
     """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`."""
-    _check("fold_parameters", fit, plan, refit)
+    return jax.tree.map(np.asarray, _natural_batch(fit, fold_thetas(fit, plan, refit, "fold_parameters")))
+
+
+def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_thetas") -> NDArray[np.float64]:
+    """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
+    _check(caller, fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     batches = _batches(fit, plan)
     scale = _scale(fit, plan, refit, batches)
     for refits, _, _, done, _ in _refitted(fit, plan, refit, scale, batches, None, judge=False):
         theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
-    return jax.tree.map(np.asarray, _natural_batch(fit, theta))
+    return theta
 
 
 def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
@@ -170,7 +178,18 @@ def _adapted(fit: Fit, plan: Plan) -> Plan:
     held = plan.held if observed is None else plan.held & np.asarray(observed)[plan.index]
     if not held.any():
         raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
-    return replace(plan, held=held, serial=plan.serial or fit.objective.serial)
+    blocks = fit.objective.blocks if plan.blocks is None else plan.blocks
+    return replace(plan, held=held, serial=plan.serial or fit.objective.serial, blocks=blocks)
+
+
+def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
+    """Refits that are left less than half an observation of a part of the model that the fit has one of."""
+    shares = fit.objective.shares(fit.theta)
+    if shares is None:
+        return np.zeros(plan.num_refits, bool)
+    change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
+    total = np.asarray(shares).sum(0)
+    return np.any((total + change @ shares < ENOUGH) & (total >= 2 * ENOUGH), axis=1)
 
 
 def _describe(fit: Fit) -> str:
@@ -197,7 +216,8 @@ Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows
 
 def _batches(fit: Fit, plan: Plan) -> Batches:
     """The plan's batches, to be gone through several times; kept where they are small."""
-    own = 0 if is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1 else fit.num_params**2  # an inverse a refit
+    narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
+    own = 0 if narrow else fit.num_params**2  # an inverse a refit
     dear = 4.0 * fit.objective.num_units * fit.num_params * plan.num_refits > SHARED
     least, uniform = _workers(fit) if dear else 1, not fit.objective.local  # there a pass over all units is made anyway
     make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own, least, uniform)

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,11 +21,24 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._minimise import LARGE, STEPS, minimise, pieces
-from ._objective import AbstractLinearPredictor, AbstractObjective, float64, stored, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, stored
+from ._products import (
+    COARSE,
+    FINE,
+    conjugate_gradients,
+    diagonal,
+    least_curvature,
+    minimise_by_products,
+    scaled_gauge,
+    value_and_gradient,
+)
 from ._progress import Slow
 from ._results import RESULTS
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
+DENSE = 12_000  # parameters up to which H is formed: a gigabyte
+
+Curvature = Literal["auto", "dense", "products"]
 
 
 class IndefiniteHessianError(ValueError):
@@ -54,15 +67,16 @@ def once(make: "Callable[[Any], Made]") -> "Callable[[Any], Made]":
 class Fit(eqx.Module):
     """An objective, its stationary point θ̂, and the factor of its curvature there. All NumPy, frozen.
 
-    `value` is F(θ̂, 1), `decrement` is √(gᵀH⁻¹g), and `result` a code of `RESULTS`.
+    `value` is F(θ̂, 1), `decrement` is √(gᵀH⁻¹g), and `result` a code of `RESULTS`. Where H is too large to be formed,
+    `factor` is None, `whitener` a diagonal, and every solve is made by conjugate gradients on products with H.
     """
 
     objective: AbstractObjective
     theta: PyTree
     value: Float[np.ndarray, ""]
     gradient: Float[np.ndarray, " params"]
-    factor: Float[np.ndarray, "params params"]  # H = factor @ factor.T, lower triangular
-    whitener: Float[np.ndarray, "params params"]  # factor⁻¹: ‖whitener @ g‖² = gᵀH⁻¹g
+    factor: Float[np.ndarray, "params params"] | None  # H = factor @ factor.T, lower triangular
+    whitener: Float[np.ndarray, "params params"] | Float[np.ndarray, " params"]  # factor⁻¹, or about diag(H)^−½
     gauge: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
@@ -79,12 +93,40 @@ class Fit(eqx.Module):
 
     @property
     def hessian(self) -> Float[np.ndarray, "params params"]:
-        """`H = ∇²F(θ̂, 1)`, curvature along flat directions added."""
+        """`H = ∇²F(θ̂, 1)`, curvature along flat directions added. Raises `ValueError` where it is too large to be formed."""
+        if self.factor is None:
+            raise ValueError(f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve.")
         return self.factor @ self.factor.T
 
+    @float64
     def solve(self, vector: Float[np.ndarray, "params ..."]) -> Float[np.ndarray, "params ..."]:
-        """`H⁻¹ vector`, from the stored factor."""
-        return scipy.linalg.cho_solve((self.factor, True), vector)
+        """`H⁻¹ vector`, from the stored factor or by conjugate gradients."""
+        if self.factor is not None:
+            return scipy.linalg.cho_solve((self.factor, True), vector)
+        columns = np.asarray(vector, float).reshape(self.num_params, -1).T
+        return np.array([_solved(self, column) for column in columns]).T.reshape(np.shape(vector))
+
+    def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or its diagonal alone)."""
+        return gradient @ self.whitener.T if self.whitener.ndim == 2 else gradient * self.whitener
+
+    def unwhiten(self, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """The displacements θ − θ̂ that stand at u."""
+        if self.whitener.ndim == 2:
+            return u @ self.whitener
+        moved = u * self.whitener
+        if not len(self.gauge):
+            return moved
+        flat = self.gauge / jnp.linalg.norm(self.gauge[0])
+        return moved - (moved @ flat.T) @ flat  # a diagonal does not keep off flat directions
+
+    def newton(self, whitened: Float[Array, " params"]) -> Float[Array, " params"]:
+        """The whitened displacement `H⁻¹g` that a whitened gradient asks for."""
+        return whitened if self.factor is not None else self.newton_at(whitened, jnp.ones(self.objective.num_units))
+
+    def newton_at(self, whitened: Float[Array, " params"], weights: Float[Array, " units"]) -> Float[Array, " params"]:
+        """The same with the Hessian at θ̂ and at other weights, by products."""
+        return conjugate_gradients(self.objective, self.theta, weights, self.whitener, self.gauge, whitened, COARSE)
 
     @property
     @once
@@ -113,6 +155,12 @@ class Fit(eqx.Module):
 
 
 @eqx.filter_jit
+def _solved(fit: Fit, vector: Array) -> Array:
+    ones = jnp.ones(fit.objective.num_units)
+    return fit.unwhiten(conjugate_gradients(fit.objective, fit.theta, ones, fit.whitener, fit.gauge, fit.whiten(vector), FINE))
+
+
+@eqx.filter_jit
 def _influence(objective: AbstractObjective, theta: PyTree, whitener: Array) -> Array:
     return objective.jacobian(theta) @ whitener.T
 
@@ -135,12 +183,20 @@ def _natural(objective: AbstractObjective, theta: PyTree) -> PyTree:
 
 
 @float64
-def fit(objective: AbstractObjective, theta0: PyTree = None, *, num_starts: int = 1, seed: int = 0) -> Fit:
+def fit(
+    objective: AbstractObjective,
+    theta0: PyTree = None,
+    *,
+    num_starts: int = 1,
+    seed: int = 0,
+    curvature: Curvature = "auto",
+) -> Fit:
     """Minimise `F(·, 1)` and factorise its curvature there.
 
     `theta0`, in natural parameters, is the first start; the others (`num_starts` in all) are the
     objective's own, drawn with `seed`, and the lowest minimum is kept. A convex objective needs no
-    starts: Newton's method with a line search. Any other goes down by BFGS first.
+    starts: Newton's method with a line search. Any other goes down by BFGS first. `curvature` is "dense", a factor
+    of H, "products", conjugate gradients on products with H, or "auto": products beyond 12,000 parameters.
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
     where the data do not determine every parameter.
@@ -152,13 +208,14 @@ def fit(objective: AbstractObjective, theta0: PyTree = None, *, num_starts: int 
     while len(starts) < (1 if objective.convex else num_starts):
         starts.append(_leaves(objective.initial(seed + len(starts))))
     runs = []
+    products = _by_products(starts[0], curvature, "fit")
     with Slow("starts", len(starts)) as bar:
         for theta in starts:
-            runs.append(minimise(objective, theta))
+            runs.append((minimise_by_products if products else minimise)(objective, theta))
             bar.advance()
     value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
-    theta = objective.canonical(unravel(jnp.asarray(vector), starts[0]))
-    found = replace(_anchor(objective, theta, "fit"), starts=np.array([run[0] for run in runs]))
+    theta = objective.canonical(placed(vector, starts[0]))
+    found = replace(_anchor(objective, theta, "fit", products), starts=np.array([run[0] for run in runs]))
     if not converged:
         raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     _warn(objective.warning(found.theta))
@@ -181,14 +238,15 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
 
 
 @float64
-def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True) -> Fit:
+def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, curvature: Curvature = "auto") -> Fit:
     """A `Fit` at a θ found elsewhere, in natural parameters as `fit.parameters` prints them.
 
     Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is warned of,
-    and one above 1 raises `ValueError` unless `throw=False`.
+    and one above 1 raises `ValueError` unless `throw=False`. `curvature` is as in `fit`.
     """
     _check(objective, "anchor")
-    found = _anchor(objective, _leaves(objective.unconstrained(theta)), "anchor")
+    leaves = _leaves(objective.unconstrained(theta))
+    found = _anchor(objective, leaves, "anchor", _by_products(leaves, curvature, "anchor"))
     if found.decrement > WARN:
         message = (
             f"anchor: theta is not stationary for {type(objective).__name__}: the decrement √(gᵀH⁻¹g) is "
@@ -237,18 +295,40 @@ def _gauge(objective: AbstractObjective, theta: PyTree) -> np.ndarray:
     return np.asarray(objective.symmetries(theta), np.float64)
 
 
-def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
+def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
+    """Is H left unformed?"""
+    if curvature not in ("auto", "dense", "products"):
+        raise ValueError(f'{caller}: curvature must be "auto", "dense" or "products"; got {curvature!r}.')
+    size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
+    return curvature == "products" or (curvature == "auto" and size > DENSE)
+
+
+def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
+    value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta))
+    _check_finite(objective, caller, value, gradient)
+    whitener = stored(diagonal(objective, theta) ** -0.5)
+    gauge = stored(scaled_gauge(objective, theta, whitener))
+    if not objective.convex:
+        least, vector = least_curvature(objective, theta, whitener, gauge)
+        if least <= 0:
+            raise _indefinite(objective, theta, caller, least, vector)
+    found = Fit(objective, theta, value, gradient, None, whitener, gauge, np.zeros(()), np.asarray(RESULTS.successful))
+    step = found.solve(gradient)
+    decrement = float(np.sqrt(max(gradient @ step, 0.0)))
+    result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
+    return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))
+
+
+def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, products: bool) -> Fit:
     theta = jax.tree.map(np.asarray, theta)
+    if products:
+        return _anchor_by_products(objective, theta, caller)
     flat = _gauge(objective, theta)
     value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, np.ones(objective.num_units)))
-    if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
-        raise ValueError(
-            f"{caller}: the loss of {type(objective).__name__} (F = {float(value):.4g}), its gradient or its Hessian is not "
-            "finite at theta; give another start, fit(..., theta0=)."
-        )
+    _check_finite(objective, caller, value, gradient, hessian)
     gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
     hessian = hessian + gauge.T @ gauge if len(gauge) else hessian
-    factor = stored(_cholesky(hessian, objective, caller))
+    factor = stored(_cholesky(hessian, objective, theta, caller))
     del hessian
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     decrement = float(np.linalg.norm(whitener @ gradient))
@@ -266,7 +346,15 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     )
 
 
-def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) -> np.ndarray:
+def _check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray) -> None:
+    if not all(np.isfinite(part).all() for part in parts):
+        raise ValueError(
+            f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
+            "finite at theta; give another start, fit(..., theta0=)."
+        )
+
+
+def _cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
     """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0))
     if (scale > 0).all():
@@ -287,14 +375,21 @@ def _cholesky(hessian: np.ndarray, objective: AbstractObjective, caller: str) ->
     else:
         correlation = hessian
     values, vectors = np.linalg.eigh(correlation)
-    names = _parameter_names(objective, len(hessian))
-    worst = np.argsort(-np.abs(vectors[:, 0]))[:3]
-    dominant = ", ".join(f"{names[i]} ({vectors[i, 0]:+.2f})" for i in worst if abs(vectors[i, 0]) > 0.05)
-    raise IndefiniteHessianError(
+    raise _indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
+
+
+def _indefinite(
+    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
+) -> IndefiniteHessianError:
+    names = _parameter_names(objective, len(vector))
+    worst = np.argsort(-np.abs(vector))[:3]
+    dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
+    message = (
         f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
-        f"(diagonal scaled to one) is {values[0]:.2g}, along {dominant}. Constant or collinear columns and separated "
+        f"(diagonal scaled to one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
     )
+    return IndefiniteHessianError(f"{message} {objective.warning(theta)}".rstrip())
 
 
 def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:

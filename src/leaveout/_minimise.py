@@ -11,7 +11,7 @@ import scipy.optimize
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, PyTree, Scalar
 
-from ._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, placed, ravel, unravel
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
@@ -24,13 +24,13 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
     if not objective.convex:
         start = np.asarray(ravel(theta))
         found = scipy.optimize.minimize(
-            lambda v: [np.asarray(part) for part in _value_and_grad(objective, unravel(jnp.asarray(v), theta), weights)],
+            lambda v: [np.asarray(part) for part in _value_and_grad(objective, placed(v, theta), weights)],
             start,
             jac=True,
             method="BFGS" if start.size <= 500 else "L-BFGS-B",
             options={"gtol": 1e-6, "maxiter": 2000} if start.size <= LARGE else {"gtol": 1e-6, "ftol": 1e-15, "maxiter": 20000},
         )
-        theta = unravel(jnp.asarray(found.x if np.isfinite(found.fun) else start), theta)
+        theta = placed(found.x if np.isfinite(found.fun) else start, theta)
         if start.size > LARGE:
             return _chord(objective, theta)
     value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
@@ -45,7 +45,7 @@ def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarr
     if factor is None:
         return np.inf, vector, False
     for _ in range(STEPS):
-        value, slope = _value_and_grad(objective, unravel(jnp.asarray(vector), theta), weights)
+        value, slope = _value_and_grad(objective, placed(vector, theta), weights)
         step = scipy.linalg.cho_solve((factor, True), np.asarray(slope))
         before, size = size, float(np.sqrt(max(np.asarray(slope) @ step, 0.0)))
         if size > 0.9 * before:  # at the floor, or no contraction
@@ -77,7 +77,7 @@ def _newton_step_by_step(
 ) -> tuple[float, np.ndarray, bool, float]:
     """The same out of programs that are compiled anyway: those of larger models take seconds to compile."""
     start = vector = np.asarray(ravel(theta))
-    place = lambda v: unravel(jnp.asarray(v), theta)
+    place = lambda v: placed(v, theta)
     value, size, converged = float(_value_and_grad(objective, place(vector), weights)[0]), np.inf, False
     for _ in range(STEPS):
         gradient, hessian = (np.asarray(part) for part in pieces(objective, place(vector), weights)[1:])

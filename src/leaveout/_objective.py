@@ -56,6 +56,13 @@ def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
     return ravel_pytree(like)[1](vector)
 
 
+def placed(vector: np.ndarray, like: PyTree) -> PyTree:
+    """The same outside compiled code, by NumPy: JAX would run a program for every leaf."""
+    leaves, tree = jax.tree.flatten(like)
+    parts = np.split(vector, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+    return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
+
+
 class AbstractObjective(eqx.Module):
     """A weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays."""
 
@@ -132,6 +139,11 @@ class AbstractObjective(eqx.Module):
         """θ with interchangeable parts (states) put in a standard order."""
         return theta
 
+    def preconditioner(self, theta: PyTree) -> Float[np.ndarray, " params"] | None:
+        """About the diagonal of `∇²F(θ, 1)`, for models of too many parameters to form it; None to have it estimated."""
+        del theta
+        return None
+
     def symmetries(self, theta: PyTree) -> Float[np.ndarray, "flat params"]:
         """Orthonormal directions in which F never changes; they are projected out of every solve."""
         return np.zeros((0, sum(np.size(leaf) for leaf in jax.tree.leaves(theta))))
@@ -144,6 +156,14 @@ class AbstractObjective(eqx.Module):
         """What a user should know of a fit that came out at `theta`: parameters on a boundary, a state without data."""
         del theta
         return ""
+
+    def shares(self, theta: PyTree) -> Float[np.ndarray, "units parts"] | None:
+        """Of how many observations each unit speaks for each part of the model (a state, a class); None where there are none.
+
+        A refit that is left less than half an observation of a part is flagged.
+        """
+        del theta
+        return None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -164,6 +184,11 @@ class AbstractObjective(eqx.Module):
     def serial(self) -> bool:
         """Do neighbouring units depend on one another, so that standard errors must go by blocks?"""
         return False
+
+    @property
+    def blocks(self) -> Int[np.ndarray, " units"] | None:
+        """Labels of blocks of neighbouring units for standard errors, where neighbours are not those next in order."""
+        return None
 
     @property
     def observed(self) -> Bool[np.ndarray, " units"] | None:

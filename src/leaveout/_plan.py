@@ -7,11 +7,13 @@ elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+
+from ._graph import distances, read_edges
 
 
 class Rows(NamedTuple):
@@ -35,8 +37,8 @@ class Plan:
     """A matrix of weights over `num_units` units, one row a refit, stored as departures from one.
 
     `held` marks the entries that are scored (usually those of weight 0; a buffer is dropped but not
-    scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are.
-    Both are only used for standard errors.
+    scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are, by blocks along
+    their order, or those that `blocks` labels. These three are only used for standard errors.
     """
 
     indptr: NDArray[np.int64]
@@ -46,6 +48,7 @@ class Plan:
     num_units: int
     clusters: NDArray[np.int64] | None = None
     serial: bool = False
+    blocks: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in (("indptr", np.int64), ("index", np.int64), ("weight", np.float64), ("held", np.bool_)):
@@ -232,6 +235,24 @@ def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
         for s in starts
     ]
     return _plan(folds, n, dropped=around, serial=True)
+
+
+def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None) -> Plan:
+    """For every site of a graph: all sites within `radius` edges of it left out and scored; those within `radius + buffer`
+    dropped too, but not scored.
+
+    `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph; `num_sites` is needed
+    where the last sites have no edges. Raises ValueError where a neighbourhood is the whole graph.
+    """
+    radius = _count("neighbourhoods: radius", radius, 0, 2**40)
+    buffer = _count("neighbourhoods: buffer", buffer, 0, 2**40)
+    pairs, n = read_edges("neighbourhoods", edges, num_sites)
+    _count("neighbourhoods: num_sites", n, 2, 2**40)
+    near = distances(pairs, n, radius + buffer)
+    spans = [slice(*near.indptr[site : site + 2]) for site in range(n)]
+    held = [near.indices[span][near.data[span] <= radius + 1] for span in spans]
+    around = [near.indices[span][near.data[span] > radius + 1] for span in spans]
+    return _plan(held, n, dropped=around, serial=True)
 
 
 def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:

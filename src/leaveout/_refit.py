@@ -6,7 +6,7 @@ coordinates u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity
 
 import abc
 import functools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ from jaxtyping import Array
 from . import _certificate as certificate
 from . import _sampling as sampling
 from ._certificate import FIRST_SAFETY
-from ._curvature import AbstractMetric, Anchor, LowRank, own_metric
+from ._curvature import AbstractMetric, Anchor, Identity, LowRank, is_single, one_row_metric, own_metric
 from ._descent import (
     Refitted,
     State,
@@ -79,8 +79,11 @@ class NewtonStep(AbstractRefit):
     """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
 
     def __call__(self, fit, rows, *, judge=True):
-        metric, singular = own_metric(fit, rows)
-        u = np.asarray(_step(metric, _first_gradient(fit, rows, metric))[0])
+        if not judge and is_single(fit, rows):
+            theta, singular = (np.asarray(part) for part in _refit_of_one_row(fit, rows))
+            return _without_error(theta, singular)
+        metric, singular, _, u = _newton_step(fit, rows)
+        u = np.asarray(u)
         if judge:
             return _judged(fit, rows, u, crossings=True, metric=metric, singular=singular)
         return _unjudged(fit, u, singular)
@@ -158,19 +161,18 @@ def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> 
     if isinstance(metric, LowRank) and isinstance(objective, AbstractLinearPredictor):  # its rows are whitened already
         slope = jax.vmap(lambda index: objective.derivative(fit.theta, index, 1))(rows.index)
         slope = delta.reshape(*delta.shape, 1) * slope.reshape(*delta.shape, -1)
-        return fit.whitener @ fit.gradient + jnp.einsum("rk,rkp->rp", slope.reshape(len(delta), -1), metric.rows)
+        return fit.whiten(fit.gradient) + jnp.einsum("rk,rkp->rp", slope.reshape(len(delta), -1), metric.rows)
     theta = certificate.parameters(fit, jnp.zeros(fit.num_params))
     change = lambda v, index, delta: fit.objective.perturbation(unravel(v, fit.theta), index, delta)
     one = lambda args: jax.grad(change)(theta, *args)
     moved = jax.lax.map(one, (rows.index, delta), batch_size=certificate.own_passes(fit, rows))
-    return (fit.gradient + moved) @ fit.whitener.T
+    return fit.whiten(fit.gradient + moved)
 
 
 @eqx.filter_jit
-def _step(metric: AbstractMetric, gradient: Array) -> tuple[Array, Array]:
-    """Minus the steps that gradients ask for, and their lengths."""
-    u = jax.vmap(lambda m, g: -m.solve(g))(metric, gradient)
-    return u, jnp.linalg.norm(u, axis=1)
+def _step(fit: Fit, metric: AbstractMetric, gradient: Array) -> Array:
+    """Minus the steps that gradients ask for."""
+    return jax.vmap(lambda m, g: -m.solve(fit, g))(metric, gradient)
 
 
 def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
@@ -182,24 +184,54 @@ def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
 
 def _start(fit: Fit, rows: Rows) -> State:
     """The cheapest first step: Newton's for linear predictors, elsewhere the chord's."""
-    metric, singular = _cheapest_metric(fit, rows)
-    gradient = _first_gradient(fit, rows, metric)
-    u, first = (np.array(part) for part in _step(metric, gradient))
+    if isinstance(fit.objective, AbstractLinearPredictor):
+        metric, singular, gradient, step = _newton_step(fit, rows)
+    else:
+        metric, singular = Anchor(), np.zeros(len(rows.index), bool)
+        gradient = _first_gradient(fit, rows, metric)
+        step = _step(fit, metric, gradient)
+    u = np.array(step)
+    first = np.linalg.norm(u, axis=1)
     return State(u, first, metric, gradient, singular | ~np.isfinite(first))
+
+
+def _newton_step(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray, Array, Array]:
+    """The folds' own Hessians at θ̂, which are singular, the whitened gradients, and the steps."""
+    if is_single(fit, rows):
+        metric, singular, gradient, u = _newton_step_of_one_row(fit, rows)
+        return metric, np.asarray(singular), gradient, u
+    metric, which = own_metric(fit, rows)
+    gradient = _first_gradient(fit, rows, metric)
+    return metric, which, gradient, _step(fit, metric, gradient)
+
+
+@eqx.filter_jit
+def _newton_step_of_one_row(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Array, Array, Array]:
+    """The same for single rows, in one program."""
+    metric, singular = one_row_metric(fit, rows)
+    gradient = _first_gradient_of_touched(fit, rows, metric)
+    return metric, singular, gradient, _step(fit, metric, gradient)
+
+
+@eqx.filter_jit
+def _refit_of_one_row(fit: Fit, rows: Rows) -> tuple[Array, Array]:
+    """The raveled θ of those steps, and which Hessians are singular."""
+    _, singular, _, u = _newton_step_of_one_row(fit, rows)
+    return certificate.parameters(fit, u), singular
 
 
 def _first_gradient(fit: Fit, rows: Rows, metric: AbstractMetric) -> Array:
     """The whitened gradient of each F(·, w) at θ̂."""
     if fit.objective.local:
         return _first_gradient_of_touched(fit, rows, metric)
-    everyone = np.arange(len(rows.index))
-    return examined(fit, rows, Anchor(), np.zeros((len(everyone), fit.num_params)), everyone).step
+    everyone, metric = np.arange(len(rows.index)), Anchor() if fit.factor is not None else Identity()  # the same, if whitened
+    return examined(fit, rows, metric, np.zeros((len(everyone), fit.num_params)), everyone).step
 
 
 def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
     together = not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
-    if order == 1 and together and fit.num_params <= max(64, int(rows.num_refits)):
+    if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
         return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
@@ -210,7 +242,7 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
 def _path(fit: Fit, rows: Rows, order: int) -> Array:
     """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0."""
     ones = jnp.ones(fit.objective.num_units)
-    H_inverse = lambda g: fit.whitener @ g  # into whitened coordinates
+    H_inverse = lambda g: fit.newton(fit.whiten(g))  # in whitened coordinates
     start = certificate.parameters(fit, jnp.zeros(fit.num_params))
 
     def one(index, weight):
@@ -220,7 +252,7 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
         first = -H_inverse(jax.jvp(lambda s: push(start, s), (0.0,), (1.0,))[1])
         if order == 1:
             return first
-        direction = first @ fit.whitener
+        direction = fit.unwhiten(first)
         full = lambda v: jax.grad(lambda v: fit.objective.loss(unravel(v, fit.theta), ones))(v)
         path = lambda s: full(start + s * direction) + push(start + s * direction, s)
         second = -H_inverse(jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1])
@@ -241,13 +273,16 @@ def _affordable(fit: Fit, rows: Rows) -> bool:
 
 def _has_bound(fit: Fit) -> bool:
     objective = fit.objective
-    return isinstance(objective, AbstractLinearPredictor) and objective.low_rank and objective.self_concordance is not None
+    known = isinstance(objective, AbstractLinearPredictor) and objective.low_rank and objective.self_concordance is not None
+    return known and fit.factor is not None
 
 
 def _unjudged(fit: Fit, u: np.ndarray, singular: np.ndarray | None = None) -> Refitted:
-    lost = np.zeros(len(u), bool) if singular is None else singular
-    result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
-    return Refitted(np.asarray(parameters_of(fit, u)), np.full(len(u), np.inf), result)
+    return _without_error(np.asarray(parameters_of(fit, u)), np.zeros(len(u), bool) if singular is None else singular)
+
+
+def _without_error(theta: np.ndarray, singular: np.ndarray) -> Refitted:
+    return Refitted(theta, np.full(len(theta), np.inf), np.where(singular, RESULTS.undetermined, RESULTS.successful))
 
 
 def _judged(
@@ -273,21 +308,22 @@ def _judged(
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
-        error = np.asarray(bound) + np.asarray(_change(fit, rows, u, _step(metric, gradient)[0]))
+        error = np.asarray(bound) + np.asarray(_change(fit, rows, u, _step(fit, metric, gradient)))
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
     return Refitted(np.asarray(parameters_of(fit, u)), error, result, known)
 
 
-def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
+def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
     """The step that each refit's gradient at u asks for, its length, and what a loss may be off for having sampled it."""
     if sampling.available(fit, rows):
         found = sampling.bent(fit, rows, u)
-        change, size = (np.array(part) for part in _step(metric, found.gradient))
-        return -change, size, found.error
+        change = np.array(_step(fit, metric, found.gradient))
+        size = np.linalg.norm(change, axis=1)
+        return -change, size, np.asarray(found.error)
     seen = examined(fit, rows, metric, u, np.arange(len(u)))
-    return seen.step, seen.size, 0.0
+    return np.asarray(seen.step), np.asarray(seen.size), 0.0
 
 
 @eqx.filter_jit
@@ -344,7 +380,8 @@ def _screen_by_sample(fit: Fit, rows: Rows, state: State, allowed: np.ndarray) -
             return
         lanes = padded(lanes, len(state.u), 64)
         found = sampling.bent(fit, take(rows, lanes), state.u[lanes], size)
-        change, length = (np.array(part) for part in _step(state.metric, found.gradient))
+        change = np.array(_step(fit, state.metric, found.gradient))
+        length = np.linalg.norm(change, axis=1)
         ratio = length / np.maximum(state.first[lanes], 1e-300)
         q = np.minimum(FIRST_SAFETY * ratio, 0.95)
         near = ratio < 0.5

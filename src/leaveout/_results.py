@@ -34,3 +34,8 @@ class RESULTS(enum.IntEnum):
         "add a penalty, or drop the column",
     )
     nonfinite = (5, "the loss or its gradient is not finite at the refit; check the data of this fold")
+    emptied = (
+        6,
+        "the fold holds all that is known of a state or class: its parameters come from the prior or penalty alone; "
+        "take smaller folds, or fewer states",
+    )

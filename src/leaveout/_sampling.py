@@ -45,7 +45,9 @@ class Bent(NamedTuple):
 def available(fit: Fit, rows: Rows) -> bool:
     """Is there a sample to be had, and is it much cheaper than all units?"""
     n = fit.objective.num_units
-    large = fit.objective.local and n >= max(10 * fit.num_params, 4 * max(SIZES)) and int(rows.num_refits) >= LEAST
+    if not fit.objective.local or fit.factor is None or int(rows.num_refits) < LEAST:
+        return False
+    large = n >= max(10 * fit.num_params, 4 * max(SIZES))
     return bool(large and rows.index.shape[1] < n and fit.objective.subset(np.arange(2)) is not None)
 
 
@@ -86,6 +88,6 @@ def _bent(fit: Fit, sample: Sample, rows: Rows, u: Array, chunk: int) -> Bent:
         each = (both.mean(0) - sample.influence @ towards) * sample.worth  # of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
-        return Bent(u + fit.whitener @ (fit.gradient + moved), jnp.abs(total) + 2 * spread)
+        return Bent(u + fit.whiten(fit.gradient + moved), jnp.abs(total) + 2 * spread)
 
     return jax.lax.map(one, (rows.index, rows.weight, rows.held, u), batch_size=chunk)

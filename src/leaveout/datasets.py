@@ -6,6 +6,7 @@ cache, else downloaded from its original source. Its SHA-256 is checked wherever
 
 import gzip
 import hashlib
+import importlib.util
 import os
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -19,15 +20,28 @@ from ._corpora import parse
 from ._corpora import read_conll as read_conll
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 TRAFFIC = "https://raw.githubusercontent.com/ShubhamDalvi1999/Traffic_Analysis_On_Match_Days/ef65600"
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+B3 = "https://raw.githubusercontent.com/mbarnes1/B3/a3053c0/bootstraps"
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
 EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
+PARTICLES = "https://github.com/cecilia-balocchi/particle-optimization"
+DERIVED = "derived from"  # such files cannot be fetched: their source has another form
 
 # file: (SHA-256, source)
 REGISTRY = {
+    "adult/adult.data": (
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        f"{UCI}/adult/adult.data",
+    ),
+    "b3_bootstraps/census.mat": ("3d8616ebe49f9d37f43ee4fbbe92a9174383478c6436eeb4708a12fee7c1b056", f"{B3}/census"),
+    "b3_bootstraps/heart.mat": ("a83b16b366726c291e40f5e7d34eb985e8403f882db1380b48440d9822cd37b7", f"{B3}/heart"),
+    "b3_bootstraps/synthetic.mat": ("da29d911a9e11b60316a6c5055700bfe06a37a117740be3907538df59533632b", f"{B3}/synthetic"),
     "dodgers/Dodgers.data": (
         "62c3853294fd97d229a92bb321b2cc91b4141c8956d6e77ce88ce8eed9e8d46d",
         f"{TRAFFIC}/Dodgers.data",
@@ -39,6 +53,30 @@ REGISTRY = {
     "heart_failure/heart.csv": (
         "948420b084d8a3a0ca42b8419fce9aee175879e43f8aedf712377899a67aa49b",
         "https://raw.githubusercontent.com/Lineax17/r-heart-disease/6319a92/data/heart.csv",
+    ),
+    "heart_uci/processed.cleveland.data": (
+        "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+        f"{UCI}/heart-disease/processed.cleveland.data",
+    ),
+    "heart_uci/processed.hungarian.data": (
+        "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+        f"{UCI}/heart-disease/processed.hungarian.data",
+    ),
+    "heart_uci/processed.switzerland.data": (
+        "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+        f"{UCI}/heart-disease/processed.switzerland.data",
+    ),
+    "heart_uci/processed.va.data": (
+        "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+        f"{UCI}/heart-disease/processed.va.data",
+    ),
+    "philly_crime/philly_counts.csv": (
+        "33929a00fd36929b3dd8ada2a81cc0525063033f91f76b08f821487ac3d0176c",
+        f"{DERIVED} crime_tract2019.rdata in {PARTICLES}",
+    ),
+    "philly_crime/philly_edges.csv": (
+        "48b73e7eb0c7dabfabea9fa981ca60e47484097341d920198728c1af8abf1f6d",
+        f"{DERIVED} A_block_density.csv in {PARTICLES}",
     ),
     "mocap6/sensor_data_per_tstep.csv": (
         "d5c3feaa8898dd673ddca1878afef25fde9b0c5fa628c0dc8abbb7834a617568",
@@ -75,6 +113,13 @@ REGISTRY = {
 }
 
 
+class Areas(NamedTuple):
+    """A table of areas, and the pairs of rows that are neighbours, each pair once."""
+
+    areas: "pd.DataFrame"
+    edges: "np.ndarray"  # [edges, 2]
+
+
 class Dodgers(NamedTuple):
     """Traffic counts, and the games that explain some of them."""
 
@@ -87,6 +132,51 @@ class MotionCapture(NamedTuple):
 
     frames: "pd.DataFrame"  # sequence, step, twelve channels, action
     lengths: list[int]
+
+
+class BlockBootstraps(NamedTuple):
+    """The linear systems that the authors of the binomial block bootstrap solved, one a trial."""
+
+    A: "np.ndarray"  # [levels, counts]
+    losses: "np.ndarray"  # [levels, trials]
+    truth: "np.ndarray"  # [counts, trials], the loss by number of leaked records
+    p0: float
+
+
+def adult() -> "pd.DataFrame":
+    """32,561 persons of the 1994 US census, 14 columns and `income`, `<=50K` or `>50K`; `?` is missing (NaN).
+
+    The training part of the UCI Adult data (Becker & Kohavi 1996), CC BY 4.0.
+    """
+    import pandas as pd
+
+    names = [
+        "age",
+        "workclass",
+        "fnlwgt",
+        "education",
+        "education_num",
+        "marital_status",
+        "occupation",
+        "relationship",
+        "race",
+        "sex",
+    ]
+    names += ["capital_gain", "capital_loss", "hours_per_week", "native_country", "income"]
+    return pd.read_csv(path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?")
+
+
+def b3_bootstraps(name: str) -> BlockBootstraps:
+    """Bootstrap losses saved by the authors of the binomial block bootstrap: "synthetic", "census" or "heart".
+
+    Barnes & Dubrawski, MIT. The synthetic ones draw 15 records at 30 levels, the others 100 at 200.
+    """
+    from scipy.io import loadmat
+
+    if f"b3_bootstraps/{name}.mat" not in REGISTRY:
+        raise ValueError(f"b3_bootstraps: name must be 'synthetic', 'census' or 'heart'; got {name!r}.")
+    stored = loadmat(path(f"b3_bootstraps/{name}.mat"))
+    return BlockBootstraps(stored["A"], stored["B"], stored["s_true"], float(stored["p0"].item()))
 
 
 def breast_cancer() -> tuple["pd.DataFrame", "pd.Series"]:
@@ -143,6 +233,36 @@ def heart_failure() -> "pd.DataFrame":
     return pd.read_csv(path("heart_failure/heart.csv"))
 
 
+def heart_uci() -> "pd.DataFrame":
+    """920 patients of four hospitals: `hospital`, 13 measurements, and `num`, 0 without heart disease; NaN is missing.
+
+    The UCI heart-disease data (Janosi, Steinbrunn, Pfisterer & Detrano 1989), CC BY 4.0. Zeros in `chol` mean missing too.
+    """
+    import pandas as pd
+
+    names = [
+        "age",
+        "sex",
+        "cp",
+        "trestbps",
+        "chol",
+        "fbs",
+        "restecg",
+        "thalach",
+        "exang",
+        "oldpeak",
+        "slope",
+        "ca",
+        "thal",
+        "num",
+    ]
+    parts = []
+    for hospital in HOSPITALS:
+        frame = pd.read_csv(path(f"heart_uci/processed.{hospital}.data"), header=None, names=names, na_values="?")
+        parts.append(frame.assign(hospital=hospital)[["hospital", *names]])
+    return pd.concat(parts, ignore_index=True)
+
+
 def mocap6() -> MotionCapture:
     """Six sequences of exercises in twelve joint angles and heights, ten frames a second, 2,058 frames.
 
@@ -186,6 +306,38 @@ def _text(name: str) -> str:
     return path(name).read_text(encoding="utf-8")
 
 
+def philadelphia() -> Areas:
+    """Crimes in the 384 census tracts of Philadelphia, 2006 to 2018, and the 1,153 pairs of tracts that touch.
+
+    `violent_YEAR` and `nonviolent_YEAR`, `GEOID10` and the land area. Police incidents of OpenDataPhilly as counted by
+    Balocchi, Deshpande, George & Jensen (2019), whose repository states no licence: the two tables made of it are looked for
+    in the folder named by `LEAVEOUT_DATA`.
+    """
+    import pandas as pd
+
+    edges = pd.read_csv(path("philly_crime/philly_edges.csv")).to_numpy()
+    return Areas(pd.read_csv(path("philly_crime/philly_counts.csv"), dtype={"GEOID10": str}), edges)
+
+
+def st_louis() -> Areas:
+    """Homicides in 78 counties around St. Louis in three periods, and the 199 pairs of counties that touch.
+
+    `HC7984`, `HC8488`, `HC8893` are counts, `PO7984`, … person-years at risk in the same periods, `NAME` the county. From
+    libpysal (Messner et al. 1999; BSD-3), which is not imported for it; `pip install 'leaveout[spatial]'`.
+    """
+    import numpy as np
+    import pandas as pd
+
+    found = importlib.util.find_spec("libpysal")
+    if found is None or found.origin is None:
+        raise ImportError("datasets.st_louis: its files come with libpysal: pip install 'leaveout[spatial]'")
+    folder = Path(found.origin).parent / "examples" / "stl"
+    areas = pd.read_csv(folder / "stl_hom.csv").drop(columns="WKT")
+    lines = [line.split() for line in (folder / "stl.gal").read_text().splitlines()[1:]]
+    pairs = [(int(site[0]) - 1, int(near) - 1) for site, row in zip(lines[::2], lines[1::2], strict=True) for near in row]
+    return Areas(areas, np.array([pair for pair in pairs if pair[0] < pair[1]]))
+
+
 def path(name: str) -> Path:
     """Where the file is, fetched and checked if need be."""
     digest, url = REGISTRY[name]
@@ -197,6 +349,11 @@ def path(name: str) -> Path:
                 f"datasets: {found} is not the file we know (its SHA-256 differs); remove it to fetch the original."
             )
         return found
+    if url.startswith(DERIVED):
+        raise FileNotFoundError(
+            f"datasets: {name} is not in LEAVEOUT_DATA ({folder or 'not set'}) and cannot be fetched: it is {url}. Put it in a "
+            "folder, and name that folder in LEAVEOUT_DATA."
+        )
     try:
         target = pooch.os_cache("leaveout") / name
         return Path(pooch.retrieve(url, known_hash=f"sha256:{digest}", fname=target.name, path=target.parent))

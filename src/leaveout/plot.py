@@ -6,6 +6,12 @@ import numpy as np
 import pandas as pd
 
 from ._estimate import Estimate, compare
+from ._evaluate import cross_validate
+from ._fit import Fit
+from ._plan import Plan
+from ._refit import Exact
+from .influence import cooks_distance
+from .influence import leverage as leverage_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,6 +96,96 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     return ax
 
 
+def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
+    """Held-out loss of every scored unit against its leverage; flagged units are ringed and numbered, with the `named`
+    units that lose most by being left out."""
+    per_unit = estimate.per_unit()
+    if estimate.joint or len(per_unit) != fit.objective.num_units:
+        raise ValueError("plot.leverage: the estimate must score the units of this fit, one loss each.")
+    ax = _axes(ax, (6.0, 5.0))
+    table = pd.DataFrame(
+        {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate._values(estimate.baseline)}
+    )
+    ax.scatter(table.leverage, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue")
+    held = estimate.table()
+    flagged = table.loc[held.unit[held.refit.isin(estimate.flagged())].unique()].dropna()
+    if len(flagged):
+        ax.scatter(flagged.leverage, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
+        ax.legend(frameon=False)
+    for unit in {*table.rise.nlargest(named).index, *flagged.index[:20]}:
+        at = (table.leverage[unit], table.loss[unit])
+        ax.annotate(str(unit), at, xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8)
+    ax.axvline(table.leverage.mean(), color="0.5", linewidth=0.8, zorder=0)
+    title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
+    ax.set(xlabel="leverage", ylabel="held-out loss", title=title)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sample: int = 50, seed: int = 0) -> "Axes":
+    """Held-out losses against those of exact refits, for a `sample` of the refits drawn with `seed`.
+
+    Half of it are the refits of largest reported error, so that the worst is seen; bars are the reported errors.
+    """
+    plan = estimate.plan
+    worst = np.argsort(-np.nan_to_num(estimate.error, posinf=np.inf))[: sample // 2]
+    rest = np.setdiff1d(np.arange(plan.num_refits), worst)
+    drawn = np.random.default_rng(seed).choice(rest, min(sample - len(worst), len(rest)), replace=False)
+    chosen = np.sort(np.r_[worst, drawn])
+    spans = [np.arange(plan.indptr[k], plan.indptr[k + 1]) for k in chosen]
+    entries = np.concatenate(spans)
+    indptr = np.cumsum([0, *map(len, spans)])
+    some = Plan(indptr, plan.index[entries], plan.weight[entries], plan.held[entries], plan.num_units)
+    exact = cross_validate(fit, some, Exact())
+    mine = estimate.losses[chosen if estimate.joint else entries]
+    bars = estimate.error[chosen if estimate.joint else np.repeat(chosen, np.diff(indptr))]
+    ax = _axes(ax, (6.0, 5.0))
+    seen = np.isfinite(exact.losses) & np.isfinite(mine)
+    truth, mine, bars = exact.losses[seen], mine[seen], np.where(np.isfinite(bars), bars, 0.0)[seen]
+    if not len(truth):
+        raise ValueError("plot.against_exact: none of the refits drawn has a loss; see Estimate.flagged().")
+    ax.axline((truth.min(), truth.min()), slope=1, color="0.5", linewidth=0.8, zorder=0)
+    ax.errorbar(truth, mine, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8)
+    title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(mine - truth).max():.1g}"
+    ax.set(xlabel="held-out loss, exact refit", ylabel="held-out loss, as estimated", title=title)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def influence(fit: Fit, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
+    """Cook's distance of every unit, from the fit without it; the `named` largest are numbered."""
+    cook = cooks_distance(fit)
+    ax = _axes(ax, (8.0, 3.5))
+    ax.vlines(np.arange(len(cook)), 0, cook, color="tab:blue", linewidth=0.8)
+    for unit in pd.Series(cook).nlargest(named).index:
+        ax.annotate(str(unit), (unit, cook[unit]), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
+    ax.set(xlabel="unit", ylabel="Cook's distance", title="how far the fit moves when each unit is left out")
+    ax.set_ylim(bottom=0)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
+    """Mean held-out losses with both kinds of error: thin, the standard error of the mean; thick, the approximation's."""
+    if not found:
+        raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
+    ax = _axes(ax, (6.0, 0.5 * len(found) + 1.5))
+    label = lambda text, place: {"label": text} if place == 0 else {}
+    for place, estimate in enumerate(found.values()):
+        thin = {"fmt": "none", "color": "tab:blue", "elinewidth": 1, "capsize": 3} | label("standard error", place)
+        thick = {"fmt": "none", "color": "tab:orange", "elinewidth": 6, "alpha": 0.6} | label("approximation", place)
+        ax.errorbar(estimate.mean, place, xerr=np.nan_to_num(estimate.se), **thin)
+        ax.errorbar(estimate.mean, place, xerr=estimate.approximation_error, **thick)
+        ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
+        none = estimate.summary().value["no update, mean"]
+        ax.plot(none, place, "o", color="0.6", markerfacecolor="white", markersize=4, **label("no update", place))
+    ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
+    ax.set(xlabel="held-out loss a unit", ylim=(len(found) - 0.5, -0.5))
+    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
 def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, channel: int = 0, named: int = 5) -> "Axes":
     """A series, shaded by the most probable path of states of a fitted hidden Markov model.
 
@@ -120,5 +216,34 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
             ax.annotate(str(index[t]), (at[t], x[t]), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
     ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
+    """The mean loss at every level of injection, the curve e that explains them, and what its extrapolants say at zero.
+
+    Left of the first point nothing was seen: every training set holds leaks there already.
+    """
+    ax = _axes(ax, (6.5, 4.5))
+    pooled, curve = result.pooled, result.curve
+    share = pooled.A @ pooled.grid
+    seen = curve["leaked"] <= share.max()
+    ax.axvspan(0, share[0], color="0.93", linewidth=0, zorder=0, label="not seen")
+    ax.plot(curve["leaked"][seen], curve["loss"][seen], color="tab:blue", linewidth=1.2, label="e, the loss by what leaked")
+    bars = 2 * np.sqrt(np.diag(pooled.noise))
+    ax.errorbar(share, pooled.b, bars, fmt="o", markersize=4, color="0.3", linewidth=0.8, label="levels, ± 2 Monte-Carlo SE")
+    for (name, value), marker in zip(result.extrapolants.items(), ("D", "v", "^"), strict=True):
+        label = f"{name}: {value:.4g}"
+        ax.plot(0, value, marker, color="tab:red", markersize=6, markerfacecolor="white", clip_on=False, label=label)
+    ax.axhline(result.naive, color="0.5", linewidth=0.8, linestyle="--", label=f"naive: {result.naive:.4g}")
+    what = "clusters of V̂ exposed" if result.plan[0].mechanism == "split" else "records trained on that are the test clusters'"
+    title = (
+        "cannot be corrected"
+        if result.refusal
+        else f"loss on new clusters {result.estimate:.4g} ± {result.se_mc:.2g} (Monte Carlo)"
+    )
+    ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
+    ax.legend(frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
     return ax

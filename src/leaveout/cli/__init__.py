@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `leaveout hmm`, `leaveout crf`."""
+"""The command line: `leaveout demo`, `glm`, `compare`, `hmm`, `mrf`, `crf`, `leakage`."""
 
 from typing import Annotated
 
@@ -7,9 +7,13 @@ import typer
 import leaveout as lo
 
 from ._console import console
+from .compare import compare
 from .crf import crf
 from .demo import demo
+from .glm import glm
 from .hmm import hmm
+from .leakage import leakage
+from .mrf import mrf
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -30,5 +34,9 @@ def main(
 
 
 app.command()(demo)
+app.command()(glm)
+app.command()(compare)
 app.command()(hmm)
+app.command()(mrf)
+app.command()(leakage)
 app.command()(crf)

@@ -2,8 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,17 +14,10 @@ from rich.table import Table
 
 import leaveout as lo
 
-from ._console import console, fail
+from ._console import REFITS, console, fail, one_line
 
 PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON or loo"
 EMISSIONS = ("gaussian", "poisson", "negative-binomial", "categorical", "binomial", "autoregressive")
-REFITS: dict[str, lo.AbstractRefit] = {
-    "certified": lo.Certified(),
-    "exact": lo.Exact(),
-    "newton": lo.NewtonStep(),
-    "ij": lo.InfinitesimalJackknife(),
-    "none": lo.NoUpdate(),
-}
 HEADINGS = {  # column of the table: heading, format
     "states": ("states", "d"),
     "mean": ("loss", ".4f"),
@@ -65,7 +57,7 @@ def hmm(
         fail(f"--refit {refit}: it must be one of {', '.join(REFITS)}.")
     numbers = _numbers(states)
     x = _read(series, column)
-    with _one_line():
+    with one_line():
         kind = _emission(emission, x, order, trials)
         folds = _plan(plan, len(x), seed)
     for file in (out, plot):
@@ -75,7 +67,7 @@ def hmm(
         fail(f"--starts {starts}: give 1 or more.")
     models: dict[int, lo.HMM] = {}
     for K in numbers:
-        with _one_line(f"{_named(K)}: "):
+        with one_line(f"{_named(K)}: "):
             models[K] = lo.HMM(x if x.shape[1] > 1 else x.iloc[:, 0], kind, K)
     missing = int(x.isna().any(axis=1).sum())
     what = f"{series.name}, {', '.join(map(str, x.columns))}: {len(x)} steps" + (f", {missing} missing" if missing else "")
@@ -114,15 +106,6 @@ def hmm(
 
 def _named(K: int) -> str:
     return f"{K} state{'s' if K > 1 else ''}"
-
-
-@contextmanager
-def _one_line(where: str = "") -> Iterator[None]:
-    """What the library raises on bad input says what to do: its message is the whole output."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        fail(where + str(error))
 
 
 def _numbers(text: str) -> list[int]:
@@ -244,9 +227,9 @@ def _show(rows: pd.DataFrame, notes: list[str]) -> None:
         console.print(note, markup=False)
 
 
-def _picture(estimates: dict[int, lo.Estimate], file: Path) -> None:
+def _picture(estimates: dict[Any, lo.Estimate], file: Path, what: str = "states") -> None:
     if len(estimates) < 2:
-        console.print("No picture: it compares two or more numbers of states.")
+        console.print("No picture: it compares two or more models.")
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said already
@@ -254,7 +237,7 @@ def _picture(estimates: dict[int, lo.Estimate], file: Path) -> None:
             axes = lo.plot.comparison(estimates)
         except ImportError as error:
             fail(f"no picture: {error}")
-    axes.set_xlabel("states")
+    axes.set_xlabel(what)
     figure = axes.get_figure(root=True)
     assert figure is not None
     try:

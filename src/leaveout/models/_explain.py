@@ -49,13 +49,20 @@ def decoded(hmm: Any, theta: PyTree) -> Int[Array, " steps"]:
     return best_path(initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0)
 
 
+def visits(hmm: Any, theta: PyTree) -> Float[np.ndarray, "units states"]:
+    """Expected visits of every state while a unit, a step or a sequence, is observed."""
+    steps = np.where(hmm.dense[:, None], np.asarray(smoothed(hmm, theta, jnp.ones(hmm.num_units))), 0.0)
+    if hmm.drop != "sequence":
+        return steps
+    return np.add.reduceat(steps, np.cumsum(hmm.lengths) - hmm.lengths, axis=0)
+
+
 def warning(hmm: Any, theta: PyTree) -> str:
     """States that explain nothing, and parameters on a boundary."""
-    found = jax.tree.map(np.asarray, hmm.natural(theta))
-    visits = np.asarray(smoothed(hmm, theta, jnp.ones(hmm.num_units))).sum(0, where=hmm.dense[:, None])
+    found, visited = jax.tree.map(np.asarray, hmm.natural(theta)), visits(hmm, theta).sum(0)
     sentences = [
-        f"State {k} explains nothing (expected visits {visits[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
-        for k in np.flatnonzero(visits < UNUSED)
+        f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
+        for k in np.flatnonzero(visited < UNUSED)
     ]
     support = hmm.states.support
     positive = [name for name, constraint in hmm.emission.free.items() if constraint in (POSITIVE, PROBABILITY, SIMPLEX)]

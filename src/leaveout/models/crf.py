@@ -188,7 +188,7 @@ class CRF(AbstractObjective):
 
     def _few(self, index: Array) -> bool:
         """Are the listed units' sequences, each padded to the longest, less than all of them?"""
-        return len(index) * self.slots.shape[1] < len(self.codes) and len(index) != self.num_units
+        return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
 
     def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
@@ -208,8 +208,10 @@ class CRF(AbstractObjective):
         starts = ~inside | (jnp.arange(len(slots)) == 0)[:, None]
         where = Layout(jnp.where(inside, 0, 1), starts, np.zeros(1, np.int32), False, self.block.layout.zeros)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
-        labels, ends, scores = (None if x is None else laid(x) for x in (self.block.labels, self.block.ends, self.block.scores))
-        return Block(where, labels, ends > 0, unit, scores, jax.tree.map(take, self.block.features)), slots
+        scores = None if self.block.scores is None else laid(self.block.scores)
+        return Block(
+            where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
+        ), slots
 
     def _some_labels(self, index: Array, delta: Array) -> tuple[Block, Array, Array]:
         """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are

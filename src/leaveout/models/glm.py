@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from .._objective import AbstractLinearPredictor, float64, stored
 from . import losses, penalties
+from ._rows import coded, column, design, pick
 
 SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
 BLOCK = 8192  # rows of the design that are weighted at a time when a Hessian is summed
@@ -65,27 +66,27 @@ class GLM(AbstractLinearPredictor):
         remark: str = "",
     ):
         self.loss_function, self.penalty = losses.resolve(loss), penalties.resolve(penalty)
-        self.design, self.names = _design(X, intercept)
+        self.design, self.names = design(X, intercept)
         n = len(self.design)
         self.intercept, self.remark = bool(intercept), remark
         multinomial = isinstance(self.loss_function, losses.Multinomial)
         if multinomial:
-            labels, codes = _labels(y, n)
+            labels, codes = coded(y, n)
             self.classes, self.y = tuple(labels.tolist()), stored(codes)
         else:
-            self.classes, self.y = (), _column("y", y, n)
+            self.classes, self.y = (), column("y", y, n)
             self.loss_function.check(self.y)
-        self.sample_weight = None if sample_weight is None else _column("sample_weight", sample_weight, n)
+        self.sample_weight = None if sample_weight is None else column("sample_weight", sample_weight, n)
         if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
             raise ValueError("GLM: sample_weight must not be negative, nor zero everywhere.")
         if offset is not None and multinomial:
             offset = np.broadcast_to(np.asarray(offset, float).reshape(n, -1), (n, len(self.classes)))
-        self.offset = None if offset is None else _column("offset", offset, n)
+        self.offset = None if offset is None else column("offset", offset, n)
         if class_weight not in (None, "balanced"):
             raise ValueError(f"GLM: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight.")
         self.class_code = None
         if class_weight:
-            labels, codes = _labels(self.y, n)
+            labels, codes = coded(self.y, n)
             self.class_code = stored(codes)
         self.penalty.check(self.num_features)
 
@@ -139,19 +140,19 @@ class GLM(AbstractLinearPredictor):
         K, q = theta.shape
         free = range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
         basis = np.zeros((len(free), K, q))
-        for row, column in enumerate(free):
-            basis[row, :, column] = 1 / np.sqrt(K)
+        for row, at in enumerate(free):
+            basis[row, :, at] = 1 / np.sqrt(K)
         return basis.reshape(len(free), K * q)
 
     # F and its parts
 
     def _offset(self, index: Any = slice(None)) -> Any:
-        return 0.0 if self.offset is None else _pick(self.offset, index)
+        return 0.0 if self.offset is None else pick(self.offset, index)
 
     def _effective(self, weights: Array) -> tuple[Array, Array]:
         """`ω(w)` and `κ(w)`."""
         omega = weights if self.sample_weight is None else weights * self.sample_weight
-        kappa = jnp.sum(omega) if isinstance(self.penalty, penalties.PerWeight) else jnp.ones(())
+        kappa = self.penalty.times(weights, omega)
         if self.class_code is not None:
             code = self.class_code.astype(int)
             total = jnp.zeros(self.num_classes).at[code].add(omega)
@@ -168,7 +169,8 @@ class GLM(AbstractLinearPredictor):
         omega, kappa = self._effective(weights)
         eta = self.design @ theta.T + self._offset()
         out = omega == 0  # a row of weight zero may lie outside the domain of ℓ: it must not reach F, nor its derivatives
-        eta = jnp.where(out[:, None] if eta.ndim > 1 else out, jax.lax.stop_gradient(-jnp.ones_like(eta)), eta)
+        inside = jax.lax.stop_gradient(jnp.full_like(eta, self.loss_function.inside))
+        eta = jnp.where(out[:, None] if eta.ndim > 1 else out, inside, eta)
         total = omega @ jax.vmap(self.loss_function)(eta, self.y)
         return total + kappa * self.penalty(self.natural(theta)["coef"])
 
@@ -182,17 +184,16 @@ class GLM(AbstractLinearPredictor):
 
     def score(self, theta, weights, index, held):
         del weights, held
-        return jax.vmap(self.loss_function)(self._predictor(theta, index), _pick(self.y, index))
+        return jax.vmap(self.loss_function)(self._predictor(theta, index), pick(self.y, index))
 
     def perturbation(self, theta, index, delta):
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
-        index, delta = self._touched(index, delta)
-        if self.sample_weight is not None:
-            delta = delta * _pick(self.sample_weight, index)
+        index, raw = self._touched(index, delta)
+        delta = raw if self.sample_weight is None else raw * pick(self.sample_weight, index)
         value = delta @ self.score(theta, None, index, None)
         if isinstance(self.penalty, penalties.PerWeight):
-            value = value + jnp.sum(delta) * self.penalty(self.natural(theta)["coef"])
+            value = value + self.penalty.times(raw, delta) * self.penalty(self.natural(theta)["coef"])
         return value
 
     def hessian_change(self, theta, index, delta):
@@ -204,12 +205,11 @@ class GLM(AbstractLinearPredictor):
         if isinstance(index, slice):
             change = _weighted_gram(self.design, curvature)
         else:
-            change = _gram(_pick(self.design, index), curvature)
+            change = _gram(pick(self.design, index), curvature)
         if not isinstance(self.penalty, penalties.PerWeight):
             return change
-        if self.sample_weight is not None:
-            delta = delta * _pick(self.sample_weight, index)
-        return change + jnp.sum(delta) * self._penalty_hessian(theta)
+        own = delta if self.sample_weight is None else delta * pick(self.sample_weight, index)
+        return change + self.penalty.times(delta, own) * self._penalty_hessian(theta)
 
     def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
         """The touched units and their δ, without a gather where they are all."""
@@ -223,7 +223,7 @@ class GLM(AbstractLinearPredictor):
         return eta if kind == "link" else self.loss_function.inverse_link(eta)
 
     def _predictor(self, theta: Array, index: Any) -> Array:
-        return _pick(self.design, index) @ theta.T + self._offset(index)
+        return pick(self.design, index) @ theta.T + self._offset(index)
 
     # the fast path
 
@@ -240,7 +240,7 @@ class GLM(AbstractLinearPredictor):
         return self.loss_function.smooth
 
     def rows(self, index):
-        x = _pick(self.design, index)
+        x = pick(self.design, index)
         if not self.classes:
             return x[:, None, :]
         return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
@@ -249,10 +249,10 @@ class GLM(AbstractLinearPredictor):
         function = self.loss_function
         for _ in range(order):
             function = jax.jacfwd(function)
-        value = jax.vmap(function)(self._predictor(theta, index), _pick(self.y, index))
+        value = jax.vmap(function)(self._predictor(theta, index), pick(self.y, index))
         if self.sample_weight is None or not weighted:
             return value
-        weight = _pick(self.sample_weight, index)
+        weight = pick(self.sample_weight, index)
         return value * weight.reshape(weight.shape + (1,) * (value.ndim - 1))
 
     def crossings(self, start, end):
@@ -282,18 +282,11 @@ class GLM(AbstractLinearPredictor):
 
     @property
     def note(self):
-        return self.remark
+        return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
 
     def parameter_names(self) -> list[str]:
         one = [*self.names, *(["intercept"] if self.intercept else [])]
         return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else one
-
-
-def _pick(array: Any, index: Any) -> Array:
-    """The listed rows; any row for padding; all of them, in their order, where as many are listed."""
-    if isinstance(index, slice) or len(index) == len(array):
-        return jnp.asarray(array)
-    return jnp.asarray(array).at[index].get(mode="clip")
 
 
 @jax.custom_batching.custom_vmap
@@ -334,59 +327,3 @@ def _gram(x: Array, curvature: Array) -> Array:
         return x.T @ (curvature[:, None] * x)
     params = x.shape[1] * curvature.shape[-1]
     return jnp.einsum("nkl,np,nq->kplq", curvature, x, x, optimize=True).reshape(params, params)
-
-
-def _design(X: ArrayLike, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
-    if len(set(names)) < len(names):
-        raise ValueError(f"GLM: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
-    array = np.asarray(X)
-    if array.ndim != 2:
-        raise ValueError(f"GLM: X must be [units, features]; got shape {array.shape}. Use X.reshape(-1, 1) for one feature.")
-    if array.dtype.kind not in "biuf":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise TypeError(f"GLM: X must hold numbers; got {array.dtype}. Encode text columns first.") from None
-    if len(array) < 2:
-        raise ValueError(f"GLM: at least two rows are needed; got {len(array)}.")
-    if array.shape[1] + intercept == 0:
-        raise ValueError("GLM: X has no columns and there is no intercept: nothing to fit.")
-    finite = np.isfinite(array) if array.dtype.kind == "f" else np.ones_like(array, bool)
-    if not finite.all():
-        columns = [names[j] if names else int(j) for j in np.flatnonzero(~finite.all(0))]
-        raise ValueError(f"GLM: X holds {np.sum(~finite)} NaN or infinite values, in columns {columns[:5]}; drop or impute.")
-    del finite
-    names = names or tuple(f"x{j}" for j in range(array.shape[1]))
-    if not intercept:
-        return stored(array), names
-    design = jnp.concatenate([jnp.asarray(array, jnp.float64), jnp.ones((len(array), 1))], axis=1)
-    return np.asarray(design), names
-
-
-def _column(name: str, value: ArrayLike, n: int) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise TypeError(f"GLM: {name} must hold numbers; got {array.dtype}. Encode labels as numbers first.") from None
-    if array.ndim > 1 and array.shape[1:] == (1,):
-        array = array[:, 0]
-    if len(np.atleast_1d(array)) != n or array.ndim not in (1, 2 if name == "offset" else 1):
-        raise ValueError(f"GLM: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
-    if not np.isfinite(array.astype(np.float64)).all():
-        raise ValueError(f"GLM: {name} holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
-    return stored(array)
-
-
-def _labels(y: ArrayLike, n: int) -> tuple[np.ndarray, np.ndarray]:
-    labels = np.asarray(y)
-    if labels.shape != (n,):
-        raise ValueError(f"GLM: y must have one value for each of the {n} rows of X; got shape {labels.shape}.")
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError(f"GLM: y holds {np.sum(~np.isfinite(labels))} NaN or infinite values.")
-    classes, codes = np.unique(labels, return_inverse=True)
-    if len(classes) < 2:
-        raise ValueError("GLM: y has one class only; two or more are needed.")
-    return classes, codes

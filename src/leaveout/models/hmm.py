@@ -349,6 +349,11 @@ class HMM(AbstractObjective):
         """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
         return _explain.warning(self, jax.tree.map(jnp.asarray, theta))
 
+    @float64
+    def shares(self, theta):
+        """Expected visits of every state while a unit is observed."""
+        return _explain.visits(self, jax.tree.map(jnp.asarray, theta))
+
     # for users
 
     def _theta(self, parameters: Any) -> PyTree:

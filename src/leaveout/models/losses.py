@@ -4,54 +4,34 @@ Derivatives come from autodiff, so the curvature is the *observed* one, whatever
 knows its inverse link, the domain of y, and, where there is one, the constant M of `|ℓ‴| ≤ M ℓ″`.
 """
 
-import abc
 from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln, log_ndtr, ndtr
+from jax.scipy.special import log_ndtr, ndtr, xlog1py, xlogy
 from jaxtyping import Array, Float, Scalar
 
-
-class AbstractLoss(eqx.Module):
-    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX."""
-
-    @abc.abstractmethod
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
-        """The loss of one observation."""
-
-    def inverse_link(self, eta: Array) -> Array:
-        """The prediction on the scale of the response."""
-        return eta
-
-    def check(self, y: np.ndarray) -> None:
-        """Raise where y lies outside the domain."""
-
-    def start(self, y: np.ndarray, weight: np.ndarray) -> float:
-        """An intercept to start from, inside the domain."""
-        return 0.0
-
-    @property
-    def self_concordance(self) -> float | None:
-        """M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
-        return None
-
-    @property
-    def smooth(self) -> bool:
-        """Is ℓ twice continuously differentiable?"""
-        return True
-
-    @property
-    def convex(self) -> bool:
-        return True
-
-
-def _domain(y: np.ndarray, inside: np.ndarray, loss: str, domain: str) -> None:
-    if not inside.all():
-        worst = y[~inside]
-        raise ValueError(f"GLM: the {loss} loss needs y {domain}; got {worst.size} other values, such as {worst.flat[0]:g}.")
+from . import _shared
+from . import links as links
+from ._families import QUASI
+from ._families import Gamma as Gamma
+from ._families import InverseGaussian as InverseGaussian
+from ._families import NegativeBinomial as NegativeBinomial
+from ._families import Poisson as Poisson
+from ._families import QuasiPoisson as QuasiPoisson
+from ._families import Squared as Squared
+from ._families import Tweedie as Tweedie
+from ._loss import AbstractLoss as AbstractLoss
+from ._loss import domain, positive
+from ._shared import AbstractSharedLoss as AbstractSharedLoss
+from ._shared import Beta as Beta
+from ._shared import GammaShape as GammaShape
+from ._shared import GaussianScale as GaussianScale
+from ._shared import HuberScale as HuberScale
+from ._shared import NegativeBinomialDispersion as NegativeBinomialDispersion
+from ._shared import Ordinal as Ordinal
 
 
 @jax.custom_jvp
@@ -66,20 +46,6 @@ def _(primals, tangents):
     return _softplus(x), jax.nn.sigmoid(x) * t
 
 
-class Squared(AbstractLoss):
-    """`½ (y − η)²`."""
-
-    def __call__(self, eta, y):
-        return 0.5 * (y - eta) ** 2
-
-    def start(self, y, weight):
-        return float(np.average(y, weights=weight))
-
-    @property
-    def self_concordance(self):
-        return 0.0
-
-
 def _log1mexp(x: Array) -> Array:
     """`log(1 − e^x)` for x < 0, without cancellation and with finite derivatives of every order."""
     near = x > -0.6931471805599453
@@ -87,8 +53,25 @@ def _log1mexp(x: Array) -> Array:
     return jnp.where(near, a, jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))))
 
 
+LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
+    "logit": (lambda e: (-_softplus(-e), -_softplus(e)), jax.nn.sigmoid, 0.0),
+    "probit": (lambda e: (log_ndtr(e), log_ndtr(-e)), ndtr, 0.0),
+    "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -jnp.expm1(-jnp.exp(e)), 0.0),
+    "loglog": (lambda e: (-jnp.exp(-e), _log1mexp(-jnp.exp(-e))), lambda e: jnp.exp(-jnp.exp(-e)), 0.0),
+    "cauchit": (
+        lambda e: (jnp.log(jnp.arctan2(1.0, -e) / jnp.pi), jnp.log(jnp.arctan2(1.0, e) / jnp.pi)),
+        lambda e: jnp.arctan2(1.0, -e) / jnp.pi,
+        0.0,
+    ),
+    "log": (lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))), jnp.exp, -1.0),
+    "log_complement": (lambda e: (_log1mexp(jnp.where(e < 0, e, jnp.nan)), e), lambda e: -jnp.expm1(e), -1.0),
+    "identity": (lambda e: (jnp.log(e), jnp.log1p(-e)), lambda e: e, 0.5),
+}
+
+
 class Binomial(AbstractLoss):
-    """`−y log μ − (1 − y) log(1 − μ)` for y in [0, 1], with the link "logit", "probit", "cloglog" or "log".
+    """`−y log μ − (1 − y) log(1 − μ)` for y in [0, 1], with the link "logit", "probit", "cloglog", "loglog", "cauchit",
+    "log", "log_complement" (`η = log(1 − μ)`) or "identity".
 
     For a proportion of m trials give m as its `sample_weight` (the density then lacks its binomial coefficient).
     """
@@ -96,90 +79,89 @@ class Binomial(AbstractLoss):
     link: str = eqx.field(static=True, default="logit")
 
     def __check_init__(self):
-        if self.link not in ("logit", "probit", "cloglog", "log"):
-            raise ValueError(f"Binomial: link must be logit, probit, cloglog or log; got {self.link!r}.")
+        if self.link not in LINKS:
+            raise ValueError(f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}.")
 
     def __call__(self, eta, y):
         if self.link == "logit":
             return _softplus(eta) - y * eta
-        success, failure = {
-            "probit": lambda: (log_ndtr(eta), log_ndtr(-eta)),
-            "cloglog": lambda: (_log1mexp(-jnp.exp(eta)), -jnp.exp(eta)),
-            "log": lambda: (eta, _log1mexp(jnp.where(eta < 0, eta, jnp.nan))),
-        }[self.link]()
+        success, failure = LINKS[self.link][0](eta)
         return -y * success - (1 - y) * failure
 
     def inverse_link(self, eta):
-        links = {
-            "logit": jax.nn.sigmoid,
-            "probit": ndtr,
-            "cloglog": lambda e: -jnp.expm1(-jnp.exp(e)),
-            "log": jnp.exp,
-        }
-        return links[self.link](eta)
+        return LINKS[self.link][1](eta)
 
     def check(self, y):
-        _domain(y, (y >= 0) & (y <= 1), {"logit": "logistic"}.get(self.link, f"binomial ({self.link})"), "in [0, 1]")
+        domain(y, (y >= 0) & (y <= 1), {"logit": "logistic"}.get(self.link, f"binomial ({self.link})"), "in [0, 1]")
 
     def start(self, y, weight):
         mean = float(np.clip(np.average(y, weights=weight), 1e-3, 1 - 1e-3))
-        if self.link == "logit":
-            return float(np.log(mean / (1 - mean)))
-        if self.link == "log":
-            return float(np.log(mean))
-        return 0.0
+        known = {"logit": np.log(mean / (1 - mean)), "log": np.log(mean), "log_complement": np.log1p(-mean), "identity": mean}
+        return float(known.get(self.link, 0.0))
+
+    def variance(self, mean):
+        return mean * (1 - mean)
+
+    @property
+    def inside(self):
+        return LINKS[self.link][2]
 
     @property
     def self_concordance(self):
         return 1.0 if self.link == "logit" else None
 
+    @property
+    def convex(self):
+        return self.link != "cauchit"
 
-class Poisson(AbstractLoss):
-    """`e^η − y η + log y!`, the Poisson density with a log link."""
+
+class QuasiBinomial(AbstractLoss):
+    """`(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ` for y in [0, 1]: the quasi-likelihood of variance φμ(1 − μ), half the
+    binomial deviance over φ, with any link of `Binomial`. The fit is the binomial one.
+
+    It states a mean and a variance, and is no −log density: compare it with models of the same φ only.
+    """
+
+    dispersion: Float[np.ndarray, ""]
+    binomial: Binomial
+
+    def __init__(self, dispersion: float = 1.0, link: str = "logit"):
+        self.dispersion, self.binomial = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
 
     def __call__(self, eta, y):
-        return jnp.exp(eta) - y * eta + gammaln(y + 1.0)
+        return (self.binomial(eta, y) + xlogy(y, y) + xlog1py(1 - y, -y)) / self.dispersion
 
     def inverse_link(self, eta):
-        return jnp.exp(eta)
+        return self.binomial.inverse_link(eta)
 
     def check(self, y):
-        _domain(y, y >= 0, "Poisson", "not negative")
+        self.binomial.check(y)
 
     def start(self, y, weight):
-        return float(np.log(max(np.average(y, weights=weight), 1e-3)))
+        return self.binomial.start(y, weight)
+
+    def variance(self, mean):
+        return self.dispersion * self.binomial.variance(mean)
+
+    @property
+    def dispersed(self):
+        return True
+
+    @property
+    def inside(self):
+        return self.binomial.inside
 
     @property
     def self_concordance(self):
-        return 1.0
-
-
-class Gamma(AbstractLoss):
-    """`ν (η + y e^−η) − (ν − 1) log y − ν log ν + log Γ(ν)`: the gamma density with a log link and shape ν."""
-
-    shape: Float[np.ndarray, ""]
-
-    def __init__(self, shape: float = 1.0):
-        if not (np.isfinite(shape) and shape > 0):
-            raise ValueError(f"Gamma: shape must be positive and finite; got {shape}.")
-        self.shape = np.asarray(shape, np.float64)
-
-    def __call__(self, eta, y):
-        nu = self.shape
-        return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + gammaln(nu)
-
-    def inverse_link(self, eta):
-        return jnp.exp(eta)
-
-    def check(self, y):
-        _domain(y, y > 0, "gamma", "positive")
-
-    def start(self, y, weight):
-        return float(np.log(np.average(y, weights=weight)))
+        return self.binomial.self_concordance
 
     @property
-    def self_concordance(self):
-        return 1.0
+    def convex(self):
+        return self.binomial.convex
+
+    @property
+    def remark(self):
+        return QUASI
 
 
 class Huber(AbstractLoss):
@@ -188,7 +170,7 @@ class Huber(AbstractLoss):
     delta: Float[np.ndarray, ""]
 
     def __init__(self, delta: float = 1.345):
-        self.delta = _positive("Huber: delta", delta)
+        self.delta = positive("Huber: delta", delta)
 
     def __call__(self, eta, y):
         r = jnp.abs(y - eta)
@@ -208,7 +190,7 @@ class PseudoHuber(AbstractLoss):
     delta: Float[np.ndarray, ""]
 
     def __init__(self, delta: float = 1.345):
-        self.delta = _positive("PseudoHuber: delta", delta)
+        self.delta = positive("PseudoHuber: delta", delta)
 
     def __call__(self, eta, y):
         return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
@@ -252,12 +234,7 @@ class Custom(AbstractLoss):
         return False
 
 
-def _positive(name: str, value: float) -> np.ndarray:
-    if not (np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be positive and finite; got {value}.")
-    return np.asarray(value, np.float64)
-
-
+SHARED = _shared.NAMED  # losses with parameters of their own, of lo.Regression
 NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "squared": Squared,
     "logistic": Binomial,
@@ -267,9 +244,18 @@ NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "multinomial": Multinomial,
     "poisson": Poisson,
     "gamma": Gamma,
+    "inverse_gaussian": InverseGaussian,
+    "tweedie": Tweedie,
+    "quasi_poisson": QuasiPoisson,
+    "quasi_binomial": QuasiBinomial,
     "huber": Huber,
     "pseudo_huber": PseudoHuber,
 }
+
+OTHERS = {
+    name: f'the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}")'
+    for name in ("negative_binomial", "beta", "ordinal", "gaussian", "huber_scale")
+} | {"cox": "the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event)"}
 
 
 def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
@@ -278,11 +264,15 @@ def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
         return loss
     if isinstance(loss, str):
         name = loss.lower().replace("-", "_").replace(" ", "_")
+        if name in OTHERS:
+            raise ValueError(f"GLM: {OTHERS[name]}.")
         if name not in NAMED:
             raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
         return NAMED[name]()
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
         return loss()
+    if isinstance(loss, AbstractSharedLoss):
+        raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
     if callable(loss):
         return Custom(loss)
     raise TypeError(f"GLM: loss must be a name, a loss of lo.losses or a JAX function; got {type(loss).__name__}.")

@@ -4,7 +4,8 @@ Ridge(α)         α/2 ‖coef‖²                       α a number, or one a 
 Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
 PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
 a + b            sums;  any JAX function of the coefficients
-per_weight(R)    Σ_n w_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
+per_weight(R)    Σ_n w_n s_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
+per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the number of rows
 """
 
 import abc
@@ -33,6 +34,11 @@ class AbstractPenalty(eqx.Module):
 
     def check(self, features: int) -> None:
         """Raise where the penalty does not fit so many features."""
+
+    def times(self, weights: Array, weighted: Array) -> Array:
+        """How many times it is added to a loss of these weights `w`, `weighted` being `w s`."""
+        del weights, weighted
+        return jnp.ones(())
 
     def __add__(self, other: "AbstractPenalty") -> "Sum":
         return Sum((self, resolve(other)))
@@ -152,12 +158,16 @@ class Sum(AbstractPenalty):
 
 
 class PerWeight(AbstractPenalty):
-    """`Σ_n w_n` times a penalty; made by `per_weight`."""
+    """`Σ_n w_n s_n`, or `Σ_n w_n`, times a penalty; made by `per_weight` and `per_row`."""
 
     penalty: AbstractPenalty
+    rows: bool = eqx.field(static=True, default=False)
 
     def __call__(self, coef):
         return self.penalty(coef)
+
+    def times(self, weights, weighted):
+        return jnp.sum(weights if self.rows else weighted)
 
     @property
     def quadratic(self):
@@ -168,8 +178,13 @@ class PerWeight(AbstractPenalty):
 
 
 def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
-    """The penalty times `Σ_n w_n` (sample weights included): F then is Σ_n w_n (ℓ_n + R), as of a host that averages."""
+    """The penalty times `Σ_n w_n s_n` (sample weights included): F is Σ_n w_n s_n (ℓ_n + R), as of a host that averages."""
     return PerWeight(resolve(penalty))
+
+
+def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
+    """The penalty times the number of rows, `Σ_n w_n`, whatever their sample weights."""
+    return PerWeight(resolve(penalty), rows=True)
 
 
 def _not_negative(name: str, value: ArrayLike) -> np.ndarray:

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
+from ..._objective import stored
 from ._base import POSITIVE, PROBABILITY, check
 from ._priors import AbstractWithPrior, Beta, Choice, Gamma, Priors, choose
 from ._start import clusters
@@ -55,47 +57,73 @@ def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarr
 
 
 class Poisson(AbstractWithPrior):
-    """`x_t | z_t = k ~ Poisson(rate_k)`, independently in each channel.
+    """`x_t | z_t = k ~ Poisson(exposure_t · rate_k)`, independently in each channel.
 
-    Parameters: `rate` [K], or [K, R] for R > 1 channels. Prior: Gamma(2, 1/m) by default, m the channel's mean count
-    (one pseudo-event, in the time that one takes); `prior={"rate": (shape, rate)}` gives another, None is flat.
+    Parameters: `rate` [K], or [K, R] for R > 1 channels. `exposure`, one if not given, is the population at risk, or the
+    time or area observed: one number a step, or a site, the same in every sequence or field if there are several. Prior:
+    Gamma(2, 1/m) by default, m the channel's overall rate (one pseudo-event, in the exposure that one takes);
+    `prior={"rate": (shape, rate)}` gives another, None is flat.
     """
 
+    exposure: Float[np.ndarray, " steps"] | None
     prior: Priors
     adaptive: frozenset[str] = eqx.field(static=True)
 
-    def __init__(self, prior: Choice = "default"):
+    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None):
         self.prior, self.adaptive = choose("Poisson", {"rate": Gamma(2.0, 1.0)}, prior)
+        self.exposure = None if exposure is None else _exposure(exposure)
 
     def default_prior(self, x):
-        return {"rate": Gamma(2.0, 1 / level(x))}
+        seen = ~np.isnan(x).any(axis=1)
+        at_risk = self._repeated(len(x))[seen].mean() if seen.any() else 1.0
+        return {"rate": Gamma(2.0, at_risk / level(x))}
 
     @property
     def free(self):
         return {"rate": POSITIVE}
 
+    def _repeated(self, steps: int) -> Float[np.ndarray, " steps"]:
+        return np.ones(steps) if self.exposure is None else np.resize(self.exposure, steps)
+
     def prepare(self, x, lengths):
         check_counts(x, "Poisson")
-        x = np.where(np.isnan(x), 0.0, x)
-        return {"count": x, "log_factorial": gammaln_of_data(x + 1).sum(axis=1)}
+        if self.exposure is not None and not (len(self.exposure) == len(x) or (lengths == len(self.exposure)).all()):
+            raise ValueError(f"Poisson: exposure has {len(self.exposure)} numbers, but the data have {len(x)} steps or sites.")
+        x, exposure = np.where(np.isnan(x), 0.0, x), self._repeated(len(x))
+        log_factorial = gammaln_of_data(x + 1).sum(axis=1) - x.sum(axis=1) * np.log(exposure)
+        return {"count": x, "exposure": exposure, "log_factorial": log_factorial}
 
     def log_density(self, parameters, datum):
         rate = parameters["rate"]
-        return jnp.sum(datum["count"] * jnp.log(rate) - rate) - datum["log_factorial"]
+        return jnp.sum(datum["count"] * jnp.log(rate) - datum["exposure"] * rate) - datum["log_factorial"]
 
     def log_densities(self, parameters, data):
         rate = by_state(parameters["rate"])
-        return data["count"] @ jnp.log(rate).T - jnp.sum(rate, axis=1) - data["log_factorial"][:, None]
+        expected = jnp.asarray(data["exposure"])[:, None] * jnp.sum(rate, axis=1)
+        return data["count"] @ jnp.log(rate).T - expected - data["log_factorial"][:, None]
 
     def initial(self, data, observed, num_states, seed):
-        return {"rate": single(clustered(np.asarray(data["count"])[observed], num_states, seed)[0])}
+        exposure = np.asarray(data["exposure"])[observed]
+        relative = (exposure / exposure.mean())[:, None] if len(exposure) else np.ones((0, 1))
+        rates = clustered(np.asarray(data["count"])[observed] / relative, num_states, seed)[0]
+        return {"rate": single(rates / (exposure.mean() if len(exposure) else 1.0))}
 
     def means(self, parameters, data):
         rate = by_state(parameters["rate"])
-        return jnp.broadcast_to(rate, (len(data["count"]), *rate.shape))
+        return jnp.asarray(data["exposure"])[:, None, None] * rate
 
     def draw(self, parameters, state, step, past, rng):
-        return np.atleast_1d(rng.poisson(np.asarray(parameters["rate"])[state])).astype(float)
+        if self.exposure is not None and step >= len(self.exposure):
+            raise ValueError(f"Poisson: there is no exposure for step {step}; it has {len(self.exposure)} numbers.")
+        at_risk = 1.0 if self.exposure is None else self.exposure[step]
+        return np.atleast_1d(rng.poisson(at_risk * np.asarray(parameters["rate"])[state])).astype(float)
+
+
+def _exposure(exposure: ArrayLike) -> Float[np.ndarray, " steps"]:
+    array = np.asarray(exposure)
+    if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.isfinite(array).all() or not (array > 0).all():
+        raise ValueError(f"Poisson: exposure must be positive and finite, one number a step or site; got {exposure!r}.")
+    return stored(array)
 
 
 class Counts(eqx.Module):

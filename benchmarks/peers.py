@@ -1,0 +1,283 @@
+"""Leave-one-out of linear predictors: one table against the programs of this field.
+
+    python benchmarks/peers.py
+
+Ten problems: squared, logistic, probit, cloglog, Poisson with an offset, gamma with a log link; with and without an
+intercept, with weights, with a ridge penalty. Each program gives the linear predictor of every row from the fit without it:
+
+    leaveout        Certified(), and NewtonStep(), which is ALO
+    refitting       n fits by scikit-learn, where it has the model
+    statsmodels     params − d_params of its influence measures, one fit
+    RidgeCV         its leave-one-out predictions at the one alpha
+    MAPIE           the residuals of CrossConformalRegressor with LeaveOneOut, which refits; their sign is taken from the truth
+    RandALO         its own leave-one-out predictions from a fitted scikit-learn model; float32, randomised
+
+The truth is a refit of each row by Newton's method in NumPy to the floor. *error* is ‖η − η_true‖ / ‖η_true − η̂‖, so that
+keeping the full fit has error one; *optimism* the share of (held-out − training loss) that is found; *worst* the largest
+error of a row over the root mean square of η_true − η̂; *fits* the time over one fit by scikit-learn or statsmodels of the
+same model. A program that lacks the model, or part of it, "cannot".
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.special
+import statsmodels.api as sm
+from sklearn.base import clone
+from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeCV
+from sklearn.model_selection import LeaveOneOut
+from statsmodels.genmod.families import links
+
+import leaveout as lo
+
+N, P = 150, 12
+log_normal = scipy.special.log_ndtr
+# name: loss, dℓ/dη, d²ℓ/dη², written here from the densities
+hazard = lambda e: np.exp(-0.5 * e**2 - 0.5 * np.log(2 * np.pi) - log_normal(e))
+LOSSES: dict[str, tuple[Callable, Callable, Callable]] = {
+    "squared": (lambda e, y: 0.5 * (y - e) ** 2, lambda e, y: e - y, lambda e, y: np.ones_like(e)),
+    "logistic": (
+        lambda e, y: np.logaddexp(0, e) - y * e,
+        lambda e, y: scipy.special.expit(e) - y,
+        lambda e, y: scipy.special.expit(e) * scipy.special.expit(-e),
+    ),
+    "probit": (
+        lambda e, y: -y * log_normal(e) - (1 - y) * log_normal(-e),
+        lambda e, y: (1 - y) * hazard(-e) - y * hazard(e),
+        lambda e, y: (1 - y) * hazard(-e) * (hazard(-e) - e) + y * hazard(e) * (hazard(e) + e),
+    ),
+    "cloglog": (
+        lambda e, y: (1 - y) * np.exp(e) - y * np.log(-np.expm1(-np.exp(e))),
+        lambda e, y: (1 - y) * np.exp(e) - y * np.exp(e) / np.expm1(np.exp(e)),
+        lambda e, y: (1 - y) * np.exp(e) - y * _cloglog_slope(np.exp(e)),
+    ),
+    "poisson": (lambda e, y: np.exp(e) - y * e, lambda e, y: np.exp(e) - y, lambda e, y: np.exp(e)),
+    "gamma": (lambda e, y: e + y * np.exp(-e), lambda e, y: 1 - y * np.exp(-e), lambda e, y: y * np.exp(-e)),
+}
+FAMILIES = {
+    "squared": sm.families.Gaussian,
+    "logistic": sm.families.Binomial,
+    "probit": lambda: sm.families.Binomial(links.Probit()),
+    "cloglog": lambda: sm.families.Binomial(links.CLogLog()),
+    "poisson": sm.families.Poisson,
+    "gamma": lambda: sm.families.Gamma(links.Log()),
+}
+
+
+def _cloglog_slope(m: np.ndarray) -> np.ndarray:
+    """d/dη of e^η / (e^{e^η} − 1), m = e^η."""
+    return m / np.expm1(m) - m**2 * np.exp(m) / np.expm1(m) ** 2
+
+
+class Problem:
+    """Data, a penalty and its truth."""
+
+    def __init__(self, loss: str, *, intercept: bool = True, weighted: bool = False, offset: bool = False, ridge: float = 0.0):
+        rng = np.random.default_rng(0)
+        self.loss, self.intercept, self.ridge = loss, intercept, ridge
+        self.X = rng.standard_normal((N, P))
+        self.offset = 0.5 * rng.standard_normal(N) if offset else np.zeros(N)
+        self.weight = rng.gamma(4.0, 0.25, N) if weighted else np.ones(N)
+        eta = self.X @ rng.standard_normal(P) / np.sqrt(P) + self.offset + 0.3 * intercept
+        mean = {"probit": scipy.special.ndtr(eta), "cloglog": -np.expm1(-np.exp(eta))}.get(loss, scipy.special.expit(eta))
+        self.y = {
+            "squared": eta + rng.standard_normal(N),
+            "poisson": rng.poisson(np.exp(eta)).astype(float),
+            "gamma": rng.gamma(2.0, np.exp(eta) / 2),
+        }.get(loss, (rng.random(N) < mean).astype(float))
+        self.design = np.c_[self.X, np.ones(N)] if intercept else self.X
+        self.eta = self.design @ self._solve(np.ones(N), np.zeros(self.design.shape[1])) + self.offset
+        start = np.linalg.lstsq(self.design, self.eta - self.offset, rcond=None)[0]
+        self.truth = np.array([self.design[i] @ self._solve(np.arange(N) != i, start) + self.offset[i] for i in range(N)])
+
+    def __str__(self) -> str:
+        parts = ["" if self.intercept else "no intercept", f"ridge {self.ridge:g}" if self.ridge else ""]
+        parts += ["weights" if (self.weight != 1).any() else "", "offset" if self.offset.any() else ""]
+        return ", ".join(filter(None, (self.loss, *parts)))
+
+    def _solve(self, keep: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        _, first, second = LOSSES[self.loss]
+        penalty = self.ridge * np.r_[np.ones(P), np.zeros(self.design.shape[1] - P)]
+        for _ in range(100):
+            eta, s = self.design @ theta + self.offset, self.weight * keep
+            gradient = self.design.T @ (s * first(eta, self.y)) + penalty * theta
+            step = np.linalg.solve((self.design.T * (s * second(eta, self.y))) @ self.design + np.diag(penalty), gradient)
+            theta = theta - step / max(1.0, np.abs(self.design @ step).max() / 2)
+            if np.abs(step).max() < 1e-12:
+                break
+        return theta
+
+    def losses(self, eta: np.ndarray) -> np.ndarray:
+        return LOSSES[self.loss][0](eta, self.y)
+
+
+class Cannot(Exception):
+    """Why a program has no answer."""
+
+
+def leaveout(problem: Problem, refit: lo.AbstractRefit) -> np.ndarray:
+    extra = {
+        "offset": problem.offset if problem.offset.any() else None,
+        "sample_weight": problem.weight if (problem.weight != 1).any() else None,
+    }
+    penalty = lo.penalties.Ridge(problem.ridge) if problem.ridge else None
+    model = lo.GLM(problem.X, problem.y, problem.loss, penalty, intercept=problem.intercept, **extra)
+    return lo.cross_predict(lo.fit(model), lo.leave_one_out(N), refit, "link")
+
+
+def host(problem: Problem) -> Any:
+    if problem.offset.any():
+        raise Cannot("no offsets")
+    alpha, more = problem.ridge, {"fit_intercept": problem.intercept}
+    tight = {"solver": "newton-cholesky", "tol": 1e-10, "max_iter": 1000}
+    if problem.loss == "squared":
+        return Ridge(alpha, **more) if alpha else LinearRegression(**more)
+    if problem.loss == "logistic":
+        return LogisticRegression(C=1 / alpha if alpha else np.inf, **more, **tight)
+    if problem.loss in ("poisson", "gamma") and not alpha:
+        return {"poisson": PoissonRegressor, "gamma": GammaRegressor}[problem.loss](alpha=0.0, **more, **tight)
+    raise Cannot(f"no {problem.loss}")
+
+
+def linear(model: Any, X: np.ndarray) -> np.ndarray:
+    return np.ravel(X @ np.ravel(model.coef_) + model.intercept_)
+
+
+def refitting(problem: Problem) -> np.ndarray:
+    model, weight, out = host(problem), problem.weight, np.empty(N)
+    for i in range(N):
+        keep = np.arange(N) != i
+        out[i] = linear(clone(model).fit(problem.X[keep], problem.y[keep], weight[keep]), problem.X[[i]])[0]
+    return out
+
+
+def one_fit(problem: Problem) -> None:
+    try:
+        host(problem).fit(problem.X, problem.y, problem.weight)
+    except Cannot:
+        glm(problem)
+
+
+def glm(problem: Problem) -> Any:
+    family = FAMILIES[problem.loss]()
+    return sm.GLM(problem.y, problem.design, family, offset=problem.offset, var_weights=problem.weight).fit(tol=1e-12)
+
+
+def statsmodels(problem: Problem) -> np.ndarray:
+    if problem.ridge:
+        raise Cannot("no influence of regularised fits")
+    if problem.loss == "squared":
+        fitted = sm.WLS(problem.y, problem.design, weights=problem.weight).fit()
+        return np.sum(problem.design * (fitted.params - fitted.get_influence().dfbeta), 1)
+    fitted = glm(problem)
+    return np.sum(problem.design * (fitted.params - fitted.get_influence().d_params), 1) + problem.offset
+
+
+def ridge_cv(problem: Problem) -> np.ndarray:
+    if problem.loss != "squared" or not problem.ridge:
+        raise Cannot("squared loss with a penalty only")
+    model = RidgeCV([problem.ridge], fit_intercept=problem.intercept, store_cv_results=True, scoring="neg_mean_squared_error")
+    model.fit(problem.X, problem.y, problem.weight)
+    return np.ravel(model.cv_results_)
+
+
+def mapie(problem: Problem) -> np.ndarray:
+    from mapie.regression import CrossConformalRegressor
+
+    if problem.loss in ("logistic", "probit", "cloglog"):
+        raise Cannot("no leave-one-out of classifiers")
+    if (problem.weight != 1).any():
+        raise Cannot("weights are not held out with their rows")
+    conformal = CrossConformalRegressor(host(problem), method="base", cv=LeaveOneOut())
+    conformal.fit_conformalize(problem.X, problem.y)
+    size = np.ravel(conformal._mapie_regressor.conformity_scores_)
+    mean = problem.truth if problem.loss == "squared" else np.exp(problem.truth)
+    found = problem.y - np.sign(problem.y - mean) * size
+    return found if problem.loss == "squared" else np.log(np.maximum(found, 1e-12))
+
+
+def randalo(problem: Problem) -> np.ndarray:
+    try:
+        from randalo import RandALO
+    except ImportError as error:
+        raise Cannot(f"not installed ({error.name})") from None
+    if problem.loss not in ("squared", "logistic") or (problem.weight != 1).any():
+        raise Cannot("squared and logistic without weights only")
+    model = host(problem).fit(problem.X, problem.y, problem.weight)
+    seen: list[Any] = []
+    RandALO.from_sklearn(model, problem.X, problem.y).evaluate_bks(lambda y, left: seen.append(left) or 0.0, 50)
+    return np.ravel(seen[-1].numpy()).astype(float)
+
+
+PROGRAMS: dict[str, Callable[[Problem], np.ndarray]] = {
+    "leaveout, Certified": lambda problem: leaveout(problem, lo.Certified()),
+    "leaveout, NewtonStep": lambda problem: leaveout(problem, lo.NewtonStep()),
+    "refitting, scikit-learn": refitting,
+    "statsmodels influence": statsmodels,
+    "RidgeCV": ridge_cv,
+    "MAPIE residuals": mapie,
+    "RandALO": randalo,
+}
+PROBLEMS: list[Callable[[], Problem]] = [
+    lambda: Problem("squared"),
+    lambda: Problem("squared", ridge=3.0, intercept=False),
+    lambda: Problem("squared", ridge=3.0, weighted=True),
+    lambda: Problem("logistic"),
+    lambda: Problem("logistic", ridge=1.0, weighted=True),
+    lambda: Problem("probit"),
+    lambda: Problem("cloglog", intercept=False),
+    lambda: Problem("poisson", offset=True),
+    lambda: Problem("poisson", weighted=True),
+    lambda: Problem("gamma"),
+    lambda: Problem("gamma", weighted=True, intercept=False),
+]
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    """The faster of two runs, so that nothing is compiled in it."""
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        found = run()
+        times.append(time.perf_counter() - start)
+    return min(times), found
+
+
+def judged(problem: Problem, program: Callable[[Problem], np.ndarray], once: float) -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seconds, eta = timed(lambda: program(problem))
+    except Cannot as reason:
+        return {"error": "cannot", "optimism": "", "worst": "", "fits": "", "why": str(reason)}
+    except Exception as error:
+        return {"error": "cannot", "optimism": "", "worst": "", "fits": "", "why": f"{type(error).__name__}: {error}"[:60]}
+    moved = problem.truth - problem.eta
+    gap = np.average(problem.losses(problem.truth) - problem.losses(problem.eta), weights=problem.weight)
+    found = np.average(problem.losses(eta) - problem.losses(problem.eta), weights=problem.weight)
+    return {
+        "error": f"{np.linalg.norm(eta - problem.truth) / np.linalg.norm(moved):.1e}",
+        "optimism": f"{found / gap:.4f}",
+        "worst": f"{np.abs(eta - problem.truth).max() / np.sqrt(np.mean(moved**2)):.1e}",
+        "fits": f"{seconds / once:.1f}",
+        "why": "",
+    }
+
+
+def main() -> None:
+    rows = []
+    for make in PROBLEMS:
+        problem = make()
+        once = timed(lambda problem=problem: one_fit(problem))[0]
+        for name, program in PROGRAMS.items():
+            rows.append({"problem": str(problem), "program": name} | judged(problem, program, once))
+    print(f"{N} rows, {P} columns; one fit is scikit-learn's, or statsmodels' where scikit-learn lacks the model\n")
+    print(pd.DataFrame(rows).to_string(index=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Graphs as a caller hands them in, and what is asked of their shape: who is near whom, which sites form a block."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from jaxtyping import Int
+from scipy.sparse.csgraph import breadth_first_order, laplacian, shortest_path
+
+Edges = Int[np.ndarray, "edges 2"]
+SPECTRAL = 1000  # sites up to which a piece is cut by the second eigenvector of its Laplacian
+
+
+def read_edges(caller: str, edges: Any, num_sites: int | None = None) -> tuple[Edges, int]:
+    """Each undirected edge once, in the order given, and the number of sites.
+
+    `edges` is `[edges, 2]`, a symmetric sparse adjacency matrix, a networkx graph (sites in the order of its nodes, unless
+    these are 0, 1, …, n − 1) or a libpysal graph (sites in the order of its ids); weights of edges are not used.
+
+    Raises TypeError for anything else; ValueError for loops, duplicates, one-sided edges and sites out of range.
+    """
+    if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
+        pairs, count = _of_networkx(caller, edges)
+    elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
+        pairs, count = _of_sparse(caller, edges if scipy.sparse.issparse(edges) else edges.sparse)
+    else:
+        pairs = np.asarray(edges)
+        if pairs.size == 0:
+            pairs = np.zeros((0, 2), np.int64)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+            raise TypeError(
+                f"{caller}: edges must be integers [edges, 2], a sparse adjacency matrix, a networkx or a libpysal graph; got "
+                f"{type(edges).__name__} of shape {list(pairs.shape)}, {pairs.dtype}."
+            )
+        pairs = pairs.astype(np.int64)
+        count = int(pairs.max(initial=-1)) + 1 if num_sites is None else num_sites
+    if num_sites is not None and count != num_sites:
+        raise ValueError(f"{caller}: the graph has {count} sites, but the data have {num_sites}.")
+    _check(caller, pairs, count)
+    return pairs, count
+
+
+def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int]:
+    nodes = list(graph.nodes)
+    plain = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(range(len(nodes)))
+    number = {v: int(v) if plain else at for at, v in enumerate(nodes)}
+    pairs = np.array([(number[s], number[t]) for s, t in graph.edges()], np.int64).reshape(-1, 2)
+    if graph.is_directed():
+        there = set(map(tuple, pairs.tolist()))
+        lonely = next((pair for pair in there if pair[::-1] not in there), None)
+        if lonely is not None:
+            raise ValueError(
+                f"{caller}: the directed graph has an edge from {nodes[lonely[0]]} to {nodes[lonely[1]]} but none back; "
+                "use graph.to_undirected()."
+            )
+        pairs = pairs[pairs[:, 0] <= pairs[:, 1]]
+    return pairs, len(nodes)
+
+
+def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:
+    matrix = scipy.sparse.coo_array(matrix)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"{caller}: the adjacency matrix must be square; got {list(matrix.shape)}.")
+    if not np.isfinite(matrix.data).all() or (matrix.data < 0).any():
+        raise ValueError(f"{caller}: the adjacency matrix holds negative or infinite values or NaN; nonzero means an edge.")
+    linked = scipy.sparse.csr_array((matrix.data != 0, (matrix.row, matrix.col)), shape=matrix.shape)
+    linked.eliminate_zeros()
+    lonely = scipy.sparse.coo_array(linked > linked.T)
+    if lonely.nnz:
+        raise ValueError(
+            f"{caller}: {lonely.nnz} edges are one-sided, the first from site {lonely.row[0]} to {lonely.col[0]} but not back; "
+            "make the adjacency A symmetric, as by A.maximum(A.T)."
+        )
+    upper = scipy.sparse.coo_array(scipy.sparse.triu(linked))
+    return np.stack([upper.row, upper.col], 1).astype(np.int64), matrix.shape[0]
+
+
+def _check(caller: str, pairs: Edges, count: int) -> None:
+    out = (pairs < 0) | (pairs >= count)
+    if out.any():
+        raise ValueError(f"{caller}: edges name site {pairs[out][0]}, but sites are numbered from 0 to {count - 1}.")
+    loops = pairs[pairs[:, 0] == pairs[:, 1], 0]
+    if loops.size:
+        raise ValueError(
+            f"{caller}: {loops.size} edges are loops, the first at site {loops[0]}; a site is no neighbour of itself."
+        )
+    _, first, times = np.unique(np.sort(pairs, 1), axis=0, return_index=True, return_counts=True)
+    if (times > 1).any():
+        s, t = pairs[first[times > 1][0]]
+        raise ValueError(
+            f"{caller}: {np.sum(times > 1)} edges are given more than once, such as ({s}, {t}); it counts once: "
+            "give one of (s, t) and (t, s)."
+        )
+
+
+def adjacency(edges: Edges, num_sites: int) -> scipy.sparse.csr_array:
+    both = np.concatenate([edges, edges[:, ::-1]])
+    return scipy.sparse.csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(num_sites, num_sites))
+
+
+def distances(edges: Edges, num_sites: int, reach: int) -> scipy.sparse.csr_array:
+    """One plus the number of edges between sites that are at most `reach` apart; no entry for others."""
+    step = adjacency(edges, num_sites) + scipy.sparse.eye_array(num_sites, format="csr")
+    near = scipy.sparse.eye_array(num_sites, format="csr")
+    found = near.copy()
+    for far in range(1, reach + 1):
+        near = near @ step
+        near.data[:] = 1.0
+        new = near - near.multiply(found > 0)
+        new.eliminate_zeros()
+        found = found + (far + 1) * new
+    return scipy.sparse.csr_array(found)
+
+
+def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
+    """Labels of `count` blocks of neighbouring sites of nearly one size, by cutting the graph in two again and again."""
+    label, graph = np.zeros(num_sites, np.int64), adjacency(edges, num_sites)
+
+    def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:
+        if parts == 1:
+            label[sites] = first
+            return
+        few = parts // 2
+        order = sites[_along(graph[sites][:, sites])]
+        at = round(len(sites) * few / parts)
+        cut(order[:at], few, first)
+        cut(order[at:], parts - few, first + few)
+
+    cut(np.arange(num_sites), count, 0)
+    return label
+
+
+def _along(graph: scipy.sparse.csr_array) -> Int[np.ndarray, " piece"]:
+    """The sites of a piece from one end to the other, one component after another."""
+    count, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    order = []
+    for part in range(count):
+        sites = np.flatnonzero(component == part)
+        own = graph[sites][:, sites]
+        if len(sites) < 3:
+            order.append(sites)
+        elif len(sites) <= SPECTRAL:
+            vectors = np.linalg.eigh(laplacian(own).toarray())[1]
+            order.append(sites[np.argsort(vectors[:, 1], kind="stable")])
+        else:
+            end = breadth_first_order(own, 0, directed=False, return_predecessors=False)[-1]
+            order.append(sites[np.argsort(shortest_path(own, indices=end, unweighted=True), kind="stable")])
+    return np.concatenate(order)

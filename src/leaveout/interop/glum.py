@@ -1,0 +1,87 @@
+"""Fitted glum regressors as they are. glum averages its loss, so its penalty shrinks as rows leave."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._fit import Fit, anchor
+from ..models import losses
+from ..models.glm import GLM
+from ..models.penalties import Quadratic, Ridge, per_weight
+
+POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}
+
+
+def from_glum(
+    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+) -> Fit:
+    """The `Fit` of a fitted `GeneralizedLinearRegressor`, or of its CV at the chosen alpha, on the data it was fitted on.
+
+    Families normal, Poisson, gamma, inverse Gaussian, Tweedie, binomial, negative binomial; links identity, log, logit,
+    cloglog, Tweedie; l2 penalties with any `P2`. X is a matrix of numbers. The loss is half the deviance of dispersion one.
+
+    Raises TypeError on l1 penalties, scaled predictors, constraints and other estimators; ValueError where the
+    coefficients are not stationary on these data.
+    """
+    name = type(estimator).__name__
+    if name not in ("GeneralizedLinearRegressor", "GeneralizedLinearRegressorCV"):
+        raise TypeError(f"from_glum: {name} is not supported; give a fitted GeneralizedLinearRegressor.")
+    if not hasattr(estimator, "coef_"):
+        raise ValueError(f"from_glum: this {name} is not fitted.")
+    alpha = np.asarray(getattr(estimator, "alpha_", estimator.alpha if estimator.alpha is not None else 0.0), np.float64)
+    chosen = name.endswith("CV")
+    ratio = getattr(estimator, "l1_ratio_", estimator.l1_ratio)
+    refused = {
+        "an l1 penalty, which is not smooth": np.any(np.asarray(ratio) > 0) and np.any(alpha > 0),
+        "scale_predictors=True": estimator.scale_predictors,
+        "bounds or inequalities": any(
+            getattr(estimator, part, None) is not None for part in ("lower_bounds", "upper_bounds", "A_ineq", "b_ineq")
+        ),
+        "a search over several alphas": alpha.ndim > 0 or getattr(estimator, "alpha_search", False),
+    }
+    for what, present in refused.items():
+        if present:
+            raise TypeError(f"from_glum: {what} is not supported.")
+    objective = GLM(
+        X,
+        np.asarray(y, np.float64),
+        _loss(estimator.family_instance, estimator.link_instance),
+        per_weight(_penalty(estimator.P2, float(alpha))) if alpha > 0 else None,
+        sample_weight=sample_weight,
+        offset=offset,
+        intercept=estimator.fit_intercept,
+        remark=f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out" if chosen else "",
+    )
+    coef = np.asarray(estimator.coef_, np.float64)
+    if coef.shape != (objective.num_features,):
+        raise ValueError(
+            f"from_glum: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: it was fitted "
+            "on other data, or expanded categorical columns; give X as the matrix of numbers that it was fitted on."
+        )
+    intercept = {"intercept": float(estimator.intercept_)} if estimator.fit_intercept else {}
+    return anchor(objective, {"coef": coef} | intercept)
+
+
+def _penalty(shape: Any, alpha: float) -> Ridge | Quadratic:
+    if shape is None or isinstance(shape, str):
+        return Ridge(alpha)
+    matrix = np.asarray(shape.toarray() if hasattr(shape, "toarray") else shape, np.float64) * alpha
+    return Ridge(matrix) if matrix.ndim == 1 else Quadratic((matrix + matrix.T) / 2)
+
+
+def _loss(family: Any, link: Any) -> losses.AbstractLoss:
+    name, linked = type(family).__name__, type(link).__name__
+    if name == "BinomialDistribution" and linked in ("LogitLink", "CloglogLink"):
+        return losses.Binomial({"LogitLink": "logit", "CloglogLink": "cloglog"}[linked])
+    if linked == "TweedieLink":
+        exponent = 1 - float(link.power)
+        through: Any = "log" if exponent == 0 else "identity" if exponent == 1 else losses.links.Power(exponent)
+    else:
+        through = {"IdentityLink": "identity", "LogLink": "log"}.get(linked)
+    if through is not None and name == "NegativeBinomialDistribution":
+        return losses.NegativeBinomial(float(family.theta), through)
+    power: Any = POWERS.get(name, getattr(family, "power", None) if name == "TweedieDistribution" else None)
+    if through is None or power is None:
+        raise TypeError(f"from_glum: the family {name} with the link {linked} is not supported.")
+    return losses.Tweedie(float(power), 1.0, through)

@@ -1,0 +1,225 @@
+"""Fitted statsmodels results as they are: the host's own objective, at the host's own θ̂.
+
+The design is the host's, its constant an ordinary column: coefficients keep their names and order, and there is no
+intercept beside them. Families whose scale statsmodels only reports (Gaussian, gamma, inverse Gaussian, Tweedie) have
+losses of dispersion one: the scale moves no coefficient. Frequency and variance weights, and numbers of trials, are
+weights of rows, and leaving a row out removes it with all of them.
+
+`fit_regularized(..., L1_wt=0)` averages the log likelihood over rows, so its penalty shrinks as rows leave; its results
+do not say how large it was, so `alpha=` does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._fit import Fit, anchor
+from ..models import losses
+from ..models.cox import Cox
+from ..models.glm import GLM
+from ..models.penalties import Ridge, per_row, per_weight
+from ..models.regression import Regression
+
+LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line
+    "Identity": lambda link: "identity",
+    "Log": lambda link: "log",
+    "InversePower": lambda link: "inverse",
+    "Sqrt": lambda link: "sqrt",
+    "InverseSquared": lambda link: "inverse_squared",
+    "Power": lambda link: _power(float(link.power)),
+    "NegativeBinomial": lambda link: losses.links.NegativeBinomial(link.alpha),
+}
+BINOMIAL = {
+    "Logit": "logit",
+    "Probit": "probit",
+    "CLogLog": "cloglog",
+    "LogLog": "loglog",
+    "Cauchy": "cauchit",
+    "Log": "log",
+    "LogC": "log_complement",
+    "Identity": "identity",
+}
+FAMILIES: dict[str, Callable[[Any, Any], losses.AbstractLoss]] = {
+    "Gaussian": lambda family, link: losses.Squared(link),
+    "Poisson": lambda family, link: losses.Poisson(link),
+    "Gamma": lambda family, link: losses.Gamma(1.0, link),
+    "InverseGaussian": lambda family, link: losses.InverseGaussian(1.0, link),
+    "NegativeBinomial": lambda family, link: losses.NegativeBinomial(family.alpha, link),
+    "Tweedie": lambda family, link: losses.Tweedie(family.var_power, 1.0, link),
+}
+SCALED = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
+
+
+def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None) -> Fit:
+    """The `Fit` of statsmodels results, on the data that they hold.
+
+    Takes the results of OLS, WLS, GLM (every family; identity, log, power, and all binomial links but a `CDFLink` of one's
+    own; offset, exposure, freq_weights, var_weights, formulas), of the discrete models Logit, Probit, Poisson and
+    NegativeBinomial (nb2, nb1, geometric; its dispersion a parameter), of OrderedModel (logit), BetaModel (logit and a
+    constant precision) and PHReg; and of `fit_regularized(alpha=…, L1_wt=0)`, given the same `alpha` here.
+
+    Raises TypeError on other results, ValueError where the parameters are not stationary, as those of an l1 penalty.
+    """
+    model, kind = getattr(results, "model", None), type(getattr(results, "model", None)).__name__
+    if kind not in MODELS or not type(model).__module__.startswith("statsmodels."):
+        raise TypeError(
+            f"from_statsmodels: {type(results).__name__} of {kind} is not supported. Supported are the results of "
+            f"{', '.join(MODELS)}."
+        )
+    inner = type(getattr(results, "_results", results)).__name__
+    regularized = inner.startswith("Regularized")
+    if inner.startswith("L1"):
+        raise TypeError(f"from_statsmodels: {inner} has an l1 penalty, which is not smooth, and is not supported.")
+    if regularized and alpha is None:
+        raise ValueError(
+            "from_statsmodels: regularized results do not hold their penalty: give alpha=, as to fit_regularized(..., L1_wt=0)."
+        )
+    if alpha is not None and not (regularized and kind in ("OLS", "WLS", "GLM")):
+        raise ValueError("from_statsmodels: alpha is for results of fit_regularized of OLS, WLS or GLM.")
+    objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), alpha)
+    return anchor(objective, parameters)
+
+
+def _frame(model: Any) -> Any:
+    """The design with its names."""
+    import pandas as pd
+
+    exog = np.asarray(model.exog, np.float64)
+    names = list(getattr(model, "exog_names", []))[: exog.shape[1]]
+    return pd.DataFrame(exog, columns=names) if len(set(names)) == exog.shape[1] else exog
+
+
+def _remark(model: Any, *more: str) -> str:
+    dropped = getattr(getattr(model, "data", None), "missing_row_idx", None)
+    gone = 0 if dropped is None else len(dropped)
+    first = f"{gone} rows with missing values are not among the units: statsmodels dropped them" if gone else ""
+    return "; ".join(filter(None, (first, *more)))
+
+
+def _weights(weight: ArrayLike, n: int) -> np.ndarray | None:
+    weight = np.broadcast_to(np.asarray(weight, np.float64), n)
+    return None if (weight == 1).all() else weight
+
+
+def _glm(model: Any, loss: Any, coef: np.ndarray, penalty: Any = None, **more: Any) -> tuple[GLM, dict]:
+    objective = GLM(_frame(model), np.asarray(model.endog, np.float64), loss, penalty, intercept=False, **more)
+    return objective, {"coef": coef}
+
+
+def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+    weight = _weights(model.weights, len(model.endog))
+    average = per_row if type(model).__name__ == "OLS" else per_weight
+    penalty = None if alpha is None else average(Ridge(alpha))
+    return _glm(model, "squared", coef, penalty, sample_weight=weight, remark=_remark(model))
+
+
+def _generalised(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+    family = type(model.family).__name__
+    if alpha is not None and family in SCALED:
+        raise TypeError(
+            f"from_statsmodels: GLM.fit_regularized of the {family} family re-estimates its scale on the way, so its "
+            "parameters minimise nothing that can be stated; use OLS.fit_regularized, or a penalty of lo.GLM."
+        )
+    n = len(model.endog)
+    weight = _weights(model.iweights * np.asarray(model.n_trials), n)
+    said = "the loss is that of dispersion 1, whatever scale statsmodels reports" if family in SCALED else ""
+    penalty = None if alpha is None else per_row(Ridge(alpha))
+    offset = np.broadcast_to(np.asarray(model._offset_exposure, np.float64), n)
+    return _glm(
+        model,
+        _family(model.family),
+        coef,
+        penalty,
+        sample_weight=weight,
+        offset=offset if offset.any() else None,
+        remark=_remark(model, said),
+    )
+
+
+def _family(family: Any) -> losses.AbstractLoss:
+    name, link = type(family).__name__, type(family.link)
+    known = BINOMIAL if name == "Binomial" else LINKS
+    # old spellings in lower case subclass the classes of today; a CDFLink subclasses Logit, but is none
+    found = next((c.__name__ for c in (link, link.__bases__[0]) if c.__name__ in known), None)
+    if link.__name__ == "CDFLink" or found is None or name not in ("Binomial", *FAMILIES):
+        raise TypeError(f"from_statsmodels: the {name} family with the link {link.__name__} is not supported.")
+    if name == "Binomial":
+        return losses.Binomial(BINOMIAL[found])
+    return FAMILIES[name](family, LINKS[found](family.link))
+
+
+def _power(exponent: float) -> Any:
+    return {0.0: "log", 1.0: "identity"}.get(exponent) or losses.links.Power(exponent)
+
+
+def _shift(model: Any) -> np.ndarray | None:
+    """Offset and exposure of a discrete model, whose exposure is in logs already."""
+    n = len(model.endog)
+    parts = [getattr(model, name, None) for name in ("offset", "exposure")]
+    total = sum((np.broadcast_to(np.asarray(part, np.float64), n) for part in parts if part is not None), np.zeros(n))
+    return total if np.any(total) else None
+
+
+def _discrete(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+    loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
+    return _glm(model, loss, coef, offset=_shift(model), remark=_remark(model))
+
+
+def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Any, dict]:
+    if model.loglike_method == "geometric":
+        return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model), remark=_remark(model))
+    loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
+    y = np.asarray(model.endog, np.float64)
+    objective = Regression(_frame(model), y, loss, intercept=False, offset=_shift(model), remark=_remark(model))
+    return objective, {"coef": params[:-1], "dispersion": params[-1]}
+
+
+def _ordered(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
+    from scipy import stats
+
+    if model.distr is not stats.logistic:
+        raise TypeError("from_statsmodels: OrderedModel is supported with distr='logit' only.")
+    objective = Regression(_frame(model), np.asarray(model.endog), "ordinal", offset=_shift(model), remark=_remark(model))
+    count = objective.num_features
+    thresholds = np.cumsum(np.r_[params[count], np.exp(params[count + 1 :])])
+    return objective, {"coef": params[:count], "thresholds": thresholds}
+
+
+def _beta(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
+    precision = np.asarray(model.exog_precision)
+    links = [type(link).__name__ for link in (model.link, model.link_precision)]
+    if links != ["Logit", "Log"] or precision.shape[1] != 1 or not (precision == 1).all():
+        raise TypeError("from_statsmodels: BetaModel is supported with a logit link and one constant precision only.")
+    objective = Regression(_frame(model), np.asarray(model.endog), "beta", intercept=False, remark=_remark(model))
+    return objective, {"coef": params[:-1], "precision": np.exp(params[-1])}
+
+
+def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, dict]:
+    if getattr(model, "entry", None) is not None:
+        raise TypeError("from_statsmodels: PHReg with entry times is not supported.")
+    # PHReg.exog is as given; the stratified copies of it are in its own order
+    objective = Cox(
+        _frame(model),
+        np.asarray(model.endog, np.float64),
+        np.asarray(model.status, np.float64),
+        ties=model.ties,
+        strata=getattr(model, "strata", None),
+        offset=getattr(model, "offset", None),
+    )
+    return objective, {"coef": params}
+
+
+MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[Any, dict]]] = {
+    "OLS": _linear,
+    "WLS": _linear,
+    "GLM": _generalised,
+    "Logit": _discrete,
+    "Probit": _discrete,
+    "Poisson": _discrete,
+    "NegativeBinomial": _negative_binomial,
+    "OrderedModel": _ordered,
+    "BetaModel": _beta,
+    "PHReg": _cox,
+}

@@ -1,0 +1,234 @@
+"""The estimator as its source document has it (Algorithms 1 and 3): independent draws with replacement at every level.
+
+At level p′ every record trained on comes from V̂ with probability p′, else from T̂; then the number of leaked records is
+`Binomial(n, p₀ + (1 − p₀) p′)`. Likewise for the records tested on where leakage goes the other way. `leakage_corrected` is the
+estimator to use; this one is for comparison with the document.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+
+from .._progress import Slow
+from ._binomial import binomial_matrix, check_probabilities
+from ._fits import CAPACITY, AbstractLearner
+from ._hosts import make_learner
+from ._losses import Measure
+from ._prepare import prepare
+from ._solve import Curve, differences, nonincreasing, solve_curve
+
+Direction = Literal["train", "test", "both"]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockBootstrap:
+    """The document's linear system: `levels`, p′ injected; `losses` `[levels]`, `[train levels, test levels]` for both
+    directions; `variance` of one draw's loss at each level, likewise; `A` or the pair of them; `num_boot` draws a level."""
+
+    levels: Float[np.ndarray, " levels"]
+    losses: Float[np.ndarray, "levels ..."]
+    variance: Float[np.ndarray, "levels ..."]
+    A: Any
+    num_boot: int
+    direction: Direction = field(default="train")
+
+    def solve(
+        self,
+        *,
+        order: int = 2,
+        lam: float = 0.1,
+        monotone: bool = True,
+        linear: bool | None = None,
+        upper: float | None = None,
+        squared: bool = True,
+    ) -> Curve:
+        """ê with a trend filter of the given order and strength. `linear` takes e as linear, which it is in the records
+        tested on (§5); by default for directions "test" and "both". `squared=False` does not square the norms."""
+        linear = self.direction != "train" if linear is None else linear
+        if self.direction == "both":
+            return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, linear=linear)
+        if linear:
+            return _line(self.A, self.losses)
+        if not squared:
+            return solve_unsquared(self.A, self.losses, order, lam, monotone)
+        return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, upper=upper)
+
+
+def binomial_block_bootstrap(
+    estimator: Any,
+    X: Any,
+    y: ArrayLike,
+    train: ArrayLike,
+    test: ArrayLike,
+    *,
+    p_train: float = 0.0,
+    p_test: float = 0.0,
+    direction: Direction = "train",
+    size: int = 100,
+    levels: int | ArrayLike = 201,
+    num_boot: int = 2500,
+    loss: Any = "squared",
+    seed: int = 0,
+    n_jobs: int | None = None,
+) -> BlockBootstrap:
+    """The bootstrap losses of Algorithm 1 (`direction` "train": V̂ leaks into T̂; "test": T̂ into V̂) or 3 ("both").
+
+    `train` and `test` are the rows of T̂ and V̂, `size` the records drawn (n′), `levels` the probabilities of
+    injection, or how many from 0 to 1.
+    Drawn records are never scored (or, for "test", never trained on). Raises ValueError on probabilities outside [0, 1).
+    """
+    caller = "binomial_block_bootstrap"
+    check_probabilities(caller, p_train, p_test)
+    if direction not in ("train", "test", "both"):
+        raise ValueError(f"{caller}: direction must be 'train', 'test' or 'both'; got {direction!r}.")
+    task = prepare(caller, estimator, X, y, loss, "auto")
+    if not task.measure.per_record:
+        raise ValueError(f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record.")
+    sides = [np.asarray(rows, np.int64) for rows in (train, test)]
+    if min(map(len, sides)) < 2 or np.intersect1d(sides[0], sides[1]).size:
+        raise ValueError(f"{caller}: train and test must be two records or more each, with none in common.")
+    for name, value, low in (("size", size, 2), ("num_boot", num_boot, 2)):
+        if int(value) != value or value < low:
+            raise ValueError(f"{caller}: {name} must be a whole number, {low} or more; got {value}.")
+    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
+    injected = np.linspace(0, 1, levels) if np.ndim(levels) == 0 else np.asarray(levels, np.float64)
+    if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
+        raise ValueError(f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}.")
+    job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)
+    inject = {"train": job.into_train, "test": job.into_test, "both": job.into_both}[direction]
+    mean, variance = inject(injected)
+    reach = 1 - p_train - p_test  # injected records of V̂ are themselves T's with probability p_test, and the other way round
+    matrices = [binomial_matrix(np.minimum(p + reach * injected, 1.0), size) for p in (p_train, p_test)]
+    A = {"train": matrices[0], "test": matrices[1], "both": tuple(matrices)}[direction]
+    return BlockBootstrap(injected, mean, variance, A, num_boot, direction)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    learner: AbstractLearner
+    measure: Measure
+    y: NDArray[np.float64]
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    size: int
+    num_boot: int
+    seed: int
+
+    def into_train(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+        """b over training sets that V̂ is mixed into."""
+        out = np.empty((len(levels), self.num_boot))
+        with Slow("levels", len(levels)) as bar:
+            for number, level in enumerate(levels):
+                for at, rows, own in self._mixtures(number, level):
+                    losses = self.measure(self.y[self.test], self._predict(rows, own)[0])
+                    out[number, at] = _left(losses, rows, self.test)
+                bar.advance()
+        return out.mean(1), out.var(1, ddof=1)
+
+    def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+        """b over test sets that T̂ is mixed into; trained on is all of T̂ that was not drawn."""
+        out = np.empty((len(levels), self.num_boot))
+        with Slow("draws", self.num_boot * len(levels)) as bar:
+            for number, level in enumerate(levels):
+                rng = np.random.default_rng([self.seed, number])
+                for r in range(self.num_boot):
+                    rows = self._mixture(rng, 1, level, self.train, self.test)[0]
+                    kept = np.setdiff1d(self.train, rows)[None]
+                    value = self.measure(self.y[rows], self.learner(kept, rows, np.zeros((1, 0), np.int64), np.array([r]))[0])
+                    out[number, r] = value.mean()
+                    bar.advance()
+        return out.mean(1), out.var(1, ddof=1)
+
+    def into_both(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+        """b on the product grid: each fit is tested on mixtures at all levels, of records that it was not trained on."""
+        out = np.empty((len(levels), len(levels), self.num_boot))
+        with Slow("levels", len(levels)) as bar:
+            for number, level in enumerate(levels):
+                for at, rows, own in self._mixtures(number, level, every=True):
+                    shared, beside = self._predict(rows, own)
+                    both = self.measure(self.y[self.test], shared), self.measure(self.y[own], beside)
+                    out[number][:, at] = self._tested(number, levels, rows, both).T
+                bar.advance()
+        return out.mean(2), out.var(2, ddof=1)
+
+    def _tested(self, number: int, levels: NDArray, rows: NDArray, losses: tuple[NDArray, NDArray]) -> NDArray[np.float64]:
+        """Mean losses of draws from V̂ and T̂ less what was trained on, `[fits, test levels]`."""
+        rng, values = np.random.default_rng([self.seed, number, 1]), np.empty((len(rows), len(levels)))
+        for f, drawn in enumerate(rows):
+            clean, other = (np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train))
+            own, alien = losses[0][f, rng.choice(clean, self.size)], losses[1][f, rng.choice(other, self.size)]
+            values[f] = np.where(rng.random(self.size) < levels[:, None], alien, own).mean(1)
+        return values
+
+    def _predict(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+        seeds = np.arange(len(rows))
+        return self.learner(rows, self.test, own, seeds)
+
+    def _mixtures(self, number: int, level: float, every: bool = False):
+        """Batches of training sets at one level: where they go, their rows, and rows of T̂ to be scored."""
+        rng = np.random.default_rng([self.seed, number])
+        each = self.size * self.learner.cost + 4 * (len(self.test) + every * len(self.train))
+        step = max(1, 2 * CAPACITY // each)
+        for start in range(0, self.num_boot, step):
+            count = min(step, self.num_boot - start)
+            rows = self._mixture(rng, count, level, self.test, self.train)
+            own = np.broadcast_to(self.train if every else self.train[:0], (count, len(self.train) * every))
+            yield slice(start, start + count), rows, own
+
+    def _mixture(self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray) -> NDArray[np.int64]:
+        """`size` records with replacement, from `first` with probability p, else from `other`."""
+        injected = rng.random((count, self.size)) < p
+        return np.where(
+            injected, first[rng.integers(len(first), size=injected.shape)], other[rng.integers(len(other), size=injected.shape)]
+        )
+
+
+def _left(losses: NDArray[np.float64], rows: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The mean loss of each fit over the records of V̂ that it was not trained on."""
+    place = np.full(max(rows.max(), test.max()) + 1, len(test))
+    place[test] = np.arange(len(test))
+    fresh = np.ones((len(rows), len(test) + 1), bool)
+    fresh[np.arange(len(rows))[:, None], place[rows]] = False
+    fresh = fresh[:, :-1]
+    count = fresh.sum(1)
+    if not count.all():
+        raise ValueError("binomial_block_bootstrap: a training set holds all of V̂, and nothing is left to score; lower size=.")
+    return np.einsum("fv,fv->f", losses, fresh) / count
+
+
+def _line(A: NDArray[np.float64], b: NDArray[np.float64]) -> Curve:
+    """e linear in the number of leaked records (§5): two parameters."""
+    share = np.arange(A.shape[1]) / (A.shape[1] - 1)
+    design = A @ np.column_stack([np.ones(len(share)), share])
+    inverse = np.linalg.pinv(design)
+    start, slope = inverse @ b
+    e = start + slope * share
+    return Curve(e, float("inf"), inverse[0], float(np.linalg.norm(A @ e - b)), 2)
+
+
+def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone: bool) -> Curve:
+    """`min ‖A e − b‖ + λ ‖D e‖`, norms not squared, as in the authors' own code.
+
+    Its solution is that with squared norms at the strength μ where `μ ‖D e‖ = λ ‖A e − b‖`, found by bisection: the left
+    side over the right rises with μ.
+    """
+    A, b = np.asarray(A, np.float64), np.asarray(b, np.float64)
+    D = differences(A.shape[1], order)
+
+    def at(mu: float) -> NDArray[np.float64]:
+        if not monotone:
+            return solve_curve(A, b, order=order, lam=mu, monotone=False).values
+        return nonincreasing(np.vstack([A, np.sqrt(mu) * D]), np.concatenate([b, np.zeros(len(D))]))
+
+    low, high = -16.0, 12.0  # of log10 μ
+    for _ in range(40):
+        middle = (low + high) / 2
+        e = at(10**middle)
+        if 10**middle * np.linalg.norm(D @ e) < lam * np.linalg.norm(A @ e - b):
+            low = middle
+        else:
+            high = middle
+    return Curve(e, 10**middle, np.zeros(0), float(np.linalg.norm(A @ e - b)), order)

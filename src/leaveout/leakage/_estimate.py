@@ -1,0 +1,176 @@
+"""The verb: folds → injected fits → one linear system → the loss with no leakage, with its errors and its limits."""
+
+import os
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+
+from .._refit import AbstractRefit
+from ._fits import AbstractLearner
+from ._hosts import make_learner
+from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level
+from ._losses import Measure
+from ._models import Fold, Leakage, check_known
+from ._pool import ORDER, pool
+from ._prepare import prepare
+from ._result import LeakageResult
+from ._run import fingerprint, run
+from ._slope import slope_test
+from ._spread import FEW
+
+DEFAULT = Injection()
+IID_REPEATS = 4
+
+
+def leakage_corrected(
+    estimator_or_fit: Any,
+    X: Any,
+    y: ArrayLike,
+    *,
+    groups: ArrayLike,
+    leakage: Any,
+    loss: Any = "squared",
+    injection: Injection = DEFAULT,
+    cv: Any = None,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    response: str = "auto",
+    bins: ArrayLike | None = None,
+    refit: AbstractRefit | None = None,
+    checkpoint: str | os.PathLike | None = None,
+) -> LeakageResult:
+    """The loss on new clusters, where `groups`, the clusters as they are filed, are wrong for some records.
+
+    `leakage` says how wrong: a `RecordLeakage` or `SplitLeakage`. `loss` is a name of `lo.losses` (then as there: "squared"
+    is ½ (y − ŷ)²), "mse", "absolute", "zero_one", "brier", an object of `lo.losses`, or a function of (y, prediction),
+    vectorised, to which `response` "predict_proba" gives probabilities. `cv` is a number of folds (5, balanced by size), a
+    splitter, or pairs of rows; whole clusters are left out. `estimator_or_fit` is a scikit-learn estimator or the `Fit` of a
+    `GLM`, refitted by `refit` (default `Exact()`). `n_jobs` is joblib's, as is the backend. `bins`, edges of classes of
+    losses, asks for their histogram. `checkpoint` names a file from which a stopped run goes on.
+
+    Raises ValueError or TypeError on what cannot give a number: `leakage=None`, NaN, V̂ too small, a metric that is not a
+    mean over records where `p_test > 0`, an estimator that cannot be cloned.
+    """
+    caller = "leakage_corrected"
+    check_known(leakage)
+    task = prepare(caller, estimator_or_fit, X, y, loss, response, refit)
+    folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
+    notes = _few_clusters(folds)
+    injection, said = _agreed(injection, leakage)
+    notes += said
+    shares = leakage.shares(folds)
+    if not task.measure.per_record and np.any(shares.p_test > 0):
+        raise ValueError(
+            f"leakage_corrected: {task.measure.name} is not a mean over records, so T̂'s records in V̂ (p_test > 0) cannot be "
+            "subtracted from it. Use a loss of one record, or RecordLeakage(p_train) where V̂ is clean."
+        )
+    if not task.measure.per_record and injection.mechanism == "split":
+        raise ValueError(f"leakage_corrected: {task.measure.name} is not a mean over records, which mechanism='split' needs.")
+    learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
+    plan = plan_injection(folds, injection, seed)
+    edges = None if bins is None else _edges(bins)
+    mark = (
+        ""
+        if checkpoint is None
+        else fingerprint(
+            repr(estimator_or_fit),
+            learner.name,
+            task.measure.name,
+            repr(injection),
+            str(seed),
+            task.X,
+            task.codes,
+            [(f.train, f.test) for f in folds],
+            folds[0].clusters,
+            edges,
+            bool(np.any(shares.p_test > 0)),
+        )
+    )
+    runs = run(
+        plan,
+        learner,
+        task.measure,
+        task.codes,
+        injection.num_boot,
+        outside=bool(np.any(shares.p_test > 0)),
+        edges=edges,
+        checkpoint=checkpoint,
+        fingerprint=mark,
+    )
+    for note in notes:
+        warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
+    notes += _size_notes(plan, injection)
+    return LeakageResult(
+        plan=plan,
+        runs=runs,
+        shares=shares,
+        names=names,
+        measure=task.measure,
+        seed=seed,
+        learner=learner.name,
+        edges=edges,
+        notes=tuple(notes),
+        pooled=pool(plan, runs, shares, ORDER),
+        slope_test=slope_test(plan, runs, slope_level(plan)),
+        iid=_iid(learner, task.measure, task.codes, plan, seed),
+    )
+
+
+def _few_clusters(folds: list[Fold]) -> list[str]:
+    clusters = folds[0].clusters
+    trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
+    tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
+    sides = (("trains", trained), ("tests", tested))
+    few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < FEW]
+    if not few:
+        return []
+    return [
+        f"{' and '.join(few)}, fewer than {FEW}: the estimate is for clusters like these, and its data SE leaves the rest out."
+    ]
+
+
+def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str]]:
+    """The injection whose mechanism is the leakage's."""
+    if injection.mechanism == leakage.mechanism:
+        return injection, []
+    if leakage.mechanism == "split":
+        return replace(injection, mechanism="split"), []
+    raise ValueError(
+        f"leakage_corrected: mechanism={injection.mechanism!r} injects halves of clusters, but {type(leakage).__name__} is "
+        "about single records; give SplitLeakage(rate), or mechanism='record'."
+    )
+
+
+def _size_notes(plan: list[FoldInjection], injection: Injection) -> list[str]:
+    size, whole = plan[0].size, len(plan[0].fold.train)
+    if injection.train_size is None or size >= whole / 2:
+        return []
+    return [f"trained on {size} of {whole} records: this is the loss of a learner of that size, not of one that sees all."]
+
+
+def _edges(bins: ArrayLike) -> NDArray[np.float64]:
+    edges = np.asarray(bins, np.float64)
+    if edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0):
+        raise ValueError(f"leakage_corrected: bins must be three or more rising edges; got {bins!r}.")
+    return edges
+
+
+def _iid(
+    learner: AbstractLearner, measure: Measure, y: Float[np.ndarray, " records"], plan: list[FoldInjection], seed: int
+) -> float:
+    """k-fold cross-validation that takes all records as independent, with training sets of the same size."""
+    records = np.unique(np.concatenate([np.r_[part.fold.train, part.fold.test] for part in plan]))
+    rng, values = np.random.default_rng([seed, 3]), []
+    size = min(part.size for part in plan)
+    for _ in range(IID_REPEATS):
+        for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
+            rest = np.setdiff1d(records, test)
+            rows = rng.permutation(rest)[: min(size, len(rest))][None]
+            predicted, _ = learner(rows, test, np.zeros((1, 0), np.int64), np.array([seed]))
+            value = measure(y[test], predicted).mean() if measure.per_record else measure.function(y[test], predicted[0])
+            values.append(float(value))
+    return float(np.mean(values))

@@ -1,0 +1,284 @@
+"""Fitting many small models at once: least squares, ridge and logistic regression, nearest neighbours, GLMs; else joblib.
+
+A learner takes the rows that each of a batch of fits is trained on and returns predictions for rows that all of them share
+(V̂) and for rows of each fit's own (what it left out of T̂).
+"""
+
+import abc
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+CAPACITY = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
+
+DEPENDENT = 1e10  # a column's variance inflation, beyond which normal equations are not trusted
+
+Rows = Int[np.ndarray, "fits size"]
+Shared = Int[np.ndarray, " shared"]
+Own = Int[np.ndarray, "fits own"]
+Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits own ..."]]
+
+
+class AbstractLearner(abc.ABC):
+    """From training rows to predictions, many fits a call."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """How the fits are made, for the printed result."""
+
+    @property
+    @abc.abstractmethod
+    def cost(self) -> int:
+        """Numbers a fit takes up for each record it is trained on."""
+
+    @abc.abstractmethod
+    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+        """Predictions of every fit; `seeds` are for learners that draw random numbers of their own."""
+
+
+class AbstractLinear(AbstractLearner):
+    """Coefficients by one batched solve, and predictions that are linear in them."""
+
+    X: NDArray[np.float64]
+    y: NDArray[np.float64]
+    intercept: bool
+    scaled: bool
+    labels: bool  # is a class wanted, rather than its probability?
+
+    @property
+    def cost(self) -> int:
+        return 3 * (self.X.shape[1] + 1)
+
+    @abc.abstractmethod
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+        """Coefficients and, last, intercepts, `[fits, features + 1]`."""
+
+    def response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The prediction from its linear predictor."""
+        return eta
+
+    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+        coef = np.concatenate([self._coefficients(part) for part in np.array_split(train, self._parts(train))])
+        eta = coef[:, :-1] @ self.X[shared].T + coef[:, -1:]
+        outside = np.einsum("fmd,fd->fm", self.X[own], coef[:, :-1]) + coef[:, -1:] if own.shape[1] else np.zeros(own.shape)
+        return self.response(eta), self.response(outside)
+
+    def _parts(self, train: Rows) -> int:
+        return max(1, -(-train.size * self.cost // CAPACITY))
+
+    def _coefficients(self, train: Rows) -> NDArray[np.float64]:
+        X, y = self.X[train], self.y[train]
+        if not self.scaled:
+            return self.solve(X, y)
+        mean, spread = X.mean(1), X.std(1)
+        spread[spread == 0] = 1.0
+        coef = self.solve((X - mean[:, None]) / spread[:, None], y)
+        coef[:, :-1] /= spread
+        coef[:, -1] -= np.einsum("fd,fd->f", coef[:, :-1], mean)
+        return coef
+
+
+class LeastSquares(AbstractLinear):
+    """`argmin ‖y − X β − α‖² + penalty ‖β‖²`, the normal equations of all fits in one call."""
+
+    def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
+        self.X, self.y, self.penalty, self.intercept, self.scaled = X, y, penalty, intercept, scaled
+        self.labels = False
+
+    @property
+    def name(self) -> str:
+        return "ridge regression, batched" if self.penalty else "least squares, batched"
+
+    def solve(self, X, y):
+        fits, _, d = X.shape
+        mean, centre = np.zeros((fits, d)), np.zeros(fits)
+        if self.intercept:
+            mean, centre = X.mean(1), y.mean(1)
+            X, y = X - mean[:, None], y - centre[:, None]
+        gram = np.matmul(X.transpose(0, 2, 1), X)
+        gram[:, range(d), range(d)] += self.penalty
+        coef, doubtful = _solved(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
+        for f in np.flatnonzero(doubtful & (self.penalty == 0)):  # squaring X lost what its own singular values tell
+            coef[f] = np.linalg.lstsq(X[f], y[f], rcond=None)[0]
+        return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
+
+
+class AbstractMargin(AbstractLinear):
+    """A loss of the margin plus `½ penalty ‖β‖²`, by Newton's method with halved steps, all fits at once.
+
+    Where a training set holds one class only, that class is predicted with probability one.
+    """
+
+    def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, labels: bool):
+        self.X, self.y, self.penalty, self.intercept, self.scaled, self.labels = X, y, penalty, intercept, scaled, labels
+
+    @abc.abstractmethod
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+        """The loss and its first two derivatives in η, `[fits, size]`."""
+
+    def response(self, eta):
+        if self.labels:
+            return (eta > 0) * 1.0
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-eta))
+
+    def ridge(self) -> Float[np.ndarray, " params"]:
+        """What each coefficient is penalised by, the intercept last."""
+        return np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
+
+    def solve(self, X, y):
+        fits, _, d = X.shape
+        Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
+        theta = np.zeros((fits, Z.shape[2]))
+        share = y.mean(1)
+        mixed = (share > 0) & (share < 1)
+        if mixed.any():
+            theta[mixed] = self._newton(Z[mixed], y[mixed], theta[mixed])
+        coef = theta if self.intercept else np.column_stack([theta, np.zeros(fits)])
+        coef[~mixed, :d] = 0.0
+        coef[~mixed, -1] = np.where(share[~mixed] > 0, np.inf, -np.inf)
+        return coef
+
+    def _newton(self, Z: NDArray, y: NDArray, theta: NDArray) -> NDArray[np.float64]:
+        """Each fit until its decrement is at rounding; fits that are done drop out."""
+        theta, active, ridge = theta.copy(), np.arange(len(theta)), self.ridge()
+        value, slope, hessian = self._objective(Z, y, theta, ridge)
+        for _ in range(100):
+            step, _ = _solved(hessian, slope)
+            decrement = np.einsum("fd,fd->f", step, slope)
+            going = decrement > 1e-13 * (1 + np.abs(value))
+            theta[active[~going]] -= step[~going]
+            if not going.any():
+                return theta
+            if not going.all():
+                active, Z, y, step, decrement, value = (a[going] for a in (active, Z, y, step, decrement, value))
+            length, here = np.ones(len(active)), theta[active]
+            for _ in range(30):
+                moved = here - length[:, None] * step
+                after, slope, hessian = self._objective(Z, y, moved, ridge)
+                worse = after > value - 1e-4 * length * decrement + 1e-12 * np.abs(value)
+                if not worse.any():
+                    break
+                length[worse] /= 2
+            theta[active], value = moved, after
+        return theta
+
+    def _objective(self, Z: NDArray, y: NDArray, theta: NDArray, ridge: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        """The objective of each fit, its gradient and its Hessian."""
+        loss, first, second = self.derivatives(np.matmul(Z, theta[..., None])[..., 0], y)
+        value = loss.sum(1) + 0.5 * (ridge * theta**2).sum(1)
+        slope = np.matmul(first[:, None], Z)[:, 0] + ridge * theta
+        hessian = np.matmul(Z.transpose(0, 2, 1), second[..., None] * Z)
+        hessian[:, range(Z.shape[2]), range(Z.shape[2])] += ridge
+        return value, slope, hessian
+
+
+class Logistic(AbstractMargin):
+    """`log(1 + e^η) − y η`, the intercept not penalised."""
+
+    @property
+    def name(self) -> str:
+        return "logistic regression, batched"
+
+    def derivatives(self, eta, y):
+        tail = np.exp(-np.abs(eta))
+        mu = np.where(eta >= 0, 1.0, tail) / (1 + tail)
+        return np.maximum(eta, 0) + np.log1p(tail) - y * eta, mu - y, mu * (1 - mu)
+
+
+class SupportVector(AbstractMargin):
+    """`max(0, 1 − s η)²` with s = ±1 the class, the intercept penalised, as in LinearSVC; its Newton steps end exactly."""
+
+    @property
+    def name(self) -> str:
+        return "linear support vectors, batched"
+
+    def ridge(self):
+        return np.full(self.X.shape[1] + int(self.intercept), self.penalty)
+
+    def derivatives(self, eta, y):
+        sign = 2 * y - 1
+        short = np.maximum(1 - sign * eta, 0.0)
+        return short**2, -2 * sign * short, 2.0 * (short > 0)
+
+
+def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`matrix⁻¹ right` for a stack, and where that is doubtful: there a matrix is near singular, and the pseudo-inverse's.
+
+    An empty column gets coefficient zero.
+    """
+    scale = np.sqrt(np.diagonal(matrix, axis1=1, axis2=2))
+    empty = scale <= 1e-150
+    scale = np.where(empty, 1.0, scale)
+    unit = matrix / (scale[:, :, None] * scale[:, None, :])
+    unit[:, range(unit.shape[1]), range(unit.shape[1])] += empty
+    try:
+        inverse = np.linalg.inv(unit)
+        spread = np.diagonal(inverse, axis1=1, axis2=2)  # at least one; large where columns are nearly dependent
+        doubtful = ~((spread > 0) & (spread < DEPENDENT)).all(1)
+    except np.linalg.LinAlgError:
+        inverse, doubtful = np.zeros(unit.shape), np.ones(len(unit), bool)
+    if doubtful.any():
+        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / DEPENDENT, hermitian=True)
+    return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)
+
+
+class Neighbours(AbstractLearner):
+    """k nearest neighbours, uniform weights: each record's neighbours among all are sorted once, and a fit's are the first
+    k of them that it was trained on (as often as it was)."""
+
+    def __init__(self, X: NDArray, target: Float[np.ndarray, "records outputs"], k: int, kind: str):
+        self.X, self.target, self.k, self.kind = X, target, k, kind  # kind: response, probability, probabilities or label
+        self.order: NDArray[np.int32] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.k} nearest neighbours, sorted once"
+
+    @property
+    def cost(self) -> int:
+        return 4
+
+    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+        if train.shape[1] < self.k:
+            raise ValueError(f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}.")
+        order = self._sorted()
+        inside, outside = [], []
+        for rows, mine in zip(train, own, strict=True):
+            times = np.bincount(rows, minlength=len(self.X))
+            inside.append(self._predict(order[shared], times))
+            outside.append(self._predict(order[mine], times))
+        return np.array(inside), np.array(outside)
+
+    def _sorted(self) -> Int[np.ndarray, "records records"]:
+        """All records by distance from each; made once."""
+        if self.order is None:
+            from sklearn.metrics import pairwise_distances_chunked
+
+            nearest = lambda distance, _: np.argsort(distance, axis=1, kind="stable").astype(np.int32)
+            self.order = np.concatenate(list(pairwise_distances_chunked(self.X, reduce_func=nearest)))
+        return self.order
+
+    def _predict(self, order: NDArray, times: NDArray[np.int64]) -> NDArray[np.float64]:
+        """From the lists' beginnings, twice as much of them where those do not hold k that were trained on."""
+        out, todo, width = np.zeros((len(order), self.target.shape[1])), np.arange(len(order)), 2 * self.k
+        while len(todo):
+            width = min(max(2 * width, int(2 * self.k * len(times) / times.sum())), len(times))
+            near = order[todo, :width]
+            weight = times[near]
+            before = np.cumsum(weight, axis=1) - weight
+            used = np.clip(self.k - before, 0, weight)
+            enough = used.sum(1) == self.k
+            done = todo[enough]
+            out[done] = np.einsum("ij,ijc->ic", used[enough], self.target[near[enough]]) / self.k
+            todo = todo[~enough]
+        match self.kind:
+            case "label":
+                return out.argmax(1) * 1.0
+            case "probability":
+                return out[:, 1]
+            case "response":
+                return out[:, 0]
+        return out

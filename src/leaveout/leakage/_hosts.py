@@ -1,0 +1,227 @@
+"""Which learner fits an estimator: batched where its fit is known in closed form or by Newton's method, else scikit-learn's
+own `fit` through joblib, or, for a GLM of ours, refits from its one fit."""
+
+from typing import Any
+
+import joblib
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from .._evaluate import fold_parameters
+from .._fit import Fit
+from .._plan import Plan
+from .._refit import AbstractRefit
+from ..models.glm import GLM
+from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
+from ._losses import Measure
+
+SORTABLE = 2**25  # numbers in the sorted distances of all records
+WIDE = 200  # features from which a batch of normal equations is no gain
+
+
+class Estimator(AbstractLearner):
+    """Any scikit-learn estimator, cloned and fitted by joblib; whatever backend the caller has set up runs it."""
+
+    def __init__(self, estimator: Any, X: Any, y: NDArray, measure: Measure, n_jobs: int | None):
+        self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
+        self.labels = np.unique(y) if measure.classes else np.zeros(0)
+
+    @property
+    def name(self) -> str:
+        return f"{type(self.estimator).__name__}, fitted anew"
+
+    @property
+    def cost(self) -> int:
+        return 1024  # so that few fits are lost when a run is stopped
+
+    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+        jobs = joblib.effective_n_jobs(self.n_jobs)
+        parts = np.array_split(np.arange(len(train)), min(len(train), 4 * jobs if jobs > 1 else 1))
+        done = joblib.Parallel(n_jobs=self.n_jobs)(
+            joblib.delayed(_fit_and_predict)(
+                self.estimator, self.X, self.y, self.labels, self.measure.needs, train[p], shared, own[p], seeds[p]
+            )
+            for p in parts
+        )
+        inside, outside = zip(*done, strict=True)
+        return np.concatenate(inside), np.concatenate(outside)
+
+
+class Refitted(AbstractLearner):
+    """A GLM of ours: every draw is a row of a plan of counts, refitted from the one fit to all rows."""
+
+    def __init__(self, fit: Fit, refit: AbstractRefit, measure: Measure):
+        self.fit, self.refit, self.measure = fit, refit, measure
+        assert isinstance(fit.objective, GLM)
+        self.glm = fit.objective
+
+    @property
+    def name(self) -> str:
+        return f"GLM ({type(self.glm.loss_function).__name__}), refitted by {self.refit!r}"
+
+    @property
+    def cost(self) -> int:
+        return 3 * self.fit.num_params + 16
+
+    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+        n = self.glm.num_units
+        times = np.stack([np.bincount(rows, minlength=n) for rows in train])
+        fits, units = np.nonzero(times != 1)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(train)))])
+        weight = times[fits, units].astype(float)
+        found = fold_parameters(self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit)
+        coef, intercept = found["coef"], found["intercept"]
+        X = np.asarray(self.glm.design)[:, : coef.shape[-1]]
+        pattern = "fkd,{}->f{}k" if coef.ndim == 3 else "fd,{}->f{}"
+        each = [np.einsum(pattern.format("vd", "v"), coef, X[shared]), np.einsum(pattern.format("fvd", "v"), coef, X[own])]
+        return tuple(self._response(eta + intercept[:, None]) for eta in each)  # type: ignore[return-value]
+
+    def _response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.measure.needs == "label":
+            return np.asarray(eta.argmax(-1) if eta.ndim == 3 else eta > 0, np.float64)
+        mu = np.asarray(self.glm.loss_function.inverse_link(eta), np.float64)
+        if self.measure.needs == "probabilities" and mu.ndim == 2:
+            return np.stack([1 - mu, mu], -1)
+        return mu
+
+
+def make_learner(
+    estimator: Any, X: Any, y: NDArray, codes: NDArray, measure: Measure, n_jobs: int | None, refit: AbstractRefit
+) -> AbstractLearner:
+    """The fastest learner that makes the estimator's own fits. `codes` is y with classes numbered.
+
+    Raises TypeError where the estimator lacks the predictions that the loss needs.
+    """
+    if isinstance(estimator, Fit):
+        if not isinstance(estimator.objective, GLM) or estimator.objective.offset is not None:
+            got = type(estimator.objective).__name__
+            raise TypeError(f"leakage_corrected: a Fit must be of a GLM without offset; got {got}. Give an estimator instead.")
+        if estimator.objective.num_units != len(y):
+            raise ValueError(
+                f"leakage_corrected: the fit has {estimator.objective.num_units} units, y has {len(y)}; give its own data."
+            )
+        return Refitted(estimator, refit, measure)
+    _check_estimator(estimator, measure)
+    if isinstance(X, np.ndarray) or hasattr(X, "iloc"):
+        special = _batched(estimator, X, codes, measure)
+        if special is not None:
+            return special
+    return Estimator(estimator, X, y, measure, n_jobs)
+
+
+def _check_estimator(estimator: Any, measure: Measure) -> None:
+    from sklearn.base import is_classifier
+
+    if measure.classes and not is_classifier(estimator):
+        raise TypeError(f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}.")
+    if measure.needs in ("probability", "probabilities") and not hasattr(estimator, "predict_proba"):
+        raise TypeError(
+            f"leakage_corrected: the loss {measure.name} needs probabilities, which {type(estimator).__name__} has not; use "
+            "loss='zero_one', or wrap it in CalibratedClassifierCV."
+        )
+    if measure.needs == "response" and is_classifier(estimator):
+        raise TypeError(
+            f"leakage_corrected: the loss {measure.name} is for regression; {type(estimator).__name__} is a classifier: use "
+            "'zero_one', 'brier', 'logistic' or 'multinomial'."
+        )
+
+
+def _batched(estimator: Any, X: Any, codes: NDArray, measure: Measure) -> AbstractLearner | None:
+    """A batched learner, if the estimator is one that we know with options that we know."""
+    from sklearn import linear_model, neighbors, svm
+
+    scaled, model = _unscaled(estimator)
+    try:
+        data = np.ascontiguousarray(np.asarray(X, np.float64))
+    except (TypeError, ValueError):
+        return None
+    if data.ndim != 2 or not np.isfinite(data).all():
+        return None  # some estimators take NaN; the others say so themselves
+    kind, small = type(model), data.shape[1] <= WIDE
+    if kind is linear_model.LinearRegression and small and not model.positive:
+        return LeastSquares(data, codes, 0.0, model.fit_intercept, scaled)
+    if kind is linear_model.Ridge and small and not model.positive and np.ndim(model.alpha) == 0:
+        return LeastSquares(data, codes, float(model.alpha), model.fit_intercept, scaled)
+    two = measure.needs in ("probability", "label") and codes.max() == 1
+    if kind is linear_model.LogisticRegression and small and two and _plain_logistic(model):
+        return Logistic(data, codes, 1 / model.C, model.fit_intercept, scaled, measure.needs == "label")
+    if kind is svm.LinearSVC and small and two and _plain_svm(model):
+        return SupportVector(data, codes, 1 / model.C, model.fit_intercept, scaled, True)
+    if kind in (neighbors.KNeighborsClassifier, neighbors.KNeighborsRegressor) and not scaled:
+        euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
+        if euclidean and model.weights == "uniform" and model.metric_params is None and len(data) ** 2 <= SORTABLE:
+            target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
+            return Neighbours(data, target, model.n_neighbors, measure.needs)
+    return None
+
+
+def _unscaled(estimator: Any) -> tuple[bool, Any]:
+    """Whether a plain StandardScaler comes first, and the model behind it."""
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if type(estimator) is not Pipeline or len(estimator.steps) != 2:
+        return False, estimator
+    first, model = (step for _, step in estimator.steps)
+    plain = type(first) is StandardScaler and first.with_mean and first.with_std
+    return (True, model) if plain else (False, estimator)
+
+
+def _plain_logistic(model: Any) -> bool:
+    penalised = getattr(model, "penalty", "l2") in ("l2", "deprecated") and getattr(model, "l1_ratio", 0) in (0, None)
+    whole = model.class_weight is None and np.isfinite(model.C) and model.solver in ("lbfgs", "newton-cg", "newton-cholesky")
+    return penalised and whole
+
+
+def _plain_svm(model: Any) -> bool:
+    plain = model.penalty == "l2" and model.loss == "squared_hinge" and model.class_weight is None
+    return plain and model.intercept_scaling == 1
+
+
+def _fit_and_predict(
+    estimator: Any,
+    X: Any,
+    y: NDArray,
+    labels: NDArray,
+    needs: str,
+    train: Rows,
+    shared: Shared,
+    own: Own,
+    seeds: Int[np.ndarray, " fits"],
+) -> Predictions:
+    from sklearn.base import clone
+    from sklearn.dummy import DummyClassifier
+
+    inside, outside = [], []
+    for rows, mine, seed in zip(train, own, seeds, strict=True):
+        one_class = len(labels) and len(np.unique(y[rows])) == 1
+        model = DummyClassifier(strategy="prior") if one_class else seeded(clone(estimator), int(seed))
+        model.fit(_take(X, rows), y[rows])
+        inside.append(_predicted(model, _take(X, shared), labels, needs))
+        outside.append(_predicted(model, _take(X, mine), labels, needs) if len(mine) else np.zeros((0, *inside[-1].shape[1:])))
+    return np.array(inside), np.array(outside)
+
+
+def seeded(estimator: Any, seed: int) -> Any:
+    """The estimator with every `random_state` that is None set, so that runs repeat."""
+    free = {
+        name: seed
+        for name, value in estimator.get_params(deep=True).items()
+        if value is None and (name == "random_state" or name.endswith("__random_state"))
+    }
+    return estimator.set_params(**free) if free else estimator
+
+
+def _predicted(model: Any, X: Any, labels: NDArray, needs: str) -> NDArray[np.float64]:
+    if needs == "response":
+        return np.asarray(model.predict(X), np.float64).reshape(-1)
+    if needs == "label":
+        return np.searchsorted(labels, model.predict(X)).astype(np.float64)
+    p = np.zeros((X.shape[0], len(labels)))
+    p[:, np.searchsorted(labels, model.classes_)] = model.predict_proba(X)
+    return p[:, 1] if needs == "probability" else p
+
+
+def _take(X: Any, rows: NDArray[np.int64]) -> Any:
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]

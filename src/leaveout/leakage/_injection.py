@@ -1,0 +1,256 @@
+"""Injecting leakage: at level j, exactly j records of V̂ (or halves of j of its clusters) take the place of records of T̂.
+
+All levels of one draw share its random orders of T̂ and V̂ (common random numbers), so that differences between levels are
+the leakage's and not the draw's. Draws are without replacement: the learner keeps its size, some records of T̂ are always
+left out, and no injected record is ever scored.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Int
+from numpy.typing import ArrayLike, NDArray
+
+from ._models import Fold
+
+SLOPE_SHARE = 0.1  # of V̂: the level at which the slope is tested
+OUTSIDE = 0.05  # of T̂: left out at every level, where the training set is as large as can be
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What is injected, at how many levels, how often.
+
+    `mechanism` "record" injects single records, "split" halves of clusters. `train_size` is n′, the records trained on; by
+    default as many as T̂ has but a twentieth, which are left out to be scored. `top` is the most that is injected (records
+    or, for "split", clusters); by default half of V̂, at most n′ (all of its clusters).
+    """
+
+    mechanism: Literal["record", "split"] = "record"
+    num_levels: int = 12
+    num_boot: int = 200
+    train_size: int | None = None
+    top: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in ("record", "split"):
+            raise ValueError(f"Injection: mechanism must be 'record' or 'split'; got {self.mechanism!r}.")
+        for name, low in (("num_levels", 4), ("num_boot", 2), ("train_size", 2), ("top", 1)):
+            value = getattr(self, name)
+            if value is not None and (int(value) != value or value < low):
+                raise ValueError(f"Injection: {name} must be a whole number, {low} or more; got {value}.")
+
+
+class Draws(NamedTuple):
+    """A batch of draws of one fold, at all levels.
+
+    `train` are rows of the data; `scored` says which of V̂ are; `outside` are rows of T̂ that no level trains on.
+    """
+
+    train: Int[np.ndarray, "draws levels size"]  # type: ignore[assignment]
+    scored: Bool[np.ndarray, "draws levels test"]  # type: ignore[assignment]
+    outside: Int[np.ndarray, "draws outside"]  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class FoldInjection:
+    """What is injected into one fold: `levels` in units of the mechanism, `size` records trained on, `left` never."""
+
+    fold: Fold
+    number: int
+    mechanism: str
+    levels: NDArray[np.int64]
+    size: int
+    left: int
+    seed: int
+
+    @property
+    def units(self) -> int:
+        """How many could leak: records trained on, or clusters of V̂."""
+        return self.size if self.mechanism == "record" else len(np.unique(self.fold.clusters[self.fold.test]))
+
+    def draw(self, start: int, stop: int) -> Draws:
+        """Draws number `start` to `stop`; each depends on the seed, the fold and its own number only."""
+        train, test = self.fold.train, self.fold.test
+        kept, orders, counts = [], [], []
+        for r in range(start, stop):
+            rng = np.random.default_rng([self.seed, self.number, r])
+            kept.append(rng.permutation(train)[: self.size + self.left])
+            order, count = self._order(rng)
+            orders.append(order)
+            counts.append(count)
+        from_train, injected = np.array(kept), np.array(counts)  # [draws, ·], [draws, levels]
+        place = np.full((len(orders), len(test)), NEVER)
+        most = injected.max(initial=1)
+        queue = np.zeros((len(orders), max(most, 1)), np.int64)
+        for b, order in enumerate(orders):
+            place[b, order] = np.arange(len(order))
+            queue[b, : min(most, len(order))] = test[order[:most]]
+        slot = np.arange(self.size)
+        taken = slot >= self.size - injected[..., None]  # the last slots are V̂'s
+        backwards = np.broadcast_to(np.minimum(self.size - 1 - slot, queue.shape[1] - 1), taken.shape[::2])
+        trained = np.where(taken, np.take_along_axis(queue, backwards, 1)[:, None], from_train[:, None, : self.size])
+        return Draws(trained, place[:, None] >= injected[..., None], from_train[:, self.size :])
+
+    def _order(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """In what order records of V̂ (their positions) are injected, and how many at each level."""
+        test = self.fold.test
+        if self.mechanism == "record":
+            return rng.permutation(len(test)), self.levels
+        codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
+        members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+        halves = [rng.permutation(members[k])[: len(members[k]) // 2] for k in rng.permutation(len(members))]
+        total = np.concatenate([[0], np.cumsum([len(half) for half in halves])])
+        return np.concatenate(halves), total[self.levels]
+
+
+def plan_injection(folds: list[Fold], injection: Injection, seed: int) -> list[FoldInjection]:
+    """Levels and sizes for every fold, the levels at like shares of what each can take.
+
+    Raises ValueError where V̂ cannot supply the top level, or T̂ the training set.
+    """
+    tops = np.array([_top(k, fold, injection) for k, fold in enumerate(folds)])
+    shares = _shares(int(tops.min()), injection, folds)
+    out = []
+    for k, (fold, top) in enumerate(zip(folds, tops, strict=True)):
+        size, left = _size(k, fold, injection)
+        levels = np.round(shares * top).astype(np.int64)
+        out.append(FoldInjection(fold, k, injection.mechanism, levels, size, left, seed))
+    return out
+
+
+def _size(k: int, fold: Fold, injection: Injection) -> tuple[int, int]:
+    most = len(fold.train)
+    spare = max(2, round(OUTSIDE * most))
+    size = most - spare if injection.train_size is None else int(injection.train_size)
+    if size > most - 1 or size < 2:
+        raise ValueError(f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {most}.")
+    return size, min(most - size, 2 * len(fold.test))
+
+
+def _top(k: int, fold: Fold, injection: Injection) -> int:
+    size, _ = _size(k, fold, injection)
+    if injection.mechanism == "split":
+        sizes = np.bincount(fold.clusters[fold.test])
+        most, wanted = int(np.sum(sizes > 0)), injection.top
+        if np.any(sizes[sizes > 0] < 2):
+            raise ValueError(f"Injection: clusters of one record cannot be cut in two; fold {k} tests on some.")
+        if np.sum(sizes // 2) >= size:
+            raise ValueError(f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on.")
+        top = most if wanted is None else wanted
+    else:
+        most = len(fold.test) - 1
+        top = min(len(fold.test) // 2, size) if injection.top is None else injection.top
+    least = 3 if injection.mechanism == "record" else 2
+    if top > most or top > size or most < least:
+        what = "records" if injection.mechanism == "record" else "clusters"
+        raise ValueError(
+            f"Injection: V̂ is too small for the top level: fold {k} tests on {len(fold.test)} records and trains on {size}; "
+            f"{max(top, least)} {what} to inject. Leave more out at once (fewer folds), or give a smaller top=."
+        )
+    return int(top)
+
+
+def _shares(top: int, injection: Injection, folds: list[Fold]) -> NDArray[np.float64]:
+    """Levels as shares of the top one: 0 and a geometric grid, with the level of the slope test; evenly for clusters."""
+    number = min(injection.num_levels, top + 1)
+    if injection.mechanism == "split" or number == top + 1:
+        return np.unique(np.round(np.linspace(0, top, number))) / top
+    slope = min(round(SLOPE_SHARE * min(len(fold.test) for fold in folds)), top)
+    for points in range(number - 1, 8 * number):  # some of them round to one level
+        grid = np.unique(np.round(np.geomspace(max(1, top / 100), top, points)))
+        if len(grid) >= number - 1:
+            break
+    if slope and not np.any(grid == slope):
+        grid[np.argmin(np.abs(np.log(grid[:-1] / slope)))] = slope
+    return np.unique(np.concatenate([[0], grid])) / top
+
+
+def slope_level(plan: list[FoldInjection]) -> int:
+    """The number of the level that injects closest to a tenth of V̂."""
+    first = plan[0]
+    whole = len(first.fold.test) if first.mechanism == "record" else first.units
+    return 1 + int(np.argmin(np.abs(first.levels[1:] - SLOPE_SHARE * whole)))
+
+
+def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int) -> tuple[list[Fold], NDArray]:
+    """The folds, whole clusters each, and the clusters' names. `cv` is a number of folds, a splitter or pairs of rows.
+
+    Of a number of folds the clusters are dealt out by size, equal ones at random: in the order of their names both halves of
+    an entity would often share a fold.
+    """
+    from sklearn.model_selection import GroupKFold, check_cv
+
+    labels = np.asarray(groups)
+    if labels.shape != (len(y),):
+        raise ValueError(f"{caller}: groups must have one label a record, shape ({len(y)},); got {labels.shape}.")
+    if pd.isna(labels).any():
+        raise ValueError(f"{caller}: groups contain NaN; give those records a label of their own, or drop them.")
+    names, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError(f"{caller}: at least two clusters are needed; all labels are equal.")
+    if cv is None or isinstance(cv, int):
+        count = min(5, len(names)) if cv is None else cv
+        if not 2 <= count <= len(names):
+            raise ValueError(f"{caller}: cv must be from 2 to the {len(names)} clusters; got {cv}.")
+        cv = GroupKFold(count)
+        by = np.random.default_rng([seed, 4]).permutation(len(names))[codes]
+    else:
+        by = codes
+    folds = []
+    for k, pair in enumerate(check_cv(cv).split(X, y, by)):
+        train, test = (np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64) for rows in pair)
+        if np.intersect1d(codes[train], codes[test]).size:
+            name = names[np.intersect1d(codes[train], codes[test])[0]]
+            raise ValueError(f"{caller}: fold {k} has cluster {name!r} on both sides; leave whole clusters out.")
+        folds.append(Fold(train, test, codes.astype(np.int64)))
+    if not folds:
+        raise ValueError(f"{caller}: cv yielded no fold.")
+    return folds, names
+
+
+class InjectedSplits:
+    """A scikit-learn splitter: grouped folds into whose training sets a `share` of the test set is injected.
+
+    `mechanism` "record" injects that share of V̂'s records, "split" halves of that share of its clusters; as many records of
+    T̂ give way, and what was injected is in no test set. Each of the folds of `cv` is drawn `num_repeats` times.
+    Comparing a score at shares 0 and 0.1 shows whether a learner exploits leakage; the draws at all shares are common.
+    """
+
+    def __init__(self, share: float, cv: Any = None, *, mechanism: str = "record", num_repeats: int = 1, seed: int = 0):
+        if not 0 <= share < 1:
+            raise ValueError(f"InjectedSplits: share must lie in [0, 1); got {share}.")
+        Injection(mechanism=mechanism)  # type: ignore[arg-type]
+        if int(num_repeats) != num_repeats or num_repeats < 1:
+            raise ValueError(f"InjectedSplits: num_repeats must be a whole number, 1 or more; got {num_repeats}.")
+        self.share, self.cv, self.mechanism, self.num_repeats, self.seed = share, cv, mechanism, num_repeats, seed
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows to train and to test on; `groups` are the clusters."""
+        if groups is None:
+            raise ValueError("InjectedSplits: give groups=, the cluster of each record.")
+        count = X.shape[0] if hasattr(X, "shape") else len(X)
+        folds, _ = make_folds("InjectedSplits", X, np.zeros(count) if y is None else np.asarray(y), groups, self.cv, self.seed)
+        for k, fold in enumerate(folds):
+            whole = len(fold.test) if self.mechanism == "record" else len(np.unique(fold.clusters[fold.test]))
+            level = np.array([round(self.share * whole)])
+            if self.mechanism == "record" and level[0] >= min(len(fold.test), len(fold.train)):
+                raise ValueError(f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on.")
+            draws = FoldInjection(fold, k, self.mechanism, level, len(fold.train), 0, self.seed)
+            for r in range(self.num_repeats):
+                drawn = draws.draw(r, r + 1)
+                yield drawn.train[0, 0], fold.test[drawn.scored[0, 0]]
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """How many pairs `split` yields."""
+        if isinstance(self.cv, int):
+            return self.cv * self.num_repeats
+        if self.cv is not None and hasattr(self.cv, "get_n_splits"):
+            return self.cv.get_n_splits(X, y, groups) * self.num_repeats
+        if groups is None:
+            raise ValueError("InjectedSplits: give groups=, the cluster of each record.")
+        return min(5, len(np.unique(np.asarray(groups)))) * self.num_repeats

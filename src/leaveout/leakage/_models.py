@@ -1,0 +1,237 @@
+"""What is known of the leakage: how many records, or entities, are filed under the wrong cluster.
+
+For each fold, with T̂ what is trained on and V̂ what is tested on: `p_train`, the share of T̂ that belongs to V̂'s clusters,
+and `p_test`, the share of V̂ that belongs to T̂'s.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from ._binomial import check_probabilities
+
+FAR = 0.1  # a difference of precision and recall that uniform mislinking does not explain
+LARGE = 10  # records a cluster, from which a recall far below the precision means entities cut in two
+
+
+class Fold(NamedTuple):
+    """The rows of T̂ and V̂, and the cluster of every row of the data."""
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    clusters: NDArray[np.int64]
+
+
+class Shares(NamedTuple):
+    """What leaks in each fold: of records `p_train` and `p_test`; `exposed`, V̂'s records with a half cluster in T̂."""
+
+    p_train: NDArray[np.float64]
+    p_test: NDArray[np.float64]
+    exposed: NDArray[np.float64]
+
+
+class Leakage(Protocol):
+    mechanism: str
+
+    def shares(self, folds: list[Fold]) -> Shares: ...
+
+
+@dataclass(frozen=True, eq=False)
+class RecordLeakage:
+    """Single records are filed under a wrong cluster: a share `p_train` of T̂ and `p_test` of V̂.
+
+    Either is one number or one a fold. `from_pairwise` and `from_match_probabilities` derive them from what record linkage
+    reports. Raises ValueError outside [0, 1), or where `p_train + p_test ≥ 1` in some fold.
+    """
+
+    p_train: ArrayLike
+    p_test: ArrayLike = 0.0
+    mechanism = "record"
+
+    def __post_init__(self) -> None:
+        check_probabilities("RecordLeakage", self.p_train, self.p_test)
+
+    def shares(self, folds: list[Fold]) -> Shares:
+        each = []
+        for name, p in (("p_train", self.p_train), ("p_test", self.p_test)):
+            p = np.asarray(p, np.float64)
+            if p.ndim and len(p) != len(folds):
+                raise ValueError(
+                    f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}."
+                )
+            each.append(np.broadcast_to(p, len(folds)))
+        return Shares(each[0], each[1], np.zeros(len(folds)))
+
+    @staticmethod
+    def from_pairwise(precision: float, recall: float) -> "UniformMislinking":
+        """From the linkage's precision and recall of pairs, if records are mislinked uniformly, each with probability q.
+
+        A pair survives if both its records stay: precision ≈ recall ≈ (1 − q)², so `q = 1 − √recall`. In a fold of
+        K_fold of K clusters a mislinked record comes from outside with probability (K − K_fold)/(K − 1):
+
+            p_test = q (K − K_fold)/(K − 1),      p_train = p_test |V|/|T|.
+
+        Warns where the two differ so much that another mechanism is at work.
+        """
+        _rates("RecordLeakage.from_pairwise", precision, recall)
+        if precision > recall + FAR:
+            warnings.warn(
+                f"RecordLeakage.from_pairwise: precision {precision:g} is far above recall {recall:g}: entities are cut in "
+                "two, rather than single records mislinked; consider SplitLeakage.from_pairwise.",
+                stacklevel=2,
+            )
+        if precision < recall - FAR:
+            warnings.warn(
+                f"RecordLeakage.from_pairwise: precision {precision:g} is far below recall {recall:g}: clusters of several "
+                "entities merged, which leak nothing (what is left out together stays together); only recall is used.",
+                stacklevel=2,
+            )
+        return UniformMislinking(1 - float(np.sqrt(recall)), float(precision), float(recall))
+
+    @staticmethod
+    def from_match_probabilities(pairs: Any, ids: ArrayLike | None = None) -> "MatchProbabilities":
+        """From the probabilities that pairs of records are of one entity, as Splink and others give them.
+
+        `pairs` is a DataFrame whose first two columns (or `unique_id_l`, `unique_id_r`) name two records and one of which is
+        `match_probability` (else the third). Records are named by their row's number, or by `ids`, one a row. Give the pairs
+        within clusters too. A record's share of V is that of its expected matches, `Σ_{i ∈ V̂} m_ij / Σ_i m_ij`.
+        """
+        return MatchProbabilities(*_pairs(pairs), None if ids is None else np.asarray(ids))
+
+
+@dataclass(frozen=True, eq=False)
+class UniformMislinking:
+    """Every record is filed under another cluster, chosen uniformly, with probability q."""
+
+    q: float
+    precision: float
+    recall: float
+    mechanism = "record"
+
+    def shares(self, folds: list[Fold]) -> Shares:
+        p_test, p_train = np.zeros(len(folds)), np.zeros(len(folds))
+        sizes = np.bincount(folds[0].clusters)
+        if self.precision > self.recall + FAR and np.mean(sizes[sizes > 0]) >= LARGE:
+            warnings.warn(
+                f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
+                f"{np.mean(sizes[sizes > 0]):.0f} records on average: large entities cut in two, not records mislinked one by "
+                "one, for which this over-corrects; use SplitLeakage.from_pairwise(precision, recall).",
+                stacklevel=3,
+            )
+        for k, fold in enumerate(folds):
+            inside, every = (len(np.unique(fold.clusters[rows])) for rows in (fold.test, np.r_[fold.train, fold.test]))
+            p_test[k] = self.q * (every - inside) / max(every - 1, 1)
+            p_train[k] = p_test[k] * len(fold.test) / len(fold.train)
+        check_probabilities("RecordLeakage.from_pairwise", p_train, p_test)
+        return Shares(p_train, p_test, np.zeros(len(folds)))
+
+
+@dataclass(frozen=True, eq=False)
+class MatchProbabilities:
+    """Expected shares from pairs of records with the probability that they match."""
+
+    left: NDArray
+    right: NDArray
+    probability: NDArray[np.float64]
+    ids: NDArray | None
+    mechanism = "record"
+
+    def shares(self, folds: list[Fold]) -> Shares:
+        n = len(folds[0].clusters)
+        left, right = self._rows(self.left, n), self._rows(self.right, n)
+        total = np.bincount(left, self.probability, n) + np.bincount(right, self.probability, n)
+        p_train, p_test = np.zeros(len(folds)), np.zeros(len(folds))
+        for k, fold in enumerate(folds):
+            inside = np.zeros(n, bool)
+            inside[fold.test] = True
+            across = np.bincount(left, self.probability * inside[right], n) + np.bincount(
+                right, self.probability * inside[left], n
+            )
+            share = np.divide(across, total, out=inside * 1.0, where=total > 0)  # a record without matches stays where it is
+            p_train[k], p_test[k] = share[fold.train].mean(), 1 - share[fold.test].mean()
+        check_probabilities("RecordLeakage.from_match_probabilities", p_train, p_test)
+        return Shares(p_train, p_test, np.zeros(len(folds)))
+
+    def _rows(self, names: NDArray, n: int) -> NDArray[np.int64]:
+        ids = np.arange(n) if self.ids is None else self.ids
+        if len(ids) != n:
+            raise ValueError(f"from_match_probabilities: ids must name all {n} rows; got {len(ids)}.")
+        rows = pd.Index(ids).get_indexer(names)
+        if (rows < 0).any():
+            raise ValueError(f"from_match_probabilities: no row is called {names[rows < 0][0]!r}; give ids=, one name a row.")
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class SplitLeakage:
+    """Whole entities are cut in two: each with probability `rate`, its halves filed as two clusters.
+
+    Then that share of all records is in halves, and the other half of one in V̂ is in T̂ with probability
+    `(K − K_fold)/(K − 1)`. Injected are half clusters. Raises ValueError unless 0 ≤ rate < 1.
+    """
+
+    rate: float
+    mechanism = "split"
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.rate) and 0 <= self.rate < 1):
+            raise ValueError(f"SplitLeakage: rate must lie in [0, 1); got {self.rate}.")
+
+    @staticmethod
+    def from_pairwise(precision: float, recall: float) -> "SplitLeakage":
+        """An entity cut in equal halves loses about half its pairs: `rate = 2 (1 − recall)`; the precision stays near one."""
+        _rates("SplitLeakage.from_pairwise", precision, recall)
+        if precision < 1 - FAR:
+            warnings.warn(
+                f"SplitLeakage.from_pairwise: precision {precision:g} is far from 1, so not only splits are at work; if "
+                "records are mislinked one by one use RecordLeakage.from_pairwise.",
+                stacklevel=2,
+            )
+        return SplitLeakage(2 * (1 - recall))
+
+    def shares(self, folds: list[Fold]) -> Shares:
+        exposed = np.zeros(len(folds))
+        for k, fold in enumerate(folds):
+            inside, every = (len(np.unique(fold.clusters[rows])) for rows in (fold.test, np.r_[fold.train, fold.test]))
+            exposed[k] = self.rate * (every - inside) / max(every - 1, 1)
+        return Shares(np.zeros(len(folds)), np.zeros(len(folds)), exposed)
+
+
+def check_known(leakage: Any) -> Leakage:
+    """Raise where no leakage is given: it cannot be learned from the losses."""
+    if leakage is None:
+        raise ValueError(
+            "leakage_corrected: leakage=None. How much leaks cannot be learned from the losses: all leakage matrices share one "
+            "column space, so every p fits them equally well (see residual_profile). Ways out: "
+            "RecordLeakage.from_pairwise(precision, recall) or .from_match_probabilities(pairs) from record linkage; "
+            "RecordLeakage(p_train) from knowledge, and result.sensitivity(p) for a range of it; largest_leakage_share for an "
+            "estimate of the most it could be; leakage_slope_test, which needs no p."
+        )
+    if not hasattr(leakage, "shares"):
+        raise TypeError(f"leakage_corrected: leakage must be a RecordLeakage or SplitLeakage; got {type(leakage).__name__}.")
+    return leakage
+
+
+def _rates(caller: str, precision: float, recall: float) -> None:
+    for name, value in (("precision", precision), ("recall", recall)):
+        if not (np.isfinite(value) and 0 < value <= 1):
+            raise ValueError(f"{caller}: {name} must lie in (0, 1]; got {value}.")
+
+
+def _pairs(pairs: Any) -> tuple[NDArray, NDArray, NDArray[np.float64]]:
+    frame = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(np.asarray(pairs))
+    if frame.shape[1] < 3 or frame.empty:
+        raise ValueError(f"from_match_probabilities: pairs needs rows of two names and a probability; got shape {frame.shape}.")
+    named = {"unique_id_l", "unique_id_r", "match_probability"} <= set(frame.columns)
+    columns = ["unique_id_l", "unique_id_r", "match_probability"] if named else list(frame.columns[:3])
+    left, right, probability = (frame[name].to_numpy() for name in columns)
+    probability = np.asarray(probability, np.float64)
+    if not np.all((probability >= 0) & (probability <= 1)):
+        raise ValueError("from_match_probabilities: probabilities must lie in [0, 1], without NaN.")
+    if np.any(left == right):
+        raise ValueError("from_match_probabilities: a pair names one record twice.")
+    return left, right, probability

@@ -1,0 +1,121 @@
+"""All folds as one system: the share of leaked records on one grid, losses weighted by what each fold tests."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from ._binomial import NEGLIGIBLE, stratified_matrix
+from ._injection import FoldInjection
+from ._models import Shares
+from ._run import FoldLosses
+from ._solve import Curve, System
+
+ORDER = 3  # of the trend filter: e is extrapolated by a parabola, as its drop slows down
+EXACT = 160  # counts up to which each is a point of the grid
+KNOTS = 121  # points of the grid where there are more counts, e being linear between them
+REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
+MOMENT = 2.0  # polynomials are fitted up to this many times the leakage there is, as SIMEX does
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """`b = A e` over all folds: `grid` `[points]`, shares of leaked units; `A` `[levels, points]`, `b` `[levels]`; `noise`
+    `[levels, levels]`, the Monte-Carlo covariance of b; `each` the A of every fold, `weight` what its losses weigh;
+    `combined` the losses of each fold `[levels, draws]` on records that are the test clusters' own."""
+
+    grid: Float[np.ndarray, " points"]
+    A: Float[np.ndarray, "levels points"]
+    b: Float[np.ndarray, " levels"]
+    noise: Float[np.ndarray, "levels levels"]
+    each: list[Float[np.ndarray, "levels points"]]
+    weight: Float[np.ndarray, " folds"]
+    combined: list[Float[np.ndarray, "levels draws"]]
+    order: int
+    unseen: float  # the probability that a set to which nothing was injected holds no leak
+
+    @property
+    def system(self) -> System:
+        return System(self.A, self.order)
+
+    def solve(self, upper: float | None) -> Curve:
+        system = self.system
+        return system.solve(self.b, system.choose(self.b, self.noise), True, upper)
+
+    def monte_carlo_error(self, upper: float | None, seed: int) -> float:
+        """The standard deviation of ê₀ over losses drawn from N(A ê, noise), λ and the active constraints chosen anew.
+
+        Not around b, whose own noise would then count twice, and make λ too small.
+        """
+        values, vectors = np.linalg.eigh(self.noise)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        rng, system = np.random.default_rng([seed, 2]), self.system
+        drawn = self.A @ self.solve(upper).values + rng.standard_normal((REPEATS, len(self.b))) @ root.T
+        found = [system.solve(b, system.choose(b, self.noise), True, upper).estimate for b in drawn]
+        return float(np.std(found, ddof=1))
+
+    def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
+        """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""
+        mean = self.A @ self.grid
+        near = int(np.searchsorted(mean, (1 + MOMENT / 2) * mean[0], side="right"))
+        out = {}
+        for name, degree in (("linear", 1), ("quadratic", 2)):
+            use = slice(0, min(max(near, degree + 2), len(self.b)))
+            powers = np.stack([self.A[use] @ self.grid**k for k in range(degree + 1)], axis=1)
+            weights = np.zeros(len(self.b))
+            weights[use] = np.linalg.pinv(powers)[0]
+            out[name] = (float(weights @ self.b), weights)
+        return out
+
+
+def pool(plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, order: int) -> Pooled:
+    """The system of all folds at the given shares of leakage."""
+    matrices = [_matrix(part, shares, k) for k, part in enumerate(plan)]
+    grid = _grid(plan, matrices)
+    each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(matrices, plan, strict=True)]
+    weight = np.array([len(part.fold.test) for part in plan], float)
+    weight /= weight.sum()
+    combined = [combine(run.test, run.outside, shares, k) for k, run in enumerate(runs)]
+    levels = len(plan[0].levels)
+    noise, b, A = np.zeros((levels, levels)), np.zeros(levels), np.zeros((levels, len(grid)))
+    for w, losses, matrix in zip(weight, combined, each, strict=True):
+        b += w * losses.mean(1)
+        A += w * matrix
+        noise += w**2 * np.atleast_2d(np.cov(losses)) / losses.shape[1]
+    unseen = float(weight @ [matrix[0, 0] for matrix in matrices])
+    return Pooled(grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen)
+
+
+def combine(test: NDArray[np.float64], outside: NDArray[np.float64], shares: Shares, k: int) -> NDArray[np.float64]:
+    """Leakage into V̂ undone, `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`: a mean loss is linear in what is scored."""
+    p, q = shares.p_train[k], shares.p_test[k]
+    return test if q == 0 else ((1 - p) * test - q * outside) / (1 - p - q)
+
+
+def _matrix(part: FoldInjection, shares: Shares, k: int) -> Float[np.ndarray, "levels counts"]:
+    if part.mechanism == "split":
+        return stratified_matrix(part.levels, part.units, float(shares.exposed[k]))
+    sizes = {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
+    return stratified_matrix(part.levels, part.size, float(shares.p_train[k]), float(shares.p_test[k]), **sizes)
+
+
+def _grid(plan: list[FoldInjection], matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    reach = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in matrices]
+    units = {part.units for part in plan}
+    if len(units) == 1 and max(reach) <= EXACT:
+        return np.arange(max(reach) + 1) / units.pop()
+    return np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), KNOTS)
+
+
+def _on_grid(matrix: NDArray[np.float64], units: int, grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The matrix that acts on e at the points of the grid, e being linear between them."""
+    seen = np.flatnonzero(matrix.max(0) > 0)
+    place = np.clip(seen / units / (grid[1] - grid[0]), 0, len(grid) - 1)
+    low = np.minimum(np.round(place, 9).astype(int), len(grid) - 2)
+    above = place - low
+    out = np.zeros((len(matrix), len(grid)))
+    for row, from_matrix in zip(out, matrix[:, seen], strict=True):
+        np.add.at(row, low, (1 - above) * from_matrix)
+        np.add.at(row, low + 1, above * from_matrix)
+    return out

@@ -1,0 +1,76 @@
+"""What the caller gave, checked: data, target, loss, and the classes numbered."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+
+from .._fit import Fit
+from .._refit import AbstractRefit, Exact
+from ..models.glm import GLM
+from ..models.losses import Binomial
+from ._losses import Measure, resolve
+
+
+class Task(NamedTuple):
+    """`y` as given, `codes` with classes numbered (or y itself), and the loss."""
+
+    X: Any
+    y: NDArray
+    codes: Float[np.ndarray, " records"]
+    measure: Measure
+    refit: AbstractRefit
+
+
+def prepare(
+    caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, response: str, refit: AbstractRefit | None = None
+) -> Task:
+    """Raises ValueError on lengths that differ, NaN or nothing; X may be an array, a sparse matrix or a DataFrame."""
+    from sklearn.base import is_classifier
+
+    if not isinstance(estimator, Fit):
+        check_clonable(caller, estimator)
+    X = X if hasattr(X, "iloc") or hasattr(X, "tocsr") else np.asarray(X)
+    X = X.tocsr() if hasattr(X, "tocsr") else X
+    target = np.asarray(y)
+    if target.ndim != 1 or not target.size:
+        raise ValueError(f"{caller}: y must be one number or label a record; got shape {target.shape}.")
+    if X.shape[0] != len(target):
+        raise ValueError(f"{caller}: X has {X.shape[0]} records, y has {len(target)}.")
+    if pd.isna(target).any() or (target.dtype.kind == "f" and not np.isfinite(target).all()):
+        raise ValueError(f"{caller}: y holds NaN or infinite values; drop those records.")
+    if isinstance(X, np.ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
+        raise ValueError(f"{caller}: X holds infinite values.")
+    ours = isinstance(estimator, Fit) and isinstance(estimator.objective, GLM)
+    if ours:
+        function = estimator.objective.loss_function
+        classifier = bool(estimator.objective.classes) or (isinstance(function, Binomial) and len(np.unique(target)) == 2)
+    else:
+        classifier = not isinstance(estimator, Fit) and is_classifier(estimator)
+    measure = resolve(loss, response, target, classifier)
+    if measure.classes:
+        codes = np.unique(target, return_inverse=True)[1].astype(np.float64)
+    else:
+        if target.dtype.kind not in "biuf":
+            raise ValueError(f"{caller}: the loss {measure.name} needs numbers; y holds {target.dtype} values.")
+        codes = target.astype(np.float64)
+    if measure.needs == "probability" and codes.max() > 1:
+        raise ValueError(
+            f"{caller}: the loss {measure.name} is for two classes; y has {int(codes.max()) + 1}: use 'multinomial'."
+        )
+    return Task(X, target, codes, measure, Exact() if refit is None else refit)
+
+
+def check_clonable(caller: str, estimator: Any) -> None:
+    """Raise TypeError unless scikit-learn can clone it."""
+    from sklearn.base import clone, is_classifier
+
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        got = estimator.__name__ if isinstance(estimator, type) else type(estimator).__name__
+        raise TypeError(f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params.")
+    try:
+        is_classifier(clone(estimator))
+    except (TypeError, RuntimeError, AttributeError) as error:
+        raise TypeError(f"{caller}: {type(estimator).__name__} cannot be cloned: {error}") from error

@@ -1,0 +1,130 @@
+"""Does the learner exploit leakage at all? Inject a tenth of V̂ and see whether the loss falls: this needs no p."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from ._hosts import make_learner
+from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
+from ._prepare import prepare
+from ._run import FoldLosses, run
+
+LEVEL = 0.95  # of the interval
+FEW = 8  # clusters, below which the interval is over something else
+
+
+@dataclass(frozen=True)
+class SlopeTest:
+    """The fall of the loss when `share` of V̂ is injected, with a 95 % interval.
+
+    It tells whether the learner *exploits* leakage; that it does not, or that the interval holds zero, says nothing about
+    whether there is leakage.
+    """
+
+    fall: float
+    low: float
+    high: float
+    share: float
+    kind: str
+
+    @property
+    def exploits(self) -> bool | None:
+        """True or False where the interval is on one side of zero, else None."""
+        return True if self.low > 0 else False if self.high < 0 else None
+
+    @property
+    def verdict(self) -> str:
+        if self.exploits is None:
+            return "no verdict: the interval holds zero, which is no sign that nothing leaks"
+        if self.exploits:
+            return "the learner exploits leakage"
+        return "the loss rises when test records are injected: the learner does not exploit the leak"
+
+    def __str__(self) -> str:
+        interval = f"{self.low:.3g} to {self.high:.3g}"
+        return f"{self.fall:.4g} ({interval}) with {self.share:.0%} of V̂ injected, {self.kind}: {self.verdict}"
+
+
+def leakage_slope_test(
+    estimator: Any,
+    X: Any,
+    y: ArrayLike,
+    *,
+    groups: ArrayLike,
+    loss: Any = "squared",
+    injection: Injection | None = None,
+    cv: Any = None,
+    seed: int = 0,
+    n_jobs: int | None = None,
+) -> SlopeTest:
+    """Does the loss fall when a tenth of V̂'s records (or halves of a tenth of its clusters) are injected into training?
+
+    The interval is Student's over clusters (over folds where clusters are fewer than eight), its variance inflated by
+    1 + K |V|/|T| for the training data that K folds share (Nadeau & Bengio 2003); of a single fold with fewer than eight
+    clusters in V̂ it is over draws only, and says so.
+    """
+    injection = Injection(num_boot=50) if injection is None else injection
+    task = prepare("leakage_slope_test", estimator, X, y, loss, "auto")
+    folds, _ = make_folds("leakage_slope_test", X, task.y, groups, cv, seed)
+    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
+    plan = [_two_levels(part) for part in plan_injection(folds, injection, seed)]
+    return slope_test(plan, run(plan, learner, task.measure, task.codes, injection.num_boot, outside=False), 1)
+
+
+def _two_levels(part: FoldInjection) -> FoldInjection:
+    whole = len(part.fold.test) if part.mechanism == "record" else part.units
+    top = max(1, round(SLOPE_SHARE * whole))
+    return replace(part, levels=np.array([0, min(top, int(part.levels[-1]))]))
+
+
+def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int) -> SlopeTest:
+    """The test from losses that are there already, between levels 0 and `level`."""
+    weight = np.array([len(part.fold.test) for part in plan], float)
+    weight /= weight.sum()
+    fall = float(weight @ [np.mean(result.test[0] - result.test[level]) for result in runs])
+    first = plan[0]
+    whole = len(first.fold.test) if first.mechanism == "record" else first.units
+    share = float(first.levels[level] / whole)
+    if len(plan) == 1:
+        se, freedom, kind = _single(runs[0], level)
+    else:
+        se, freedom, kind = _many(plan, runs, level, fall, weight)
+    width = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * se)
+    return SlopeTest(fall, fall - width, fall + width, share, kind)
+
+
+def _many(
+    plan: list[FoldInjection], runs: list[FoldLosses], level: int, fall: float, weight: NDArray[np.float64]
+) -> tuple[float, int, str]:
+    """Over all folds' clusters, or over folds where those are fewer than eight or there is no loss of one record."""
+    falls, sizes = _by_cluster(runs, level)
+    kind = f"over {len(falls)} clusters"
+    if len(falls) < FEW:
+        falls, sizes = np.array([np.mean(result.test[0] - result.test[level]) for result in runs]), weight
+        kind = f"over {len(falls)} folds"
+    sizes = sizes / sizes.sum()
+    overlap = len(plan) * np.mean([len(part.fold.test) / len(part.fold.train) for part in plan])
+    variance = np.sum(sizes**2 * (falls - fall) ** 2) * len(falls) / (len(falls) - 1) * (1 + overlap)
+    return float(np.sqrt(variance)), len(falls) - 1, f"{kind}, the folds' dependence allowed for"
+
+
+def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The fall of every cluster that is scored at both levels, and its records."""
+    falls, sizes = [], []
+    for result in runs:
+        difference = result.cluster[0] - result.cluster[level]
+        some = np.isfinite(difference).any(0)
+        falls.append(np.nanmean(difference[:, some], axis=0))
+        sizes.append(np.bincount(result.members)[some].astype(float))
+    return np.concatenate(falls), np.concatenate(sizes)
+
+
+def _single(result: FoldLosses, level: int) -> tuple[float, int, str]:
+    known, _ = _by_cluster([result], level)
+    if len(known) >= FEW:
+        return float(np.std(known, ddof=1) / np.sqrt(len(known))), len(known) - 1, f"over {len(known)} clusters of one fold"
+    draws = result.test[0] - result.test[level]
+    return float(np.std(draws, ddof=1) / np.sqrt(len(draws))), len(draws) - 1, "over draws of one fold: these records only"

@@ -1,0 +1,216 @@
+"""From the losses at all levels of injection to the loss with no leakage: `b = A e`, solved for e.
+
+A is far too ill-conditioned to invert, so e is made smooth (a trend filter of order q, on its q-th differences) and, as more
+leakage does not hurt a learner, non-increasing and non-negative:
+
+    min_e ‖A e − b‖² + λ ‖D e‖²,      e₀ ≥ e₁ ≥ … ≥ 0.
+
+λ minimises an unbiased estimate of the predictive risk, with S the covariance of b and H_λ b the linear solution:
+
+    UPRE(λ) = ‖A H_λ b − b‖² + 2 tr(A H_λ S).
+
+The predictive risk is flat in λ where e₀ is not, so of all λ whose risks are not told apart the largest is taken.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import nnls
+
+GRID = 81  # values of λ that are tried
+UNRESOLVED = 0.5  # of UPRE's own standard deviation: risks that close are not told apart, and the smoothest curve is taken
+EQUALITY = 1e5  # weight of an equation that must hold, against the largest entry of the others
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The loss by number of leaked records, `values` `[counts]`, and how it came about.
+
+    `lam` is the strength of the trend filter, `weights` `[levels]` those of the linear solution, `ê₀ ≈ weights @ b` (it
+    is equal where no constraint is active), `residual` the norm `‖A e − b‖`.
+    """
+
+    values: Float[np.ndarray, " counts"]
+    lam: float
+    weights: Float[np.ndarray, " levels"]
+    residual: float
+    order: int
+
+    @property
+    def estimate(self) -> float:
+        """ê₀, the loss with no leakage."""
+        return float(self.values.flat[0])
+
+
+def solve_curve(
+    A: ArrayLike | tuple[ArrayLike, ArrayLike],
+    b: ArrayLike,
+    covariance: ArrayLike | None = None,
+    *,
+    order: int = 2,
+    lam: float | None = None,
+    monotone: bool = True,
+    upper: float | None = None,
+    linear: bool = True,
+) -> Curve:
+    """Solve `A e = b`, smooth and, if `monotone`, non-increasing, non-negative and at most `upper`.
+
+    `A` `[levels, counts]`; `b` `[levels]`; `covariance` `[levels, levels]` of b. λ is `lam`, or else chosen by UPRE. Two
+    matrices `(A_train, A_test)` and `b` `[levels_train, levels_test]` are the two-directional system `A_train E A_testᵀ =
+    b` on a product grid (Algorithm 3), with `E[c, d]` the loss with c leaked records among those trained on and d among those
+    tested on; its Kronecker product, 40,401 × 10,201 numbers at 100 a side, is never formed. Then `lam` is needed. A
+    mean loss is linear in what it is tested on, `E[c, d] = (1 − d/m) E[c, 0] + (d/m) E[c, m]`: that is used if `linear`.
+
+    Raises ValueError on shapes that do not fit, NaN, fewer levels than `order + 1`, a covariance that is missing or not
+    symmetric.
+    """
+    if order not in (1, 2, 3, 4):
+        raise ValueError(f"solve_curve: order must be 1, 2, 3 or 4; got {order}.")
+    if isinstance(A, tuple):
+        if lam is None:
+            raise ValueError("solve_curve: with two directions lam= is needed; UPRE is for one.")
+        train, test = (_finite("A", part, 2) for part in A)
+        return _two_directions(train, test, _finite("b", b, 2), order, _strength(lam), monotone, linear)
+    system = System(_finite("A", A, 2), order)
+    losses = _finite("b", b, 1)
+    if len(losses) != len(system.A):
+        raise ValueError(f"solve_curve: b must have one loss a row of A, {len(system.A)}; got {len(losses)}.")
+    if lam is None and covariance is None:
+        raise ValueError("solve_curve: give covariance=, the covariance of b, by which λ is chosen, or lam=.")
+    noise = None if covariance is None else _finite("covariance", covariance, 2)
+    if noise is not None and (noise.shape != (len(losses),) * 2 or not np.allclose(noise, noise.T)):
+        raise ValueError(f"solve_curve: covariance must be symmetric, {(len(losses),) * 2}; got {noise.shape}.")
+    chosen = system.choose(losses, noise) if lam is None else _strength(lam)
+    return system.solve(losses, chosen, monotone, upper)
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """One matrix A and order of differences, factorised once; then each b and λ is cheap.
+
+    With e = P a + R z, P the polynomials that D annihilates and R a right inverse of D, the penalty is λ‖z‖²; P's part
+    is projected out, and the rest is a ridge regression, diagonal in the singular vectors of `M = (I − Π) A R`.
+    """
+
+    A: NDArray[np.float64]
+    order: int
+    parts: dict[str, NDArray[np.float64]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        levels, counts = self.A.shape
+        if levels <= self.order or counts <= self.order:
+            raise ValueError(
+                f"solve_curve: a trend filter of order {self.order} needs {self.order + 1} levels or more; got {levels}."
+            )
+        P = np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1)
+        R = right_inverse(counts, self.order)
+        Q, triangle = np.linalg.qr(self.A @ P)
+        if np.min(np.abs(np.diag(triangle))) < 1e-10 * np.max(np.abs(triangle)):
+            raise ValueError("solve_curve: the levels are too alike to tell a trend; inject more at the top level.")
+        AR = self.A @ R
+        U, s, Vt = np.linalg.svd(AR - Q @ (Q.T @ AR), full_matrices=False)
+        keep = s > 1e-12 * s[0]
+        U, s, Vt = U[:, keep], s[keep], Vt[keep]
+        first = np.linalg.solve(triangle.T, P[0])  # ê₀ = P₀ a + R₀ z, a = triangle⁻¹ Qᵀ (b − A R z)
+        along = (R[0] - first @ (Q.T @ AR)) @ Vt.T
+        self.parts.update(P=P, R=R, Q=Q, triangle=triangle, AR=AR, U=U, s=s, Vt=Vt, first=first, along=along)
+
+    def choose(self, b: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
+        """λ by UPRE."""
+        U, s = self.parts["U"], self.parts["s"]
+        grid = np.geomspace(1e4 * s[0] ** 2, max(1e-4 * s[-1] ** 2, 1e-16 * s[0] ** 2), GRID)
+        kept = s**2 / (s**2 + grid[:, None])  # [λ, singular values]
+        spread = np.einsum("ij,ik,kj->j", U, noise, U)
+        risk = ((1 - kept) ** 2) @ (U.T @ b) ** 2 + 2 * kept @ spread
+        close = UNRESOLVED * np.sqrt(2 * np.sum(spread**2))
+        return float(grid[np.argmax(risk <= risk.min() + close)])
+
+    def weights(self, lam: float) -> NDArray[np.float64]:
+        """The row of H_λ that gives ê₀."""
+        Q, U, s = self.parts["Q"], self.parts["U"], self.parts["s"]
+        return Q @ self.parts["first"] + U @ (s / (s**2 + lam) * self.parts["along"])
+
+    def linear(self, b: NDArray[np.float64], lam: float) -> NDArray[np.float64]:
+        """`H_λ b`; b may have columns."""
+        q = self.parts
+        z = q["Vt"].T @ ((q["s"] / (q["s"] ** 2 + lam)) * (q["U"].T @ b).T).T
+        return q["P"] @ np.linalg.solve(q["triangle"], q["Q"].T @ (b - q["AR"] @ z)) + q["R"] @ z
+
+    def solve(self, b: NDArray[np.float64], lam: float, monotone: bool = True, upper: float | None = None) -> Curve:
+        e = self.linear(b, lam)
+        inside = np.all(np.diff(e) <= 0) and e[-1] >= 0 and (upper is None or e[0] <= upper)
+        if monotone and not inside:
+            M = np.vstack([self.A, np.sqrt(lam) * differences(self.A.shape[1], self.order)])
+            e = nonincreasing(M, np.concatenate([b, np.zeros(len(M) - len(b))]), upper)
+        return Curve(e, float(lam), self.weights(lam), float(np.linalg.norm(self.A @ e - b)), self.order)
+
+
+def _two_directions(
+    train: NDArray[np.float64],
+    test: NDArray[np.float64],
+    b: NDArray[np.float64],
+    order: int,
+    lam: float,
+    monotone: bool,
+    linear: bool,
+) -> Curve:
+    """`A_train E A_testᵀ = b`; linear in d, E has two curves in c, else a trend filter in either direction."""
+    if b.shape != (len(train), len(test)):
+        raise ValueError(f"solve_curve: b must be {(len(train), len(test))}, levels of the two sides; got {b.shape}.")
+    along, counts = System(train, order), train.shape[1]
+    share = np.arange(test.shape[1]) / (test.shape[1] - 1)
+    ends = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
+    # linear: least squares over the test side, b ≈ A_train F (A_test ends)ᵀ
+    rows = b @ np.linalg.pinv(test @ ends).T if linear else System(test, order).linear(b.T, lam).T
+    F = along.linear(rows, lam)
+    if monotone:  # on the test clusters' own records; on the others more of them in training may well hurt
+        M = np.vstack([train, np.sqrt(lam) * differences(counts, order)])
+        padding = np.zeros(len(M) - len(train))
+        for d in range(1 if linear else F.shape[1]):
+            F[:, d] = nonincreasing(M, np.concatenate([rows[:, d], padding]))
+    E = F @ ends.T
+    return Curve(E, lam, np.zeros(0), float(np.linalg.norm(train @ E @ test.T - b)), order)
+
+
+def nonincreasing(M: NDArray[np.float64], r: NDArray[np.float64], upper: float | None = None) -> NDArray[np.float64]:
+    """`min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ 0 and e₀ ≤ upper: non-negative least squares on the steps down, e = Σ_{k ≥ j} x_k."""
+    steps = np.cumsum(M, axis=1)  # M times the upper triangle of ones
+    scale = np.linalg.norm(steps, axis=0)
+    scale[scale == 0] = 1.0
+    x = nnls(steps / scale, r, maxiter=50 * steps.shape[1])[0] / scale
+    if upper is not None and x.sum() > upper:  # the problem is convex: then the bound is attained, Σ x = upper
+        weight = EQUALITY * np.abs(steps).max()
+        tight = np.vstack([steps, np.full((1, steps.shape[1]), weight)]) / scale
+        x = nnls(tight, np.append(r, weight * upper), maxiter=50 * steps.shape[1])[0] / scale
+        x *= min(1.0, upper / x.sum())
+    return np.cumsum(x[::-1])[::-1]
+
+
+def differences(size: int, order: int) -> Float[np.ndarray, "rows size"]:
+    """D, the matrix of differences of the given order, `[size − order, size]`."""
+    return np.diff(np.eye(size), order, axis=0)
+
+
+def right_inverse(size: int, order: int) -> Float[np.ndarray, "size rows"]:
+    """R with `D R = I`, zero in its last `order` rows: repeated sums from the end."""
+    R = np.eye(size)
+    for k in range(order):
+        n = size - k
+        R = R @ np.tril(np.ones((n, n - 1)), -1)
+    return (-1.0) ** order * R[::-1, ::-1]
+
+
+def _strength(lam: float) -> float:
+    if not (np.isfinite(lam) and lam >= 0):
+        raise ValueError(f"solve_curve: lam must be finite and not negative; got {lam}.")
+    return max(float(lam), 1e-300)
+
+
+def _finite(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
+    array = np.asarray(value, np.float64)
+    if array.ndim != ndim or not array.size or not np.isfinite(array).all():
+        what = f"shape {array.shape}" if array.ndim != ndim or not array.size else "NaN or infinity"
+        raise ValueError(f"solve_curve: {name} must be finite, with {ndim} axes; got {what}.")
+    return array

@@ -1,0 +1,274 @@
+"""Losses through the mean: exponential families and quasi-likelihoods, with any link.
+
+With dispersion φ fixed, the minimiser does not depend on φ; the losses do.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln, xlogy
+from jaxtyping import Float
+
+from . import links
+from ._loss import AbstractMeanLoss, domain, positive
+
+
+class Squared(AbstractMeanLoss):
+    """`½ (y − μ)²`, with the identity link unless told otherwise."""
+
+    link: links.AbstractLink
+
+    def __init__(self, link: str | links.AbstractLink = "identity"):
+        self.link = links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return 0.5 * (y - mean) ** 2
+
+    def start(self, y, weight):
+        mean = float(np.average(y, weights=weight))
+        return mean if isinstance(self.link, links.Identity) else float(np.asarray(self.link(max(mean, 1e-3))))
+
+    def variance(self, mean):
+        return jnp.ones_like(mean)
+
+    @property
+    def dispersed(self):
+        return True
+
+    @property
+    def self_concordance(self):
+        return 0.0 if isinstance(self.link, links.Identity) else None
+
+    @property
+    def convex(self):
+        return isinstance(self.link, links.Identity)
+
+
+class Poisson(AbstractMeanLoss):
+    """`μ − y log μ + log y!`, the Poisson density, with a log link unless told otherwise."""
+
+    link: links.AbstractLink
+
+    def __init__(self, link: str | links.AbstractLink = "log"):
+        self.link = links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return mean - y * log_mean + gammaln(y + 1.0)
+
+    def check(self, y):
+        domain(y, y >= 0, "Poisson", "not negative")
+
+    def variance(self, mean):
+        return mean
+
+    @property
+    def self_concordance(self):
+        return 1.0 if isinstance(self.link, links.Log) else None
+
+    @property
+    def convex(self):
+        return isinstance(self.link, links.Log) or links.is_power(self.link, 1.0) or links.is_power(self.link, 0.5)
+
+
+class Gamma(AbstractMeanLoss):
+    """`ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: the gamma density of shape ν, with a log link unless told
+    otherwise."""
+
+    shape: Float[np.ndarray, ""]
+    link: links.AbstractLink
+
+    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        nu = self.shape
+        return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + gammaln(nu)
+
+    def check(self, y):
+        domain(y, y > 0, "gamma", "positive")
+
+    def variance(self, mean):
+        return mean**2 / self.shape
+
+    @property
+    def dispersed(self):
+        return True
+
+    @property
+    def self_concordance(self):
+        return 1.0 if isinstance(self.link, links.Log) else None
+
+    @property
+    def convex(self):
+        return isinstance(self.link, links.Log) or links.is_power(self.link, -1.0)
+
+
+class InverseGaussian(AbstractMeanLoss):
+    """`λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: the inverse Gaussian density of shape λ (variance μ³/λ), with a log link
+    unless told otherwise; "inverse_squared" is canonical."""
+
+    shape: Float[np.ndarray, ""]
+    link: links.AbstractLink
+
+    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return self.shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
+
+    def check(self, y):
+        domain(y, y > 0, "inverse Gaussian", "positive")
+
+    def variance(self, mean):
+        return mean**3 / self.shape
+
+    @property
+    def dispersed(self):
+        return True
+
+    @property
+    def convex(self):
+        return links.is_power(self.link, -2.0)
+
+
+class NegativeBinomial(AbstractMeanLoss):
+    """The negative binomial density of mean μ and variance `μ + α μ²`, the dispersion α fixed, with a log link unless told
+    otherwise. To estimate α as well: `lo.Regression(X, y, "negative_binomial")`."""
+
+    dispersion: Float[np.ndarray, ""]
+    link: links.AbstractLink
+
+    def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return negative_binomial(mean, log_mean, jnp.log(self.dispersion), y)
+
+    def check(self, y):
+        domain(y, y >= 0, "negative binomial", "not negative")
+
+    def variance(self, mean):
+        return mean + self.dispersion * mean**2
+
+    @property
+    def self_concordance(self):  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
+        return 1.0 if isinstance(self.link, links.Log) else None
+
+    @property
+    def convex(self):
+        return isinstance(self.link, links.Log)
+
+
+def negative_binomial(mean, log_mean, log_dispersion, y):
+    """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
+    size = jnp.exp(-log_dispersion)
+    total = jnp.log1p(mean / size)  # log(1 + αμ)
+    return gammaln(size) + gammaln(y + 1.0) - gammaln(y + size) + size * total + y * (total - log_dispersion - log_mean)
+
+
+class Tweedie(AbstractMeanLoss):
+    """Half the unit deviance of variance `φ μ^p`, over φ, with a log link unless told otherwise; p fixed, not between 0 and 1.
+
+        ½ d(y, μ) / φ,      d/dμ ½d = (μ − y) / μ^p
+
+    For 1 < p < 2 this is −log of the compound Poisson-gamma density but for a term of y, p and φ alone: between models
+    of one p and one φ, differences of losses are differences of log densities. p = 0, 1, 2, 3 are the squared, Poisson,
+    gamma and inverse Gaussian deviances.
+    """
+
+    power: Float[np.ndarray, ""]
+    dispersion: Float[np.ndarray, ""]
+    link: links.AbstractLink
+    kind: str = eqx.field(static=True)
+
+    def __init__(self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
+        if not np.isfinite(power) or 0 < power < 1:
+            raise ValueError(f"Tweedie: no distribution has a power between 0 and 1; got {power}.")
+        self.power, self.link = np.asarray(power, np.float64), links.resolve(link)
+        self.dispersion = positive("Tweedie: dispersion", dispersion)
+        named = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
+        self.kind = named.get(float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme")
+
+    def of_mean(self, mean, log_mean, y):
+        p = self.power
+        if self.kind == "normal":
+            half = 0.5 * (y - mean) ** 2
+        elif self.kind == "Poisson":
+            half = xlogy(y, y) - y * log_mean - y + mean
+        elif self.kind == "gamma":
+            half = y * jnp.exp(-log_mean) - 1 + log_mean - jnp.log(y)
+        else:
+            reference = jnp.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p))
+            half = reference - y * jnp.exp((1 - p) * log_mean) / (1 - p) + jnp.exp((2 - p) * log_mean) / (2 - p)
+        return half / self.dispersion
+
+    def check(self, y):
+        if self.kind in ("Poisson", "compound"):
+            domain(y, y >= 0, f"Tweedie ({self.power:g})", "not negative")
+        elif self.kind in ("gamma", "positive"):
+            domain(y, y > 0, f"Tweedie ({self.power:g})", "positive")
+
+    def variance(self, mean):
+        return self.dispersion * mean**self.power
+
+    @property
+    def dispersed(self):
+        return True
+
+    @property
+    def self_concordance(self):
+        if not isinstance(self.link, links.Log) or self.kind not in ("Poisson", "gamma", "compound"):
+            return None
+        return jnp.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
+
+    @property
+    def convex(self):
+        if self.kind == "normal":
+            return isinstance(self.link, links.Identity)
+        return isinstance(self.link, links.Log) and self.kind in ("Poisson", "gamma", "compound")
+
+    @property
+    def remark(self):
+        return "the loss is half the Tweedie deviance over φ; compare it with models of the same power and φ"
+
+
+class QuasiPoisson(AbstractMeanLoss):
+    """`(y log(y/μ) − (y − μ)) / φ`: the quasi-likelihood of variance φμ, half the Poisson deviance over φ, with a log link
+    unless told otherwise. The fit is the Poisson one; y need not be whole.
+
+    It states a mean and a variance, and is no −log density: compare it with models of the same φ only.
+    """
+
+    dispersion: Float[np.ndarray, ""]
+    link: links.AbstractLink
+
+    def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.dispersion, self.link = positive("QuasiPoisson: dispersion", dispersion), links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return (xlogy(y, y) - y * log_mean - y + mean) / self.dispersion
+
+    def check(self, y):
+        domain(y, y >= 0, "quasi-Poisson", "not negative")
+
+    def variance(self, mean):
+        return self.dispersion * mean
+
+    @property
+    def dispersed(self):
+        return True
+
+    @property
+    def self_concordance(self):
+        return 1.0 if isinstance(self.link, links.Log) else None
+
+    @property
+    def convex(self):
+        return isinstance(self.link, links.Log)
+
+    @property
+    def remark(self):
+        return QUASI
+
+
+QUASI = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"

@@ -1,0 +1,97 @@
+"""What a loss of one observation is, `ℓ(η, y)`, and what one through a mean is, `ℓ(μ(η), y)`."""
+
+import abc
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float, Scalar
+
+from .links import AbstractLink
+
+
+class AbstractLoss(eqx.Module):
+    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX."""
+
+    @abc.abstractmethod
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+        """The loss of one observation."""
+
+    def inverse_link(self, eta: Array) -> Array:
+        """The prediction on the scale of the response."""
+        return eta
+
+    def check(self, y: np.ndarray) -> None:
+        """Raise where y lies outside the domain."""
+
+    def start(self, y: np.ndarray, weight: np.ndarray) -> float:
+        """An intercept to start from, inside the domain."""
+        return 0.0
+
+    def variance(self, mean: Array) -> Array:
+        """The variance of y that the loss stands for, at dispersion one where `dispersed`; for standardised residuals."""
+        raise NotImplementedError(f"{type(self).__name__} states no variance of y; it has no standardised residuals.")
+
+    @property
+    def dispersed(self) -> bool:
+        """Is the variance known up to a factor only, which is estimated where it is needed?"""
+        return False
+
+    @property
+    def inside(self) -> float:
+        """A linear predictor inside the domain of ℓ, for rows of weight zero."""
+        return -1.0
+
+    @property
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+        """M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
+        return None
+
+    @property
+    def smooth(self) -> bool:
+        """Is ℓ twice continuously differentiable?"""
+        return True
+
+    @property
+    def convex(self) -> bool:
+        return True
+
+    @property
+    def remark(self) -> str:
+        """A sentence that printed results should carry."""
+        return ""
+
+
+class AbstractMeanLoss(AbstractLoss):
+    """A loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
+
+    link: eqx.AbstractVar[AbstractLink]
+
+    @abc.abstractmethod
+    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+        """The loss of a mean. Where y may be negative, so may the mean, and `log_mean` is not to be used."""
+
+    def __call__(self, eta, y):
+        return self.of_mean(self.link.inverse(eta), self.link.log_inverse(eta), y)
+
+    def inverse_link(self, eta):
+        return self.link.inverse(eta)
+
+    def start(self, y, weight):
+        return float(np.asarray(self.link(max(np.average(y, weights=weight), 1e-3))))
+
+    @property
+    def inside(self):
+        return self.link.inside
+
+
+def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:
+    """Raise `ValueError` where some y is not inside."""
+    if not inside.all():
+        worst = y[~inside]
+        raise ValueError(f"the {loss} loss needs y {allowed}; got {worst.size} other values, such as {worst.flat[0]:g}.")
+
+
+def positive(name: str, value: float) -> np.ndarray:
+    if not (np.ndim(value) == 0 and np.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be positive and finite; got {value}.")
+    return np.asarray(value, np.float64)

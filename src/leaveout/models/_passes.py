@@ -1,0 +1,340 @@
+"""Sums over all configurations of a field, by passes over its tree of cliques. NumPy only.
+
+Everything is an array `[numbers, lanes]`, or `[numbers, lanes, tangents]`. A stack holds the potentials of the sites, those
+of the edges, and then a message for each clique. Going up, a clique's table is the sum of what it reads from the stack, a
+sparse 0/1 matrix A times it; summing out its own sites r leaves a message over its separator s:
+
+    a = A stack,      m(s) = log Σ_r exp a(r, s),      P(r | s) = exp(a(r, s) − m(s)).
+
+At the roots m is log Z. Going down, belief(r, s) = P(r | s) belief(s), and what was read has the marginals Aᵀ belief. So all
+is known of P: its tangents are those of a, centred, Ṗ = P (ȧ − Σ_r P ȧ), and no exponential is taken twice.
+
+Cliques at one height that sum out equally many configurations are one step. Tables too large for a matrix are added up,
+and summed over, as arrays of many axes.
+"""
+
+import collections
+import functools
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+from jaxtyping import Float, Int
+
+from ._elimination import Clique, best_scopes, clique_tree, neighbours
+
+WIDE = 2**16  # entries of a table above which it has no matrix
+GATHERED = 2**8  # entries of the tables that potentials of a wide one are gathered in
+NUMBERS = 2**23  # numbers in all tables of the lanes that a pass takes along
+RECENT = 4  # passes that are remembered
+
+Stack = Float[np.ndarray, "numbers lanes"]
+Tangent = Float[np.ndarray, "numbers lanes tangents"]
+
+
+class Narrow:
+    """Cliques whose tables `[configurations, separators]`, side by side, are small enough for a matrix."""
+
+    def __init__(self, reads: scipy.sparse.csr_array, configurations: int, writes: slice, edges: slice):
+        self.reads, self.configurations, self.writes = reads, configurations, writes
+        rows = np.unique(reads.indices)
+        of_edges = (rows >= edges.start) & (rows < edges.stop)
+        self.rows, self.rest = np.concatenate([rows[~of_edges], rows[of_edges]]), int(np.sum(~of_edges))
+        self.back = scipy.sparse.csr_array(scipy.sparse.csr_array(reads.T)[self.rows])
+        self.back_rest = self.back[: self.rest]  # without the edges, whose marginals are not always wanted
+
+    @property
+    def entries(self) -> int:
+        return self.reads.shape[0]
+
+    def up(self, stack: np.ndarray) -> np.ndarray:
+        return (self.reads @ stack.reshape(len(stack), -1)).reshape(self.configurations, -1, *stack.shape[1:])
+
+    def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
+        rows, back = (self.rows, self.back) if edges else (self.rows[: self.rest], self.back_rest)
+        out[rows] = (back @ belief.reshape(self.entries, -1)).reshape(-1, *out.shape[1:])
+
+
+class Wide:
+    """One clique; `inputs` are the places of the messages that it reads, and their shapes, 1 where a site is not theirs."""
+
+    def __init__(self, shape: tuple[int, ...], configurations: int, writes: slice, inputs: list[tuple[slice, tuple[int, ...]]]):
+        self.shape, self.configurations, self.writes, self.inputs = shape, configurations, writes, inputs
+
+    @property
+    def entries(self) -> int:
+        return int(np.prod(self.shape))
+
+    def up(self, stack: np.ndarray) -> np.ndarray:
+        table = np.zeros((*self.shape, *stack.shape[1:]))
+        for place, shape in self.inputs:
+            table += stack[place].reshape(*shape, *stack.shape[1:])
+        return table.reshape(self.configurations, -1, *stack.shape[1:])
+
+    def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
+        table = belief.reshape(*self.shape, *out.shape[1:])
+        for place, shape in self.inputs:
+            absent = tuple(axis for axis, size in enumerate(shape) if size != self.shape[axis])
+            out[place] = table.sum(axis=absent).reshape(-1, *out.shape[1:])
+
+
+class Upward(NamedTuple):
+    """What a pass upward leaves: log Z `[lanes]`, and the conditional probabilities P of every step."""
+
+    log_partition: Float[np.ndarray, " lanes"]
+    conditionals: list[np.ndarray]
+
+
+class Downward(NamedTuple):
+    """Marginals in the places of the potentials, with those of edges or without, and the beliefs in every step's separators."""
+
+    marginals: Stack
+    separators: list[np.ndarray]
+    edges: bool
+
+
+class Passes:
+    """The steps for one graph and number of states. Equal for equal graphs, so that nothing is compiled anew."""
+
+    def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int):
+        edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
+        self.num_sites, self.num_edges, self.num_states = num_sites, len(edges), num_states
+        self.key = (num_sites, num_states, edges.tobytes())
+        scopes = best_scopes(neighbours(num_sites, edges), num_states)
+        self.width = max(map(len, scopes.values()))
+        cliques = _gathered(clique_tree(scopes, edges, num_states), edges, num_states)
+        self.sites = slice(0, num_sites * num_states)
+        self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
+        builder = _Builder(cliques, edges, self)
+        self.steps, self.roots, self.size = builder.steps()
+        self.cliques = builder.places()
+        self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(maxlen=RECENT)
+        self.entries = sum(step.entries for step in self.steps)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Passes) and self.key == other.key
+
+    @property
+    def lanes(self) -> int:
+        """Fields that a pass takes along."""
+        return max(1, NUMBERS // self.entries)
+
+    def up(self, stack: Stack, *, best: bool = False) -> Upward:
+        """Fills in the messages of the stack. If only the `best` configurations are wanted: maxima instead of sums, and
+        conditional probabilities of one and zero."""
+        conditionals = []
+        for step in self.steps:
+            table = step.up(stack)
+            if step.configurations == 1:
+                stack[step.writes] = table[0]
+                table = np.ones_like(table)
+            elif best:
+                stack[step.writes] = table.max(0)
+                table = np.eye(len(table))[table.argmax(0)].transpose(2, 0, 1)
+            else:
+                top = table.max(0)
+                if not np.isfinite(top).all():
+                    top = np.where(np.isneginf(top), 0.0, top)
+                table -= top
+                np.exp(table, out=table)
+                total = table.sum(0)
+                with np.errstate(divide="ignore"):
+                    stack[step.writes] = np.log(total) + top
+                table /= np.where(total == 0, 1.0, total)
+            conditionals.append(table)
+        return Upward(stack[self.roots].sum(0), conditionals)
+
+    def down(self, known: Upward, *, edges: bool) -> Downward:
+        """All marginals; those of edges only if wanted."""
+        out = np.zeros((self.size, len(known.log_partition)))
+        out[self.roots] = 1.0
+        separators = []
+        for step, conditional in zip(reversed(self.steps), reversed(known.conditionals), strict=True):
+            separators.append(out[step.writes])
+            step.down(conditional * separators[-1], out, edges)
+        return Downward(out[: self.edges.stop].copy(), separators[::-1], edges)
+
+    def tangents(self, known: Upward, separators: list[np.ndarray], change: Tangent, *, edges: bool) -> Tangent:
+        """How the marginals change along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
+        stack = self._stack(change)
+        centred: list[np.ndarray | None] = []
+        for step, conditional in zip(self.steps, known.conditionals, strict=True):
+            table = step.up(stack)
+            if step.configurations == 1:
+                stack[step.writes] = table[0]
+                centred.append(None)
+                continue
+            mean = (conditional[..., None] * table).sum(0)
+            stack[step.writes] = mean
+            table -= mean
+            centred.append(table)
+        out = np.zeros_like(stack)
+        for step, conditional, separator, table in zip(
+            *(reversed(part) for part in (self.steps, known.conditionals, separators, centred)), strict=True
+        ):
+            moved = out[step.writes]
+            if table is None:
+                moved = moved[None]
+            else:
+                table *= separator[..., None]
+                table += moved
+                table *= conditional[..., None]
+                moved = table
+            step.down(moved, out, edges)
+        return out[: len(change)]
+
+    def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
+        return self.up(self._stack(potentials)).log_partition
+
+    def _stack(self, potentials: np.ndarray) -> np.ndarray:
+        """Potentials, and room for the messages."""
+        stack = np.empty((self.size, *potentials.shape[1:]))
+        stack[: len(potentials)] = potentials
+        return stack
+
+    def both(self, potentials: Stack, *, edges: bool) -> tuple[Upward, Downward]:
+        """Up and down; or what is known already, where these potentials were seen a moment ago: marginals and their tangents
+        are asked for one after the other."""
+        for before, up, down in list(self.recent):
+            if before.shape == potentials.shape and (down.edges or not edges) and np.array_equal(before, potentials):
+                return up, down
+        up = self.up(self._stack(potentials))
+        down = self.down(up, edges=edges)
+        if self.entries * potentials.shape[1] <= NUMBERS:
+            self.recent.append((potentials, up, down))
+        return up, down
+
+    def walk(
+        self, potentials: Stack, draws: int, rng: np.random.Generator, *, best: bool = False
+    ) -> Int[np.ndarray, "draws sites"]:
+        """Configurations drawn from the roots down, each site given its separator; or the `best` one."""
+        known = self.up(self._stack(potentials), best=best)
+        z = np.zeros((draws, self.num_sites), np.int64)
+        for step, start, clique in reversed(self.cliques):
+            K, m = self.num_states, len(clique.eliminated)
+            place = start + z[:, clique.separator] @ K ** np.arange(len(clique.separator))[::-1]
+            chances = np.cumsum(known.conditionals[step][:, place, 0], 0)
+            drawn = np.sum(chances < rng.random(draws) * chances[-1], 0)
+            z[:, clique.eliminated] = drawn[:, None] // K ** np.arange(m)[::-1] % K
+        return z
+
+
+@functools.lru_cache(maxsize=16)
+def passes(num_sites: int, edges: bytes, num_states: int) -> Passes:
+    """The passes over a graph, made once; `edges` are the bytes of int64 `[edges, 2]`."""
+    return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states)
+
+
+def _is_wide(clique: Clique, num_states: int) -> bool:
+    return bool(clique.eliminated) and num_states ** len(clique.scope) > WIDE
+
+
+def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], num_states: int) -> list[Clique]:
+    """Potentials of wide cliques gathered in narrow ones that sum nothing out."""
+    extra: list[Clique] = []
+    emptied = []
+    for number, clique in enumerate(cliques):
+        if not _is_wide(clique, num_states):
+            emptied.append(clique)
+            continue
+        position = {site: at for at, site in enumerate(clique.scope)}
+        wanted: list[tuple[set[int], list[int], list[int]]] = [({site}, [site], []) for site in clique.sites] + [
+            (set(edges[e].tolist()), [], [e]) for e in clique.edges
+        ]
+        groups: list[tuple[set[int], list[int], list[int]]] = []
+        for over, of_sites, of_edges in sorted(wanted, key=lambda entry: min(position[site] for site in entry[0])):
+            if not groups or num_states ** len(groups[-1][0] | over) > GATHERED:
+                groups.append((set(), [], []))
+            groups[-1][0].update(over)
+            groups[-1][1].extend(of_sites)
+            groups[-1][2].extend(of_edges)
+        extra += [Clique([], sorted(over, key=position.__getitem__), number, s, e) for over, s, e in groups]
+        emptied.append(replace(clique, sites=[], edges=[]))
+    shift = len(extra)
+    return [replace(clique, parent=clique.parent + shift if clique.parent >= 0 else -1) for clique in extra + emptied]
+
+
+class _Builder:
+    """From cliques to steps: heights, places of the messages in the stack, matrices."""
+
+    def __init__(self, cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes):
+        self.cliques, self.ends, self.layout, self.K = cliques, edges, layout, layout.num_states
+        self.children: list[list[int]] = [[] for _ in cliques]
+        height = [0] * len(cliques)
+        for number, clique in enumerate(cliques):  # children first
+            if clique.parent >= 0:
+                self.children[clique.parent].append(number)
+                height[clique.parent] = max(height[clique.parent], height[number] + 1)
+        groups: dict[tuple[int, int, int], list[int]] = {}
+        for number, clique in enumerate(cliques):
+            wide = number + 1 if _is_wide(clique, self.K) else 0
+            groups.setdefault((height[number], len(clique.eliminated), wide), []).append(number)
+        self.groups = [(key[2] > 0, members) for key, members in sorted(groups.items())]
+        self.start = [0] * len(cliques)
+        self.size = layout.edges.stop
+        for _, members in self.groups:
+            for number in members:
+                self.start[number] = self.size
+                self.size += self.K ** len(cliques[number].separator)
+
+    def steps(self) -> tuple[list[Narrow | Wide], Int[np.ndarray, " roots"], int]:
+        steps = [self._wide(members[0]) if wide else self._narrow(members) for wide, members in self.groups]
+        roots = [self.start[number] for number, clique in enumerate(self.cliques) if clique.parent < 0]
+        return steps, np.array(roots), self.size
+
+    def places(self) -> list[tuple[int, int, Clique]]:
+        """The step of every clique that sums something out, and where its separator's configurations begin in it."""
+        found = []
+        for step, (_, members) in enumerate(self.groups):
+            first = self.start[members[0]]
+            found += [(step, self.start[n] - first, self.cliques[n]) for n in members if self.cliques[n].eliminated]
+        return found
+
+    def _writes(self, number: int) -> slice:
+        return slice(self.start[number], self.start[number] + self.K ** len(self.cliques[number].separator))
+
+    def _wide(self, number: int) -> Wide:
+        clique = self.cliques[number]
+        inputs = []
+        for child in self.children[number]:
+            theirs = set(self.cliques[child].separator)
+            inputs.append((self._writes(child), tuple(self.K if site in theirs else 1 for site in clique.scope)))
+        shape = (self.K,) * len(clique.scope)
+        return Wide(shape, self.K ** len(clique.eliminated), self._writes(number), inputs)
+
+    def _narrow(self, members: list[int]) -> Narrow:
+        configurations = self.K ** len(self.cliques[members[0]].eliminated)
+        sizes = [self.K ** len(self.cliques[number].separator) for number in members]
+        together, before = sum(sizes), np.cumsum([0, *sizes[:-1]])
+        rows, columns = [], []
+        for number, size, offset in zip(members, sizes, before, strict=True):
+            own = (np.arange(configurations)[:, None] * together + offset + np.arange(size)).ravel()
+            for column in self._reads(number):
+                rows.append(own)
+                columns.append(column)
+        where = (np.concatenate(rows), np.concatenate(columns)) if rows else (np.zeros(0, int), np.zeros(0, int))
+        shape = (configurations * together, self.size)
+        reads = scipy.sparse.csr_array((np.ones(len(where[0])), where), shape=shape)
+        writes = slice(self.start[members[0]], self.start[members[0]] + together)
+        return Narrow(reads, configurations, writes, self.layout.edges)
+
+    def _reads(self, number: int) -> list[np.ndarray]:
+        """For everything that a clique reads: where it stands in the stack, for each entry of the table."""
+        K, clique = self.K, self.cliques[number]
+        axis = {site: at for at, site in enumerate(clique.scope)}
+        shape = (K,) * len(clique.scope)
+
+        def place(start: int, sites: list[int]) -> np.ndarray:
+            total = np.full(shape, start)
+            for at, site in enumerate(reversed(sites)):
+                digits = np.arange(K).reshape([K if a == axis[site] else 1 for a in range(len(shape))])
+                total += K**at * digits
+            return total.ravel()
+
+        found = [place(site * K, [site]) for site in clique.sites]
+        found += [place(self.layout.edges.start + e * K * K, self.ends[e].tolist()) for e in clique.edges]
+        return found + [place(self.start[child], self.cliques[child].separator) for child in self.children[number]]

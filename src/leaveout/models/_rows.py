@@ -1,0 +1,73 @@
+"""Rows of a regression: checked on the way in, picked by number afterwards."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import ArrayLike
+
+from .._objective import stored
+
+
+def pick(array: Any, index: Any) -> Array:
+    """The listed rows; any row for padding; all of them, in their order, where as many are listed."""
+    if isinstance(index, slice) or len(index) == len(array):
+        return jnp.asarray(array)
+    return jnp.asarray(array).at[index].get(mode="clip")
+
+
+def design(X: ArrayLike, intercept: bool, caller: str = "GLM") -> tuple[np.ndarray, tuple[str, ...]]:
+    names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
+    if len(set(names)) < len(names):
+        raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
+    if array.dtype.kind not in "biuf":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(f"{caller}: X must hold numbers; got {array.dtype}. Encode text columns first.") from None
+    if len(array) < 2:
+        raise ValueError(f"{caller}: at least two rows are needed; got {len(array)}.")
+    if array.shape[1] + intercept == 0:
+        raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
+    finite = np.isfinite(array) if array.dtype.kind == "f" else np.ones_like(array, bool)
+    if not finite.all():
+        bad = [names[j] if names else int(j) for j in np.flatnonzero(~finite.all(0))]
+        raise ValueError(f"{caller}: X holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}; drop or impute.")
+    del finite
+    names = names or tuple(f"x{j}" for j in range(array.shape[1]))
+    if not intercept:
+        return stored(array), names
+    design = jnp.concatenate([jnp.asarray(array, jnp.float64), jnp.ones((len(array), 1))], axis=1)
+    return np.asarray(design), names
+
+
+def column(name: str, value: ArrayLike, n: int, caller: str = "GLM") -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(f"{caller}: {name} must hold numbers; got {array.dtype}. Encode labels as numbers first.") from None
+    if array.ndim > 1 and array.shape[1:] == (1,):
+        array = array[:, 0]
+    if len(np.atleast_1d(array)) != n or array.ndim not in (1, 2 if name == "offset" else 1):
+        raise ValueError(f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
+    if not np.isfinite(array.astype(np.float64)).all():
+        raise ValueError(f"{caller}: {name} holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
+    return stored(array)
+
+
+def coded(y: ArrayLike, n: int, caller: str = "GLM") -> tuple[np.ndarray, np.ndarray]:
+    found = np.asarray(y)
+    if found.shape != (n,):
+        raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {found.shape}.")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise ValueError(f"{caller}: y holds {np.sum(~np.isfinite(found))} NaN or infinite values.")
+    classes, codes = np.unique(found, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"{caller}: y has one class only; two or more are needed.")
+    return classes, codes

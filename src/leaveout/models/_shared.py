@@ -1,0 +1,300 @@
+"""Losses with parameters of their own, shared by all units: `ℓ(η, τ, y)`.
+
+A dispersion, a scale, thresholds: estimated with the coefficients, and so different in every refit. τ is unconstrained.
+
+    NegativeBinomialDispersion   variance μ + α μ², or μ + α μ         log link     dispersion α = e^τ
+    Beta                         variance μ (1 − μ) / (1 + φ)          logit link   precision φ = e^τ
+    GaussianScale                ½ ((y − η)/σ)² + log σ + ½ log 2π                   scale σ = e^τ
+    GammaShape                   variance μ² / ν                       log link     shape ν = e^τ
+    HuberScale                   σ + σ H((y − η)/σ)                                  scale σ = e^τ
+    Ordinal                      P(y ≤ k) = sigmoid(c_k − η)                         thresholds c, by the logs of their gaps
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float, Scalar
+
+from ._families import negative_binomial
+from ._loss import domain, positive
+
+
+class AbstractSharedLoss(eqx.Module):
+    """A loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, by JAX."""
+
+    @abc.abstractmethod
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
+        """The loss of one observation."""
+
+    @abc.abstractmethod
+    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
+        """τ as users see it, by name."""
+
+    @abc.abstractmethod
+    def unconstrained(self, parameters: dict) -> np.ndarray:
+        """The inverse of `natural`."""
+
+    @abc.abstractmethod
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+        """An intercept and τ to start from."""
+
+    @abc.abstractmethod
+    def inverse_link(self, eta: Array, tau: Array) -> Array:
+        """The prediction on the scale of the response."""
+
+    def check(self, y: np.ndarray) -> None:
+        """Raise where y lies outside the domain."""
+
+    @property
+    def own(self) -> int:
+        """How many parameters of its own: the length of τ."""
+        return 1
+
+    @property
+    def intercept(self) -> bool:
+        """May there be an intercept?"""
+        return True
+
+    @property
+    def smooth(self) -> bool:
+        """Is ℓ twice continuously differentiable?"""
+        return True
+
+    def region(self, eta: Scalar, tau: Array, y: Scalar) -> Scalar:
+        """The number of the piece of ℓ that (η, τ) lies in, where ℓ″ jumps between pieces."""
+        return jnp.zeros(())
+
+
+def _log_of(parameters: dict, name: str) -> np.ndarray:
+    return np.log(positive(f"Regression: {name}", parameters[name]))[None]
+
+
+def _moments(y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    mean = float(np.average(y, weights=weight))
+    return mean, float(np.average((y - mean) ** 2, weights=weight))
+
+
+class NegativeBinomialDispersion(AbstractSharedLoss):
+    """The negative binomial density of mean μ = e^η, its dispersion α estimated: variance `μ + α μ²`, or `μ + α μ` where
+    `linear`."""
+
+    linear: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, eta, tau, y):
+        return negative_binomial(jnp.exp(eta), eta, tau[0] - eta if self.linear else tau[0], y)
+
+    def natural(self, tau):
+        return {"dispersion": jnp.exp(tau[0])}
+
+    def unconstrained(self, parameters):
+        return _log_of(parameters, "dispersion")
+
+    def start(self, y, weight):
+        mean, variance = _moments(y, weight)
+        excess = max(variance / max(mean, 1e-3) - 1, 0.1)
+        return float(np.log(max(mean, 1e-3))), np.log([excess if self.linear else max(excess / max(mean, 1e-3), 0.05)])
+
+    def inverse_link(self, eta, tau):
+        return jnp.exp(eta)
+
+    def check(self, y):
+        domain(y, (y >= 0) & (y == np.floor(y)), "negative binomial", "whole and not negative")
+
+
+class Beta(AbstractSharedLoss):
+    """The beta density of mean μ = sigmoid(η) and precision φ: y in (0, 1) has variance `μ (1 − μ) / (1 + φ)`."""
+
+    def __call__(self, eta, tau, y):
+        precision = jnp.exp(tau[0])
+        a, b = jax.nn.sigmoid(eta) * precision, jax.nn.sigmoid(-eta) * precision
+        return gammaln(a) + gammaln(b) - gammaln(precision) - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
+
+    def natural(self, tau):
+        return {"precision": jnp.exp(tau[0])}
+
+    def unconstrained(self, parameters):
+        return _log_of(parameters, "precision")
+
+    def start(self, y, weight):
+        mean, variance = _moments(y, weight)
+        return float(np.log(mean / (1 - mean))), np.log([max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)])
+
+    def inverse_link(self, eta, tau):
+        return jax.nn.sigmoid(eta)
+
+    def check(self, y):
+        domain(y, (y > 0) & (y < 1), "beta", "strictly between 0 and 1")
+
+
+class GaussianScale(AbstractSharedLoss):
+    """−log of the Gaussian density of mean η, its standard deviation σ estimated."""
+
+    def __call__(self, eta, tau, y):
+        return 0.5 * ((y - eta) * jnp.exp(-tau[0])) ** 2 + tau[0] + 0.5 * jnp.log(2 * jnp.pi)
+
+    def natural(self, tau):
+        return {"scale": jnp.exp(tau[0])}
+
+    def unconstrained(self, parameters):
+        return _log_of(parameters, "scale")
+
+    def start(self, y, weight):
+        mean, variance = _moments(y, weight)
+        return mean, np.log([np.sqrt(max(variance, 1e-12))])
+
+    def inverse_link(self, eta, tau):
+        return eta
+
+
+class GammaShape(AbstractSharedLoss):
+    """−log of the gamma density of mean μ = e^η, its shape ν estimated: variance `μ² / ν`."""
+
+    def __call__(self, eta, tau, y):
+        nu = jnp.exp(tau[0])
+        return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + gammaln(nu)
+
+    def natural(self, tau):
+        return {"shape": jnp.exp(tau[0])}
+
+    def unconstrained(self, parameters):
+        return _log_of(parameters, "shape")
+
+    def start(self, y, weight):
+        mean, variance = _moments(y, weight)
+        return float(np.log(mean)), np.log([mean**2 / max(variance, 1e-12)])
+
+    def inverse_link(self, eta, tau):
+        return jnp.exp(eta)
+
+    def check(self, y):
+        domain(y, y > 0, "gamma", "positive")
+
+
+class HuberScale(AbstractSharedLoss):
+    """`σ + σ H((y − η)/σ)`, H(z) = z² for |z| < ε, else 2ε|z| − ε²: robust, its scale σ estimated (Huber 1981, §7.7).
+
+    ℓ″ jumps where |y − η| = εσ.
+    """
+
+    epsilon: Float[np.ndarray, ""]
+
+    def __init__(self, epsilon: float = 1.35):
+        if not (np.isfinite(epsilon) and epsilon >= 1):
+            raise ValueError(f"HuberScale: epsilon must be 1 or more; got {epsilon}.")
+        self.epsilon = np.asarray(epsilon, np.float64)
+
+    def __call__(self, eta, tau, y):
+        scale, r = jnp.exp(tau[0]), y - eta
+        far = jnp.abs(r) >= self.epsilon * scale
+        near = r**2 / scale
+        return scale + jnp.where(far, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, near)
+
+    def natural(self, tau):
+        return {"scale": jnp.exp(tau[0])}
+
+    def unconstrained(self, parameters):
+        return _log_of(parameters, "scale")
+
+    def start(self, y, weight):
+        median = float(np.median(y))
+        return median, np.log([max(1.48 * float(np.median(np.abs(y - median))), 1e-6)])
+
+    def inverse_link(self, eta, tau):
+        return eta
+
+    @property
+    def smooth(self):
+        return False
+
+    def region(self, eta, tau, y):
+        return jnp.where(jnp.abs(y - eta) >= self.epsilon * jnp.exp(tau[0]), 1.0, 0.0)
+
+
+class Ordinal(AbstractSharedLoss):
+    """`P(y ≤ k) = sigmoid(c_k − η)`, y the number of a level, 0, 1, …: proportional odds, no intercept.
+
+    −log of a difference of sigmoids as `softplus(−a) + softplus(b) − log(1 − e^(b − a))`, a = c_y − η, b = c_{y−1} − η.
+    """
+
+    num_levels: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        if self.num_levels < 2:
+            raise ValueError(f"Ordinal: two or more levels are needed; got {self.num_levels}.")
+
+    def __call__(self, eta, tau, y):
+        k = y.astype(int)
+        cut = jnp.concatenate([jnp.zeros(1), _thresholds(tau), jnp.zeros(1)])
+        upper, lower = cut[k + 1] - eta, cut[k] - eta
+        above, below, last = k > 0, k < self.num_levels - 1, self.num_levels - 2
+        gap = jnp.where(k <= last, jnp.exp(tau)[jnp.minimum(k, last)], 1.0)  # c_k − c_{k−1}, for 0 < k
+        between = jnp.where(above & below, -jnp.log(-jnp.expm1(-jnp.where(above & below, gap, 1.0))), 0.0)
+        return jnp.where(below, jax.nn.softplus(-upper), 0.0) + jnp.where(above, jax.nn.softplus(lower), 0.0) + between
+
+    def natural(self, tau):
+        return {"thresholds": _thresholds(tau)}
+
+    def unconstrained(self, parameters):
+        cut = np.asarray(parameters["thresholds"], np.float64)
+        if cut.shape != (self.num_levels - 1,) or not np.isfinite(cut).all() or (np.diff(cut) <= 0).any():
+            raise ValueError(f"Regression: thresholds must be {self.num_levels - 1} increasing numbers; got {cut}.")
+        return np.r_[cut[0], np.log(np.diff(cut))]
+
+    def start(self, y, weight):
+        share = np.cumsum(np.bincount(y.astype(int), weight, self.num_levels))[:-1] / weight.sum()
+        share = np.clip(share, 1e-3, 1 - 1e-3)
+        cut = np.log(share / (1 - share)) + 1e-3 * np.arange(len(share))
+        return 0.0, self.unconstrained({"thresholds": cut})
+
+    def inverse_link(self, eta, tau):
+        """The probabilities of the levels, `[..., levels]`."""
+        seen = jax.nn.sigmoid(_thresholds(tau) - eta[..., None])
+        edge = jnp.zeros((*eta.shape, 1))
+        return jnp.diff(jnp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
+
+    def check(self, y):
+        domain(y, (y >= 0) & (y < self.num_levels) & (y == np.floor(y)), "ordinal", f"among 0, …, {self.num_levels - 1}")
+
+    @property
+    def own(self):
+        return self.num_levels - 1
+
+    @property
+    def intercept(self):
+        return False
+
+
+def _thresholds(tau: Array) -> Array:
+    return tau[0] + jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.exp(tau[1:]))])
+
+
+NAMED: dict[str, Callable[[], AbstractSharedLoss]] = {
+    "negative_binomial": NegativeBinomialDispersion,
+    "beta": Beta,
+    "gaussian": GaussianScale,
+    "gamma": GammaShape,
+    "huber_scale": HuberScale,
+}
+
+
+def resolve(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
+    """A loss from its name, or from an object of `losses`."""
+    if isinstance(loss, AbstractSharedLoss):
+        return loss
+    if isinstance(loss, str):
+        name = loss.lower().replace("-", "_").replace(" ", "_")
+        if name in NAMED:
+            return NAMED[name]()
+        raise ValueError(
+            f"Regression: no loss with parameters of its own is called {loss!r}; choose one of "
+            f"{', '.join([*NAMED, 'ordinal'])}. Losses without are for lo.GLM."
+        )
+    raise TypeError(
+        f"Regression: loss must be a name, or a loss of lo.losses with parameters of its own such as "
+        f"lo.losses.Beta(); got {type(loss).__name__}. Losses without are for lo.GLM."
+    )

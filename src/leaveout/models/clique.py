@@ -1,0 +1,258 @@
+"""Sums over all configurations of a field on any graph, from potentials: no model in sight.
+
+    log Z = log Σ_z exp(Σ_s φ_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t))
+    ∂ log Z/∂φ_s(k) = p(z_s = k),      ∂ log Z/∂φ_st(j, k) = p(z_s = j, z_t = k)
+
+Potentials are `[..., sites, states]` and `[..., edges, states, states]`, any axes before. The passes over the tree of cliques
+are NumPy (`_passes`), compiled into nothing; here they are given to JAX as two primitives: sums, whose derivatives are
+marginals, and the tangents of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives
+of marginals work under `jit` and `vmap`; third derivatives do not.
+
+(Primitives and not `pure_callback`: that one hands its arrays to JAX again, which waits for itself where the program runs
+on all threads, and makes them single precision in threads that were not told otherwise.)
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Float, Int
+
+from ._passes import Passes, passes
+
+Sites = Float[Array, "*lanes sites states"]
+Edges = Float[Array, "*lanes edges states states"]
+
+
+def tree(num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int) -> Passes:
+    """The passes over a graph. Raises ValueError where exact inference would need a table too large."""
+    return passes(num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states)
+
+
+def log_partition(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "*lanes"]:
+    """`log Z`, its gradient the marginals."""
+    return _sums(sites, edges, tree, 0)[0]
+
+
+def marginals(sites: Sites, edges: Edges, tree: Passes) -> Sites:
+    """`p(z_s = k)` of every site."""
+    return _sums(sites, edges, tree, 1)[1]
+
+
+def pair_marginals(sites: Sites, edges: Edges, tree: Passes) -> tuple[Sites, Edges]:
+    """`p(z_s = k)` of every site, and `p(z_s = j, z_t = k)` of every edge."""
+    _, of_sites, of_edges = _sums(sites, edges, tree, 2)
+    return of_sites, of_edges
+
+
+def _sums(sites: Any, edges: Any, tree: Passes, level: int) -> list[Array]:
+    sites, edges = jnp.asarray(sites, float), jnp.asarray(edges, float)
+    of_sites, of_edges = _shapes((), tree)
+    if sites.shape[-2:] != of_sites or edges.shape[-3:] != of_edges:
+        raise ValueError(
+            f"log_partition: potentials must be [..., sites, states] = {_dotted(of_sites)} and [..., edges, states, states] = "
+            f"{_dotted(of_edges)}; got shapes {list(sites.shape)} and {list(edges.shape)}."
+        )
+    if sites.dtype != np.float64 or edges.dtype != np.float64:
+        raise TypeError("log_partition: potentials must be float64; call it within jax.enable_x64(True).")
+    lanes = max(sites.ndim - 2, edges.ndim - 3)
+    sites = sites.reshape(*[1] * (lanes + 2 - sites.ndim), *sites.shape)
+    edges = edges.reshape(*[1] * (lanes + 3 - edges.ndim), *edges.shape)
+    return sums_p.bind(sites, edges, tree=tree, level=level)
+
+
+def _dotted(shape: tuple[int, ...]) -> str:
+    return f"[..., {', '.join(map(str, shape))}]"
+
+
+# log Z and, from level 1 on, the marginals of sites, at level 2 those of edges too
+sums_p = Primitive("field_sums")
+# dq, de = ∇² log Z (dφ_sites, dφ_edges), of which the edges' may be left out on either side
+tangents_p = Primitive("field_tangents")
+sums_p.multiple_results = tangents_p.multiple_results = True
+
+
+def _lanes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True))
+
+
+def _shapes(lanes: tuple[int, ...], tree: Passes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    K = tree.num_states
+    return (*lanes, tree.num_sites, K), (*lanes, tree.num_edges, K, K)
+
+
+# NumPy
+
+
+def _numbers_first(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Passes) -> np.ndarray:
+    """Potentials `[numbers, lanes]`."""
+    out = np.empty((tree.edges.stop, *lanes))
+    out[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
+    out[tree.edges] = 0.0 if edges is None else np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
+    return out.reshape(tree.edges.stop, -1)
+
+
+def _lanes_first(marginals: np.ndarray, lanes: tuple[int, ...], tree: Passes, edges: bool) -> list[np.ndarray]:
+    parts = [marginals[tree.sites], marginals[tree.edges]] if edges else [marginals[tree.sites]]
+    shapes = _shapes(lanes, tree)
+    return [np.ascontiguousarray(np.moveaxis(part, 0, -1)).reshape(s) for part, s in zip(parts, shapes, strict=False)]
+
+
+def _chunks(count: int, size: int) -> list[slice]:
+    """Of nearly one size, at most this."""
+    bounds = np.linspace(0, count, -(-count // size) + 1).astype(int).tolist() if count else []
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Passes, level: int) -> list[np.ndarray]:
+    lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
+    potentials = _numbers_first(sites, edges, lanes, tree)
+    count = potentials.shape[1]
+    total, found = np.empty(count), np.empty((tree.edges.stop, count if level else 0))
+    for chunk in _chunks(count, tree.lanes):
+        mine = np.ascontiguousarray(potentials[:, chunk])
+        if level:
+            up, down = tree.both(mine, edges=level == 2)
+            total[chunk], found[:, chunk] = up.log_partition, down.marginals
+        else:
+            total[chunk] = tree.log_partition(mine)
+    return [total.reshape(lanes), *(_lanes_first(found, lanes, tree, level == 2) if level else ())]
+
+
+def _tangents_by_passes(
+    sites: np.ndarray, edges: np.ndarray, *changes: np.ndarray, tree: Passes, given: bool, wanted: bool
+) -> list[np.ndarray]:
+    """Axes along which only the change is long are tangents: they share the passes of the potentials."""
+    own = _lanes(sites.shape[:-2], edges.shape[:-3])
+    whole = _lanes(own, *(change.shape[: len(own)] for change in changes))
+    order = sorted(range(len(own)), key=lambda axis: own[axis] == 1 < whole[axis])  # lanes first, tangents last
+    potentials = _numbers_first(sites, edges, own, tree)
+    count = potentials.shape[1]
+    change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(-1, *whole)
+    change = change.transpose(0, *(1 + axis for axis in order)).reshape(len(potentials), count, -1)
+    found = np.empty_like(change)
+    for chunk in _chunks(count, tree.lanes):
+        up, down = tree.both(np.ascontiguousarray(potentials[:, chunk]), edges=False)
+        for some in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
+            found[:, chunk, some] = tree.tangents(up, down.separators, change[:, chunk, some], edges=wanted)
+    back = found.reshape(-1, *(whole[axis] for axis in order)).transpose(0, *(1 + at for at in np.argsort(order)))
+    return _lanes_first(back, whole, tree, wanted)
+
+
+# JAX
+
+
+@sums_p.def_impl
+def _sums_impl(*args: Array, **params: Any) -> list[Array]:
+    return [jnp.asarray(part) for part in _sums_by_passes(*map(np.asarray, args), **params)]
+
+
+@tangents_p.def_impl
+def _tangents_impl(*args: Array, **params: Any) -> list[Array]:
+    return [jnp.asarray(part) for part in _tangents_by_passes(*map(np.asarray, args), **params)]
+
+
+@sums_p.def_abstract_eval
+def _sums_abstract(sites: ShapedArray, edges: ShapedArray, *, tree: Passes, level: int) -> list[ShapedArray]:
+    lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
+    return [ShapedArray(shape, sites.dtype) for shape in (lanes, *_shapes(lanes, tree))[: level + 1]]
+
+
+@tangents_p.def_abstract_eval
+def _tangents_abstract(sites: Any, edges: Any, *changes: Any, tree: Passes, given: bool, wanted: bool) -> list[ShapedArray]:
+    own = _lanes(sites.shape[:-2], edges.shape[:-3])
+    shapes = _shapes(_lanes(own, *(change.shape[: len(own)] for change in changes)), tree)
+    return [ShapedArray(shape, sites.dtype) for shape in shapes[: 2 if wanted else 1]]
+
+
+def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
+    """Calls a function of NumPy arrays from a compiled program. Doubles come back as pairs of integers, which no thread's
+    setting makes single precision."""
+
+    def lower(ctx: Any, *args: Any, **params: Any) -> list[Any]:
+        def call(*arrays: np.ndarray) -> list[np.ndarray]:
+            return [part.reshape(*part.shape, 1).view(np.uint32) for part in function(*map(np.asarray, arrays), **params)]
+
+        pairs = [ShapedArray((*aval.shape, 2), np.uint32) for aval in ctx.avals_out]
+        ctx_of_pairs = ctx.replace(avals_out=pairs)
+        results, _, _ = mlir.emit_python_callback(
+            ctx_of_pairs, call, None, list(args), ctx.avals_in, pairs, has_side_effect=False, returns_token=False
+        )
+        kinds = [ir.RankedTensorType.get(aval.shape, ir.F64Type.get()) for aval in ctx.avals_out]
+        return [stablehlo.bitcast_convert(kind, result) for kind, result in zip(kinds, results, strict=True)]
+
+    return lower
+
+
+mlir.register_lowering(sums_p, _on_host(_sums_by_passes), cacheable=False)
+mlir.register_lowering(tangents_p, _on_host(_tangents_by_passes), cacheable=False)
+
+
+def _batched(primitive: Primitive) -> Callable[..., Any]:
+    """A new leading axis of lanes, of length one where an operand does not have it."""
+
+    def rule(operands: Any, axes: Any, **params: Any) -> tuple[list[Array], list[int]]:
+        led = [
+            jnp.expand_dims(x, 0) if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)
+        ]
+        out = primitive.bind(*led, **params)
+        return out, [0] * len(out)
+
+    return rule
+
+
+batching.primitive_batchers[sums_p] = _batched(sums_p)
+batching.primitive_batchers[tangents_p] = _batched(tangents_p)
+
+
+def _sums_jvp(primals: Any, changes: Any, *, tree: Passes, level: int) -> tuple[list[Array], list[Any]]:
+    sites, edges = primals
+    given = not isinstance(changes[1], ad.Zero)
+    changes = [ad.instantiate_zeros(changes[0]), *([changes[1]] if given else [])]
+    found = sums_p.bind(sites, edges, tree=tree, level=max(level, 2 if given else 1))
+    moved = jnp.sum(found[1] * changes[0], (-2, -1))
+    if given:
+        moved = moved + jnp.sum(found[2] * changes[1], (-3, -2, -1))
+    out = [moved]
+    if level:
+        out += tangents_p.bind(sites, edges, *changes, tree=tree, given=given, wanted=level == 2)
+    return found[: level + 1], out
+
+
+def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array], list[Array]]:
+    """Linear in the changes of the potentials; how it moves with the potentials would be a third derivative."""
+    if not all(isinstance(change, ad.Zero) for change in changes[:2]):
+        raise NotImplementedError(
+            "Fields have first and second derivatives only: InfinitesimalJackknife(order=2) and other third derivatives are "
+            "not available. Use InfinitesimalJackknife(order=1), NewtonStep(), Certified() or Exact()."
+        )
+    out = tangents_p.bind(*primals, **params)
+    return out, tangents_p.bind(*primals[:2], *map(ad.instantiate_zeros, changes[2:]), **params)
+
+
+def _tangents_transpose(cotangents: Any, *operands: Any, tree: Passes, given: bool, wanted: bool) -> list[Any]:
+    """The map is a Hessian, hence symmetric."""
+    sites, edges = operands[:2]
+    there = wanted and not isinstance(cotangents[1], ad.Zero)
+    pulled = [ad.instantiate_zeros(cotangents[0]), *([cotangents[1]] if there else [])]
+    out = tangents_p.bind(sites, edges, *pulled, tree=tree, given=there, wanted=given)
+    shapes = [operand.aval.shape for operand in operands[2:]]
+    return [None, None, *(_summed(part, shape) for part, shape in zip(out, shapes, strict=True))]
+
+
+def _summed(array: Array, shape: tuple[int, ...]) -> Array:
+    """Over the axes along which an operand of this shape was repeated."""
+    axes = tuple(axis for axis, (size, own) in enumerate(zip(array.shape, shape, strict=True)) if own == 1 < size)
+    return jnp.sum(array, axes, keepdims=True) if axes else array
+
+
+ad.primitive_jvps[sums_p] = _sums_jvp
+ad.primitive_jvps[tangents_p] = _tangents_jvp
+ad.primitive_transposes[tangents_p] = _tangents_transpose

@@ -1,0 +1,130 @@
+"""Links `η = g(μ)` between a mean and its linear predictor, for the losses that take one.
+
+identity, log, inverse (1/μ), sqrt, inverse_squared (1/μ²), Power(p): μ^p, NegativeBinomial(α): log(αμ / (1 + αμ))
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+class AbstractLink(eqx.Module):
+    """A link: `link(mean)` is the linear predictor; `inverse` is JAX, and NaN outside the domain of η."""
+
+    @abc.abstractmethod
+    def __call__(self, mean: Array) -> Array:
+        """`g(μ)`."""
+
+    @abc.abstractmethod
+    def inverse(self, eta: Array) -> Array:
+        """`μ = g⁻¹(η)`."""
+
+    def log_inverse(self, eta: Array) -> Array:
+        """`log μ`, of use where μ > 0."""
+        return jnp.log(self.inverse(eta))
+
+    @property
+    def inside(self) -> float:
+        """A linear predictor inside the domain."""
+        return -1.0
+
+
+class Identity(AbstractLink):
+    """`η = μ`."""
+
+    def __call__(self, mean):
+        return mean
+
+    def inverse(self, eta):
+        return eta
+
+    @property
+    def inside(self):
+        return 1.0
+
+
+class Log(AbstractLink):
+    """`η = log μ`."""
+
+    def __call__(self, mean):
+        return jnp.log(mean)
+
+    def inverse(self, eta):
+        return jnp.exp(eta)
+
+    def log_inverse(self, eta):
+        return eta
+
+
+class Power(AbstractLink):
+    """`η = μ^p`, p not zero; η must be positive, but for p = ½, where its sign does not matter."""
+
+    exponent: Float[np.ndarray, ""]
+    even: bool = eqx.field(static=True)
+
+    def __init__(self, exponent: float):
+        if not np.isfinite(exponent) or exponent == 0:
+            raise ValueError(f"Power: the exponent must be finite and not zero; got {exponent}. Use the link 'log' for zero.")
+        self.exponent, self.even = np.asarray(exponent, np.float64), exponent == 0.5
+
+    def __call__(self, mean):
+        return mean**self.exponent
+
+    def inverse(self, eta):
+        return eta**2 if self.even else jnp.exp(self.log_inverse(eta))
+
+    def log_inverse(self, eta):
+        return jnp.log(eta**2) if self.even else jnp.log(eta) / self.exponent
+
+    @property
+    def inside(self):
+        return 1.0
+
+
+class NegativeBinomial(AbstractLink):
+    """`η = log(αμ / (1 + αμ))`, canonical for the negative binomial; η must be negative."""
+
+    dispersion: Float[np.ndarray, ""]
+
+    def __init__(self, dispersion: float = 1.0):
+        if not (np.isfinite(dispersion) and dispersion > 0):
+            raise ValueError(f"NegativeBinomial: the link's dispersion must be positive; got {dispersion}.")
+        self.dispersion = np.asarray(dispersion, np.float64)
+
+    def __call__(self, mean):
+        return jnp.log(mean * self.dispersion / (1 + mean * self.dispersion))
+
+    def inverse(self, eta):
+        return jnp.exp(self.log_inverse(eta))
+
+    def log_inverse(self, eta):
+        return eta - jnp.log(-jnp.expm1(eta)) - jnp.log(self.dispersion)
+
+
+NAMED: dict[str, Callable[[], AbstractLink]] = {
+    "identity": Identity,
+    "log": Log,
+    "inverse": lambda: Power(-1.0),
+    "sqrt": lambda: Power(0.5),
+    "inverse_squared": lambda: Power(-2.0),
+}
+
+
+def resolve(link: str | AbstractLink) -> AbstractLink:
+    """A link from its name or from an object of `lo.losses.links`."""
+    if isinstance(link, AbstractLink):
+        return link
+    if not isinstance(link, str) or link not in NAMED:
+        raise ValueError(f"link must be one of {', '.join(NAMED)}, or an object of lo.losses.links; got {link!r}.")
+    return NAMED[link]()
+
+
+def is_power(link: AbstractLink, exponent: float) -> bool:
+    """Is it `μ^exponent`? Of a link that is being traced, never."""
+    if isinstance(link, Identity):
+        return exponent == 1.0
+    return isinstance(link, Power) and isinstance(link.exponent, np.ndarray) and float(link.exponent) == exponent

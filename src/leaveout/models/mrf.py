@@ -1,0 +1,372 @@
+"""Hidden Markov random fields on any graph: leave observations, sites or whole fields out.
+
+A Potts field z with p(z) = exp(Σ_{(s,t)} β_st 1{z_s = z_t}) / Z(β), every undirected edge counted once, is seen through
+emissions e_s(z_s) = p(x_s | z_s):
+
+    "observation"   F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} Π_{(s,t)} exp(β_st 1{z_s = z_t}) + log Z(β) − log p(θ)
+    "site"          F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} Π_{(s,t)} exp(w_s w_t β_st 1{z_s = z_t}) + log Z(β, w) − log p(θ)
+    "field"         F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
+
+Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithms 1 and 2. (Their β
+is half of ours: in appendix L.3 every edge is counted twice.) Z is the sum over configurations without emissions: a site of
+weight zero hangs loose. A missing observation has weight zero. Scores are taken in the whole graph, what is held out unseen:
+
+    −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
+"""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from numpy.typing import ArrayLike
+
+from .._graph import blocks, read_edges
+from .._objective import AbstractObjective, float64, ravel, stored, unravel
+from . import _em, _field
+from ._passes import Passes
+from .clique import log_partition, marginals, tree
+from .emissions._base import AbstractEmission
+
+LANES = 16  # refits that share a pass, by measurement
+EM_STEPS = 5  # before descent takes over
+
+STYLES = {
+    "observation": "a held-out site loses its observation, its state stays in the field",
+    "site": "a held-out site loses its observation, its state and its edges; scores are taken in the whole graph",
+    "field": "whole fields are left out",
+}
+
+
+class Free(eqx.Module):
+    """A coupling to be learned, one number or one an edge, from `start`. `prior` is the mean and the standard deviation of
+    a normal density, or None: flat, and then a field all of whose neighbours agree has no interior optimum."""
+
+    start: Any = 0.5
+    prior: tuple[float, float] | None = (0.0, 1.0)
+
+
+class MRF(AbstractObjective):
+    """A hidden Markov random field.
+
+    `x` is `[sites]`, `[fields, sites]` (several fields over one graph) or `[fields, sites, channels]`; NaN is missing.
+    `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph. `emission` is any of
+    `lo.emissions` without regressors, the population at risk as in `Poisson(exposure=)`. `coupling` is β: a number, one an
+    edge, or `Free(...)`, learned. `drop` says what a unit is and what leaving it out means (above); the units of several
+    fields are numbered field by field. `prior` is "default" (the emission's own, and Free's) or None: maximum likelihood.
+    `score` is "pointwise", one loss a unit, or "joint", one a fold.
+
+    `fit(...).parameters` is `{"coupling": [] or [edges], ...}` and the emission's own.
+
+    Raises ValueError on loops, duplicate and one-sided edges, on graphs too dense for exact inference, and on data that
+    cannot determine the model.
+    """
+
+    x: Float[np.ndarray, "fields sites channels"]
+    edges: Int[np.ndarray, "edges 2"]
+    data: PyTree  # what the emission made of x, fields one after another
+    dense: Bool[np.ndarray, "fields sites"]  # is there an observation?
+    emission: AbstractEmission
+    coupling: Float[np.ndarray, "..."]  # held fixed, or the start
+    coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
+    normaliser: Float[np.ndarray, ""] | None  # log Z(β) of one field, where β is fixed
+    block: Int[np.ndarray, " sites"]
+    tree: Passes = eqx.field(static=True)
+    number: int = eqx.field(static=True)
+    learned: bool = eqx.field(static=True)  # the coupling
+    drop: str = eqx.field(static=True)
+    joint: bool = eqx.field(static=True)
+    flat: bool = eqx.field(static=True)  # no prior
+    shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
+    labels: Any = eqx.field(static=True)
+
+    @float64
+    def __init__(
+        self,
+        x: ArrayLike,
+        edges: Any,
+        emission: AbstractEmission,
+        num_states: int,
+        *,
+        coupling: "float | ArrayLike | Free",
+        drop: Literal["observation", "site", "field"] = "observation",
+        prior: Literal["default"] | None = "default",
+        score: Literal["pointwise", "joint"] = "pointwise",
+    ):
+        _field.check_choices(emission, num_states, tuple(STYLES), drop, prior, score)
+        self.drop, self.joint, self.flat, self.number = drop, score == "joint", prior is None, int(num_states)
+        self.x, self.labels = _field.read(x)
+        self.edges, _ = read_edges("MRF", edges, self.x.shape[1])
+        if drop == "field" and len(self.x) < 2:
+            raise ValueError('MRF: drop="field" needs several fields; give x as [fields, sites].')
+        self.learned = isinstance(coupling, Free)
+        self.coupling, self.coupling_prior = _field.read_coupling(coupling, len(self.edges), self.number, self.flat)
+        rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
+        self.emission = emission.with_data(rows)
+        self.data = self.emission.prepare(rows, lengths)
+        dense = self.emission.has_density(rows, lengths)
+        self.dense = dense.reshape(self.x.shape[:2])
+        start = self.emission.initial(self.data, dense, self.number, 0)
+        self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
+        _field.check_size(self)
+        self.tree = tree(self.x.shape[1], self.edges, self.number)
+        self.normaliser = None if self.learned else stored(self._log_prior_partition(self._pairs(self.coupling)))
+        sites = self.x.shape[1]
+        self.block = blocks(self.edges, sites, max(1, min(max(_field.BLOCKS, round(sites**0.5)), sites // 2)))
+
+    # parameters
+
+    def natural(self, theta):
+        return {"coupling": jnp.asarray(theta["coupling"] if self.learned else self.coupling), **self._emitted(theta)}
+
+    def _emitted(self, theta: PyTree) -> dict[str, Array]:
+        own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
+        return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
+
+    @float64
+    def unconstrained(self, parameters):
+        parameters = getattr(parameters, "parameters", parameters)
+        shapes = {**({"coupling": self.coupling.shape} if self.learned else {}), **dict(self.shapes)}
+        known = {"coupling", *shapes, *self.emission.fixed}
+        if not isinstance(parameters, dict) or set(shapes) - set(parameters) or set(parameters) - known:
+            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
+            raise ValueError(f"MRF: parameters are {sorted(shapes)}; got {got}.")
+        theta = {}
+        for name, shape in shapes.items():
+            value = jnp.asarray(parameters[name], float)
+            if value.shape != shape:
+                raise ValueError(f"MRF: {name} must have shape {list(shape)}; got {list(value.shape)}.")
+            own = self.emission.free.get(name)
+            theta[name] = np.asarray(value if own is None else own.unconstrained(value))
+        return theta
+
+    @float64
+    def initial(self, seed):
+        """A few steps of EM from clusters of the observations."""
+        own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
+        return self.unconstrained(_em.climb(self, {"coupling": self.coupling, **own}, EM_STEPS)[0])
+
+    @float64
+    def canonical(self, theta):
+        """States in the emission's order: a Potts field does not tell them apart."""
+        own = self._emitted(jax.tree.map(jnp.asarray, theta))
+        own = self.emission.permute(own, self.emission.order(own))
+        return self.unconstrained({**own, **({"coupling": theta["coupling"]} if self.learned else {})})
+
+    def parameter_names(self) -> list[str]:
+        shapes = {**({"coupling": self.coupling.shape} if self.learned else {}), **dict(self.shapes)}
+        return [name + (str(list(at)) if at else "") for name, shape in sorted(shapes.items()) for at in np.ndindex(shape)]
+
+    # F
+
+    @property
+    def num_units(self) -> int:
+        return len(self.x) if self.drop == "field" else self.dense.size
+
+    def _pairs(self, coupling: Array) -> Float[Array, "edges states states"]:
+        """Log-potentials of the edges."""
+        return jnp.broadcast_to(coupling, (len(self.edges),))[:, None, None] * jnp.eye(self.number)
+
+    def _coupled(self, theta: PyTree) -> Float[Array, "edges states states"]:
+        return self._pairs(theta["coupling"] if self.learned else self.coupling)
+
+    def _densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
+        data = self.data if data is None else data
+        return self.emission.log_densities(self._emitted(theta), data).reshape(-1, self.x.shape[1], self.number)
+
+    def _seen(self, weights: Array, densities: Array) -> Float[Array, "fields sites states"]:
+        """Weighted emissions; none where the observation is missing."""
+        return _field.times(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
+
+    def _log_prior_partition(self, pairs: Array) -> Array:
+        """`log Z` of fields without observations."""
+        return log_partition(jnp.zeros((self.x.shape[1], self.number)), pairs, self.tree)
+
+    def _log_normaliser(self, pairs: Array) -> Scalar:
+        return jnp.asarray(self.normaliser) if self.normaliser is not None else self._log_prior_partition(pairs)
+
+    def loss(self, theta, weights):
+        weights, pairs, densities = jnp.asarray(weights), self._coupled(theta), self._densities(theta)
+        if self.drop == "field":
+            return weights @ self._losses(theta, densities, jnp.asarray(self.dense)) - self._log_prior(theta)
+        if self.drop == "observation":
+            total = log_partition(self._seen(weights, densities), pairs, self.tree)
+            return len(self.x) * self._log_normaliser(pairs) - jnp.sum(total) - self._log_prior(theta)
+        by_site = weights.reshape(self.dense.shape)
+        pairs = (by_site[:, self.edges[:, 0]] * by_site[:, self.edges[:, 1]])[..., None, None] * pairs
+        total = log_partition(self._seen(weights, densities), pairs, self.tree)
+        return jnp.sum(self._log_prior_partition(pairs) - total) - self._log_prior(theta)
+
+    def _losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
+        """`−log p(x_n; θ)` of fields."""
+        pairs = self._coupled(theta)
+        seen = _field.times(jnp.where(dense, 1.0, 0.0)[..., None], densities)
+        return self._log_normaliser(pairs) - log_partition(seen, pairs, self.tree)
+
+    def _log_prior(self, theta: PyTree) -> Scalar:
+        if self.flat:
+            return jnp.zeros(())
+        total = self.emission.log_prior(self._emitted(theta))
+        if self.coupling_prior is not None:
+            mean, sd = self.coupling_prior
+            total = total - 0.5 * jnp.sum(((theta["coupling"] - mean) / sd) ** 2)
+        return total
+
+    def score(self, theta, weights, index, held):
+        if self.drop == "field":
+            return (
+                super().score(theta, weights, index, held) if self.joint else self._losses(theta, *self._listed(theta, index))
+            )
+        pairs = self._coupled(theta)
+        if self.joint:
+            densities, known = self._densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
+            both = jnp.stack([self._seen(weights, densities), self._seen(known, densities)])
+            without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
+            return without - complete
+        states, densities = self._posterior(theta, weights, index, pairs)
+        return -_field.mixture(states, densities)
+
+    def _posterior(self, theta: PyTree, weights: Array, index: Array, pairs: Array) -> tuple[Array, Array]:
+        """State probabilities and densities of the listed units, `[width, states]` each; any for padding."""
+        densities = self._densities(theta)
+        seen, sites = self._seen(jnp.asarray(weights), densities), self.x.shape[1]
+        place = jnp.minimum(index, self.num_units - 1)
+        if len(index) < len(self.x):  # the fields of the listed units only
+            states = marginals(seen[place // sites], pairs, self.tree)[jnp.arange(len(index)), place % sites]
+        else:
+            states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
+        return states, densities.reshape(-1, self.number)[place]
+
+    def _listed(self, theta: PyTree, index: Array) -> tuple[Array, Array]:
+        """Densities of the listed fields, and which are of observations."""
+        sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
+        rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
+        return self._densities(theta, data), jnp.asarray(self.dense)[place]
+
+    def perturbation(self, theta, index, delta):
+        if self.drop != "field" or len(index) == self.num_units:
+            return super().perturbation(theta, index, delta)
+        return jnp.where(index < self.num_units, delta, 0.0) @ self._losses(theta, *self._listed(theta, index))
+
+    def hessian_change(self, theta, index, delta):
+        if self.drop != "field" or len(index) == self.num_units:
+            return super().hessian_change(theta, index, delta)
+        return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(ravel(theta))
+
+    def predict(self, theta, weights, index, kind):
+        if self.drop == "field" or kind not in ("response", "state"):
+            raise ValueError(
+                f'MRF: predictions are of sites, kind "response" (means) or "state"; got {kind!r} with drop={self.drop!r}.'
+            )
+        states, _ = self._posterior(theta, weights, index, self._coupled(theta))
+        if kind == "state":
+            return states
+        place = jnp.minimum(index, self.num_units - 1)
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place], self.data)
+        means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self._emitted(theta), data))
+        return means[:, 0] if means.shape[1] == 1 else means
+
+    # what the core asks of a model
+
+    @property
+    def num_states(self) -> int:
+        return self.number
+
+    @property
+    def kinds(self):
+        return ("response", "state")
+
+    @property
+    def pointwise(self):
+        return not self.joint
+
+    @property
+    def serial(self):
+        return self.drop != "field"
+
+    @property
+    def blocks(self):
+        """Neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
+        return None if self.drop == "field" else np.tile(self.block, len(self.x))
+
+    @property
+    def local(self):
+        return self.drop == "field"
+
+    @property
+    def observed(self) -> Bool[np.ndarray, " units"] | None:
+        """Units with something to score; None where all have."""
+        units = np.asarray(self.dense.any(1) if self.drop == "field" else self.dense.ravel())
+        return None if units.all() else units
+
+    @property
+    def lanes(self) -> int | None:
+        """Refits that share a pass."""
+        return int(np.clip(LANES // len(self.x), 1, LANES))
+
+    @property
+    def target(self):
+        return self.x[..., 0].ravel() if self.drop != "field" and self.x.shape[2] == 1 else None
+
+    @property
+    def note(self):
+        style = f'drop="{self.drop}": {STYLES[self.drop]}'
+        if self.flat:
+            return f"{style}. Maximum likelihood, no prior."
+        prior = "" if self.coupling_prior is None else "; coupling ~ Normal({:g}, {:g})".format(*self.coupling_prior)
+        return f"{style}. Prior: {self.emission.prior_note}{prior}."
+
+    @float64
+    def warning(self, theta: PyTree) -> str:
+        """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
+        return _field.warning(self, jax.tree.map(jnp.asarray, theta))
+
+    # for users
+
+    def _theta(self, parameters: Any) -> PyTree:
+        return jax.tree.map(jnp.asarray, self.unconstrained(parameters))
+
+    @float64
+    def log_partition(self, parameters: Any) -> float:
+        """`log Z(β)` of one field without observations, of a `Fit` or its natural parameters."""
+        return float(_field.prior_partition(self, self._theta(parameters)))
+
+    @float64
+    def log_likelihood(self, parameters: Any) -> float:
+        """`log p(x; θ)` of all fields, without the prior."""
+        return -float(jnp.sum(_field.losses(self, self._theta(parameters))))
+
+    def aic(self, parameters: Any) -> float:
+        """`2 D − 2 log p(x; θ)`."""
+        return 2 * len(self.parameter_names()) - 2 * self.log_likelihood(parameters)
+
+    def bic(self, parameters: Any) -> float:
+        """`D log(observed sites) − 2 log p(x; θ)`."""
+        return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
+
+    @float64
+    def em(self, parameters: Any, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
+        """Natural parameters after steps of expectation–maximisation with exact expectations, until F falls by less than
+        `tol` in a step; `lo.fit` goes on from there by Newton's method: `lo.fit(mrf, theta0=mrf.em(start))`."""
+        found = self.natural(self._theta(parameters))
+        return _em.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
+
+    @float64
+    def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
+        """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
+        seen (all, by default)."""
+        weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
+        return self.labels.states(np.asarray(_field.smoothed(self, self._theta(parameters), weights)))
+
+    @float64
+    def decode(self, parameters: Any) -> Any:
+        """The most probable configuration of the states, `[sites]` or `[fields, sites]`."""
+        return self.labels.sites(_field.decoded(self, self._theta(parameters)))
+
+    @float64
+    def simulate(self, parameters: Any, num_fields: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
+        """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states."""
+        return _field.draw(self, self._theta(parameters), num_fields, np.random.default_rng(seed))

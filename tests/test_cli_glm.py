@@ -1,0 +1,176 @@
+"""`leaveout glm` and `leaveout compare`, on good and on wrong input."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from typer.testing import CliRunner
+
+import leaveout as lo
+from leaveout.cli import app
+
+rng = np.random.default_rng(0)
+N = 40
+FRAME = pd.DataFrame(
+    {
+        "age": rng.normal(50, 9, N).round(1),
+        "dose": rng.uniform(0, 2, N).round(2),
+        "city": np.resize(["Ulm", "Bonn", "Kiel"], N),
+        "same": "x",
+        "rare": ["only"] + ["b", "c"] * 19 + ["b"],
+        "site": np.arange(N) % 5,
+        "gap": np.where(np.arange(N) % 9 == 0, np.nan, 1.5 + np.arange(N)),
+        "ill": np.where(rng.random(N) < 0.4, "yes", "no"),
+        "cost": rng.gamma(2.0, 3.0, N).round(2),
+        "visits": rng.poisson(2.0, N),
+    }
+)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "patients.csv"
+    FRAME.to_csv(path, index=False)
+    return path
+
+
+def run(*words, command="glm", stdin=None):
+    return CliRunner().invoke(app, [command, *map(str, words)], input=stdin)
+
+
+def test_losses_table_and_picture(file, tmp_path):
+    out, plot = tmp_path / "rows.csv", tmp_path / "rows.png"
+    words = [
+        "--target",
+        "visits",
+        "--loss",
+        "poisson",
+        "--features",
+        "age,dose",
+        "--categorical",
+        "city",
+        "--plan",
+        "groups:site",
+    ]
+    result = run(file, *words, "--plan", "groups:site", "--refit", "exact", "--out", out, "--plot", plot)
+    assert result.exit_code == 0, result.output
+    assert "patients.csv: 40 rows, 5 parameters" in result.output and "over 5 groups" in result.output
+    assert plot.stat().st_size > 1000
+    table = pd.read_csv(out)
+    X = np.c_[np.ones(N), FRAME[["age", "dose"]], FRAME.city == "Kiel", FRAME.city == "Ulm"].astype(float)
+    keep = FRAME.site != 2
+    again = sm.GLM(FRAME.visits[keep], X[keep], sm.families.Poisson()).fit(tol=1e-12)
+    mine = table.set_index("unit").loc[np.flatnonzero(~keep)]
+    np.testing.assert_allclose(mine["prediction"], again.predict(X[~keep]), rtol=1e-5)
+    assert (table["row"] == table["unit"] + 1).all()
+
+
+def test_formula_standard_input_parquet_and_missing_rows(file, tmp_path):
+    words = ["--formula", "cost ~ dose + C(city)", "--loss", "gamma", "--plan", "kfold:4"]
+    by_file = run(file, *words)
+    assert by_file.exit_code == 0, by_file.output
+    by_input = run("-", *words, stdin=file.read_text())
+    held = lambda result: next(line for line in result.output.splitlines() if line.startswith("held-out loss"))
+    assert held(by_input) == held(by_file) and "standard input: 40 rows, 4 parameters" in by_input.output
+    FRAME.drop(columns=["same"]).to_parquet(tmp_path / "patients.parquet")
+    dropped = run(tmp_path / "patients.parquet", "--target", "cost", "--features", "gap", "--drop-missing", "--plan", "kfold:4")
+    assert dropped.exit_code == 0 and "35 rows, 2 parameters; 5 rows with missing values left out" in dropped.output
+
+
+def test_labels_and_own_parameters(file):
+    words = ["--target", "ill", "--loss", "logistic", "--features", "age,dose", "--plan", "kfold:4"]
+    result = run(file, *words)
+    assert result.exit_code == 0 and "ill: 1 is 'yes', 0 is 'no'" in result.output
+    result = run(
+        file, "--target", "visits", "--loss", "negative-binomial", "--l2", 1, "--features", "dose", "--plan", "kfold:4"
+    )
+    assert result.exit_code == 0 and "Regression (NegativeBinomialDispersion)" in result.output
+
+
+def test_compare(file, tmp_path):
+    out, plot = tmp_path / "table.csv", tmp_path / "compare.svg"
+    words = ["--target", "cost", "--features", "age,dose", "--plan", "kfold:5", "--out", out, "--plot", plot]
+    result = run(file, *words, "--model", "l2=1", "--model", "l2=100 features=age", command="compare")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(out).set_index("model")
+    fit = lo.fit(lo.GLM(FRAME[["age"]], FRAME.cost, "squared", lo.penalties.Ridge(100.0)))
+    assert table["mean"]["l2=100 features=age"] == pytest.approx(lo.cross_validate(fit, lo.kfold(N, 5, seed=0)).mean, rel=1e-6)
+    assert table["difference"].min() == 0 and plot.exists() and "no upd." in result.output
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--target", "kost"], "no column 'kost'; it has age, dose"),
+        ([], "name the column to predict by --target"),
+        (["--target", "cost", "--features", "age,dosis"], "no column 'dosis'"),
+        (["--target", "cost", "--features", "cost,age"], "among --features too"),
+        (["--target", "cost", "--features", "gap"], "missing values in gap (5); --drop-missing"),
+        (["--target", "ill", "--features", "age"], "holds text, such as"),
+        (["--target", "city", "--features", "age", "--loss", "logistic"], "--loss multinomial takes labels"),
+        (["--target", "same", "--features", "age", "--loss", "logistic"], "one value only, 'x'"),
+        (["--target", "cost", "--features", "age,city"], "'city' holds text: 'Ulm' in row 1; name it in --categorical"),
+        (["--target", "cost", "--features", "age", "--loss", "logistic"], "logistic loss needs y in [0, 1]"),
+        (["--target", "cost", "--features", "age", "--loss", "logit"], "must be one of beta, cloglog"),
+        (["--target", "cost", "--features", "age", "--l2", "-1"], "finite and not negative"),
+        (["--target", "cost", "--features", "age", "--categorical", "same"], "one level, 'x'"),
+        (
+            ["--target", "cost", "--features", "age", "--categorical", "rare"],
+            "levels 'only' of 'rare' have all their rows",
+        ),
+        (["--target", "cost", "--features", "age", "--plan", "ten"], "loo, kfold:K or groups:COLUMN"),
+        (["--target", "cost", "--features", "age", "--plan", "kfold:99"], "--plan kfold:99: "),
+        (["--target", "cost", "--features", "age", "--plan", "groups:town"], "no column 'town'"),
+        (["--target", "cost", "--features", "age", "--refit", "best"], "must be one of certified"),
+        (["--formula", "cost ~ agge"], "could not be used"),
+        (["--target", "cost", "--features", "age", "--out", "/nowhere/at/all.csv"], "no folder /nowhere/at"),
+        (["--target", "cost", "--features", "age", "--out", "/"], "is a folder"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_two(file, words, message):
+    result = run(file, *words)
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.output
+    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert not result.stdout
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--model", "l2=1"], "give --model twice"),
+        (["--model", "l2=1", "--model", "l2=many"], "l2 must be a number"),
+        (["--model", "l2=1", "--model", "alpha=1"], "'alpha' is none of loss, l2"),
+        (["--model", "l2=1", "--model", "features=agee"], "no column 'agee'"),
+    ],
+)
+def test_wrong_models(file, words, message):
+    result = run(file, "--target", "cost", "--features", "age", *words, command="compare")
+    assert result.exit_code == 2 and message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    cases = {
+        "empty.csv": (b"", "could not be read"),
+        "header.csv": (b"a,b\n", "a header and no rows"),
+        "twice.csv": (b"a,b,a\n1,2,3\n", "columns that share a name: 'a'"),
+        "picture.png": (bytes(range(256)) * 4, "could not be read as CSV"),
+        "broken.parquet": (b"PAR?", "could not be read as Parquet"),
+        "wide.csv": (",".join(f"c{j}" for j in range(100_000)).encode() + b"\n" + b",".join([b"1"] * 100_000), "too many"),
+    }
+    for name, (content, message) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        result = run(tmp_path / name, "--target", "c0")
+        assert result.exit_code == 2 and message in result.stderr, (name, result.stderr)
+        assert len(result.stderr.strip().splitlines()) == 1
+    assert "no such file" in run(tmp_path / "none.csv", "--target", "y").stderr
+
+
+def test_what_may_not_be_read_or_written(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "no permission to write" in run(file, "--target", "cost", "--out", tmp_path / "t.csv").stderr
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    assert "Permission denied" in run(file, "--target", "cost").stderr

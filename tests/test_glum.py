@@ -1,0 +1,56 @@
+"""glum as a host: zero gradient at its parameters, and a fold's exact refit is its own refit on that fold."""
+
+import numpy as np
+import pytest
+
+import leaveout as lo
+
+glum = pytest.importorskip("glum")
+rng = np.random.default_rng(5)
+N = 80
+X = rng.standard_normal((N, 3))
+MEAN = np.exp(X @ [0.4, -0.3, 0.2])
+WEIGHT, OFFSET = rng.gamma(4.0, 0.25, N), 0.3 * rng.standard_normal(N)
+COUNT, POSITIVE = rng.poisson(MEAN).astype(float), rng.gamma(3.0, MEAN / 3) + 1e-2
+BINARY = (rng.random(N) < 1 / (1 + np.exp(-X[:, 0]))).astype(float)
+SHAPE = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.3]])
+TIGHT = {"gradient_tol": 1e-9, "max_iter": 1000, "scale_predictors": False, "l1_ratio": 0.0}
+HOSTS = {
+    "poisson": (lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="poisson", **TIGHT), COUNT),
+    "normal, P2": (lambda: glum.GeneralizedLinearRegressor(alpha=0.3, P2=SHAPE, family="normal", **TIGHT), X[:, 0] + COUNT),
+    "binomial": (lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="binomial", **TIGHT), BINARY),
+    "gamma": (lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="gamma", link="log", **TIGHT), POSITIVE),
+    "tweedie": (lambda: glum.GeneralizedLinearRegressor(alpha=0.1, family="tweedie (1.5)", link="log", **TIGHT), POSITIVE),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("poisson", "normal, P2") else pytest.param(n, marks=pytest.mark.slow) for n in HOSTS]
+)
+def test_refits_are_its_own(name):
+    make, y = HOSTS[name]
+    fit = lo.from_glum(make().fit(X, y, sample_weight=WEIGHT, offset=OFFSET), X, y, WEIGHT, OFFSET)
+    assert fit.decrement < 1e-4
+    plan = lo.kfold(N, 3, seed=0)
+    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    for k, w in enumerate(plan.matrix()):
+        keep = w > 0
+        again = make().fit(X[keep], y[keep], sample_weight=WEIGHT[keep], offset=OFFSET[keep])
+        np.testing.assert_allclose(got["coef"][k], again.coef_, atol=2e-6)
+        np.testing.assert_allclose(got["intercept"][k], again.intercept_, atol=2e-6)
+
+
+def test_what_is_refused():
+    host = glum.GeneralizedLinearRegressor(alpha=0.2, family="poisson", **TIGHT).fit(X, COUNT)
+    with pytest.raises(TypeError, match="float is not supported"):
+        lo.from_glum(3.0, X, COUNT)
+    with pytest.raises(ValueError, match="not fitted"):
+        lo.from_glum(glum.GeneralizedLinearRegressor(), X, COUNT)
+    with pytest.raises(ValueError, match="3 coefficients, but X has 2"):
+        lo.from_glum(host, X[:, :2], COUNT)
+    with pytest.raises(TypeError, match="an l1 penalty"):
+        lasso = glum.GeneralizedLinearRegressor(alpha=0.1, l1_ratio=1, family="poisson", scale_predictors=False)
+        lo.from_glum(lasso.fit(X, COUNT), X, COUNT)
+    with pytest.raises(TypeError, match="scale_predictors"):
+        scaled = glum.GeneralizedLinearRegressor(alpha=0.1, family="poisson", scale_predictors=True)
+        lo.from_glum(scaled.fit(X, COUNT), X, COUNT)

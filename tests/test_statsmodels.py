@@ -1,0 +1,216 @@
+"""statsmodels as a host: zero gradient at its parameters, and a fold's exact refit is its own refit on that fold."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from statsmodels.genmod.families import links
+from statsmodels.miscmodels.ordinal_model import OrderedModel
+from statsmodels.othermod.betareg import BetaModel
+
+import leaveout as lo
+
+N = 90
+rng = np.random.default_rng(3)
+X = np.c_[np.ones(N), rng.uniform(-1, 1, (N, 2))]
+ETA = X @ np.array([0.4, 0.5, -0.3])
+MEAN = np.exp(ETA)
+WEIGHT, FREQUENCY, OFFSET = rng.gamma(4.0, 0.25, N), rng.integers(1, 4, N).astype(float), 0.3 * rng.standard_normal(N)
+TRIALS = rng.integers(1, 9, N)
+P = 1 / (1 + np.exp(-ETA))
+Y = {
+    "real": ETA + 0.5 * rng.standard_normal(N),
+    "count": rng.poisson(MEAN).astype(float),
+    "over": rng.negative_binomial(2, 2 / (2 + MEAN)).astype(float),
+    "positive": rng.gamma(3.0, MEAN / 3) + 1e-2,
+    "binary": (rng.random(N) < P).astype(float),
+    "trials": np.c_[rng.binomial(TRIALS, P), TRIALS][:, [0, 1]],
+    "share": np.clip(rng.beta(5 * P, 5 * (1 - P)), 1e-4, 1 - 1e-4),
+    "levels": np.digitize(ETA + rng.logistic(size=N), [-0.5, 0.4, 1.5]),
+}
+Y["narrow"] = rng.gamma(40.0, (1 + 0.3 * X[:, 1]) ** -0.5 / 40)
+Y["trials"] = np.c_[Y["trials"][:, 0], Y["trials"][:, 1] - Y["trials"][:, 0]].astype(float)
+F = sm.families
+# name: (target, family, does it take offset and weights in this test)
+FAMILIES = {
+    "gaussian, log": ("positive", lambda: F.Gaussian(links.Log()), True),
+    "poisson": ("count", F.Poisson, True),
+    "poisson, identity": ("count", lambda: F.Poisson(links.Identity()), False),
+    "poisson, sqrt": ("count", lambda: F.Poisson(links.Sqrt()), False),
+    "gamma, log": ("positive", lambda: F.Gamma(links.Log()), True),
+    "gamma, inverse": ("positive", F.Gamma, False),
+    "inverse gaussian, log": ("positive", lambda: F.InverseGaussian(links.Log()), True),
+    "inverse gaussian, canonical": ("narrow", F.InverseGaussian, False),
+    "negative binomial": ("over", lambda: F.NegativeBinomial(alpha=0.5), True),
+    "tweedie": ("positive", lambda: F.Tweedie(links.Log(), var_power=1.4), True),
+    "binomial, trials": ("trials", F.Binomial, True),
+    "probit": ("binary", lambda: F.Binomial(links.Probit()), True),
+    "cloglog": ("binary", lambda: F.Binomial(links.CLogLog()), True),
+    "loglog": ("binary", lambda: F.Binomial(links.LogLog()), True),
+    "cauchit": ("binary", lambda: F.Binomial(links.Cauchy()), False),
+}
+SLOW = {"poisson, sqrt", "inverse gaussian, canonical", "loglog", "cauchit", "gaussian, log", "gamma, inverse"}
+plan = lo.kfold(N, 3, seed=1)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in FAMILIES])
+def test_glm_refits_are_its_own(name):
+    target, family, more = FAMILIES[name]
+    y = Y[target]
+
+    def host(keep):
+        extra = {"offset": OFFSET[keep], "var_weights": WEIGHT[keep], "freq_weights": FREQUENCY[keep]} if more else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of links that are not "safe"
+            return sm.GLM(y[keep], X[keep], family(), **extra).fit(tol=1e-13, maxiter=500)
+
+    everyone = np.ones(N, bool)
+    fit = lo.from_statsmodels(host(everyone))
+    assert fit.decrement < 1e-4
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
+    for k, w in enumerate(plan.matrix()):
+        again = host(w > 0)
+        np.testing.assert_allclose(coef[k], again.params, atol=2e-5)
+        shift = {"offset": OFFSET[w == 0]} if more else {}
+        np.testing.assert_allclose(predicted[w == 0], again.predict(X[w == 0], **shift), rtol=1e-4)
+
+
+HOSTS = {
+    "OLS": lambda keep: sm.OLS(Y["real"][keep], X[keep]).fit(),
+    "WLS": lambda keep: sm.WLS(Y["real"][keep], X[keep], weights=WEIGHT[keep]).fit(),
+    "Logit": lambda keep: sm.Logit(Y["binary"][keep], X[keep]).fit(disp=0, tol=1e-12),
+    "Probit": lambda keep: sm.Probit(Y["binary"][keep], X[keep]).fit(disp=0, tol=1e-12),
+    "Poisson, exposure": lambda keep: sm.Poisson(Y["count"][keep], X[keep], offset=OFFSET[keep], exposure=FREQUENCY[keep]).fit(
+        disp=0, tol=1e-12
+    ),
+}
+RIDGED = {
+    "OLS": (0.3, lambda keep: sm.OLS(Y["real"][keep], X[keep])),
+    "WLS": (0.3, lambda keep: sm.WLS(Y["real"][keep], X[keep], weights=WEIGHT[keep])),
+    "GLM": (np.array([0.0, 0.2, 0.4]), lambda keep: sm.GLM(Y["count"][keep], X[keep], F.Poisson(), var_weights=WEIGHT[keep])),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_linear_and_discrete_models(name):
+    fit = lo.from_statsmodels(HOSTS[name](np.ones(N, bool)))
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):
+        np.testing.assert_allclose(coef[k], HOSTS[name](w > 0).params, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", RIDGED)
+def test_regularised_fits_average_over_rows(name):
+    alpha, model = RIDGED[name]
+
+    def host(keep):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model(keep).fit_regularized(alpha=alpha, L1_wt=0.0)
+
+    fit = lo.from_statsmodels(host(np.ones(N, bool)), alpha=alpha)
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):
+        np.testing.assert_allclose(coef[k], host(w > 0).params, atol=1e-4)
+
+
+OWN = {
+    "negative binomial": (
+        "dispersion",
+        lambda keep: sm.NegativeBinomial(Y["over"][keep], X[keep], offset=OFFSET[keep]).fit(disp=0, maxiter=500, gtol=1e-8),
+        lambda params: params[-1],
+    ),
+    "negative binomial, linear variance": (
+        "dispersion",
+        lambda keep: sm.NegativeBinomial(Y["over"][keep], X[keep], loglike_method="nb1").fit(disp=0, maxiter=500, gtol=1e-8),
+        lambda params: params[-1],
+    ),
+    "beta": (
+        "precision",
+        lambda keep: BetaModel(Y["share"][keep], X[keep]).fit(disp=0, maxiter=500, gtol=1e-8),
+        lambda params: np.exp(params[-1]),
+    ),
+    "ordinal": (
+        "thresholds",
+        lambda keep: OrderedModel(Y["levels"][keep], X[keep][:, 1:], distr="logit").fit(disp=0, method="bfgs", gtol=1e-7),
+        lambda params: np.cumsum(np.r_[params[2], np.exp(params[3:])]),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("negative binomial, linear variance", "beta") else n for n in OWN]
+)
+def test_a_models_own_parameters_are_refitted_too(name):
+    own, host, of = OWN[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = host(np.ones(N, bool))
+        again = [host(w > 0) for w in plan.matrix()]
+    fit = lo.fit(lo.from_statsmodels(results).objective)  # its optimiser stops early
+    np.testing.assert_allclose(fit.value, -results.llf, rtol=1e-7)
+    found = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    for k, refit in enumerate(again):
+        np.testing.assert_allclose(found["coef"][k], refit.params[: found["coef"].shape[1]], atol=5e-4)
+        np.testing.assert_allclose(found[own][k], of(np.asarray(refit.params)), rtol=2e-3)
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_proportional_hazards(ties):
+    time, event = np.ceil(9 * rng.exponential(1 / MEAN)), (rng.random(N) < 0.8).astype(float)
+    strata = rng.integers(0, 2, N)
+    host = lambda keep: sm.PHReg(time[keep], X[keep][:, 1:], event[keep], ties=ties, strata=strata[keep]).fit()
+    fit = lo.from_statsmodels(host(np.ones(N, bool)))
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):
+        np.testing.assert_allclose(coef[k], host(w > 0).params, atol=1e-5)
+
+
+def test_formulas_missing_rows_and_names():
+    frame = pd.DataFrame({"y": Y["count"], "a": X[:, 1], "b": np.where(X[:, 2] > 0, "up", "down")})
+    frame.loc[4, "a"] = np.nan
+    fit = lo.from_statsmodels(sm.GLM.from_formula("y ~ a * C(b)", frame, family=F.Poisson(), missing="drop").fit())
+    assert fit.objective.num_units == N - 1
+    assert fit.objective.parameter_names() == ["Intercept", "C(b)[T.up]", "a", "a:C(b)[T.up]"]
+    assert "1 rows with missing values" in str(lo.cross_validate(fit, lo.kfold(N - 1, 3), lo.NewtonStep()))
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: lo.from_statsmodels(3), TypeError, "not supported.*OLS, WLS, GLM"),
+        (lambda: lo.from_statsmodels(sm.RLM(Y["real"], X).fit()), TypeError, "RLM is not supported"),
+        (lambda: lo.from_statsmodels(sm.GLS(Y["real"], X).fit()), TypeError, "GLS is not supported"),
+        (lambda: lo.from_statsmodels(RIDGED["OLS"][1](slice(None)).fit_regularized(alpha=0.3, L1_wt=0)), ValueError, "alpha="),
+        (lambda: lo.from_statsmodels(HOSTS["OLS"](slice(None)), alpha=1.0), ValueError, "for results of fit_regularized"),
+        (
+            lambda: lo.from_statsmodels(sm.Logit(Y["binary"], X).fit_regularized(alpha=1.0, disp=0)),
+            TypeError,
+            "l1 penalty",
+        ),
+        (
+            lambda: lo.from_statsmodels(
+                sm.GLM(Y["positive"], X, F.Gamma(links.Log())).fit_regularized(alpha=0.1, L1_wt=0), alpha=0.1
+            ),
+            TypeError,
+            "re-estimates its scale",
+        ),
+        (
+            lambda: lo.from_statsmodels(sm.OLS(Y["real"], X).fit_regularized(alpha=2.0, L1_wt=1.0), alpha=2.0),
+            ValueError,
+            "not stationary",
+        ),
+        (
+            lambda: lo.from_statsmodels(OrderedModel(Y["levels"], X[:, 1:], distr="probit").fit(disp=0, method="bfgs")),
+            TypeError,
+            "logit",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_results_that_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
