@@ -156,7 +156,7 @@ def two_functions() -> lo.Objective:
     return lo.Objective(lambda theta, w: w @ jnp.log1p((x - theta["location"]) ** 2 / 3) + 0.05 * theta["location"] ** 2, 50)
 
 
-SLOW = ("ordinal", "Cox")  # in tests of every objective
+SLOW = ("ordinal", "Cox", "conditional random field, sequences")  # in tests of every objective
 _fits: dict[str, lo.Fit] = {}
 
 
