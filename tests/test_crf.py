@@ -199,3 +199,10 @@ def test_jacobian():
     h = 1e-5
     want = np.array([(losses(start + e) - losses(start - e)) / (2 * h) for e in h * np.eye(len(start))]).T
     np.testing.assert_allclose(call(crf.jacobian, theta), want, atol=1e-9)
+
+
+def test_preconditioner_is_about_the_diagonal():
+    crf, theta, _, _ = built(2, "sequence", "scores and sparse features", [4, 1, 3, 2, 5, 3, 2, 4])
+    diagonal = np.diag(call(crf.hessian, theta, np.ones(8)))
+    about = call(crf.preconditioner, theta)
+    assert (about / diagonal > 0.3).all() and (about / diagonal < 3).all()
