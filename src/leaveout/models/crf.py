@@ -337,8 +337,8 @@ class CRF(AbstractObjective):
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def repeatable(self):
-        return self.drop == "sequence"
+    def serial(self):
+        return self.drop == "label"
 
     @property
     def lanes(self) -> int | None:
