@@ -112,6 +112,7 @@ def test_a_step_past_the_minimiser_comes_back():
     assert np.all(true <= cv.error)
 
 
+@pytest.mark.slow
 def test_a_fold_that_matters_much_in_a_model_of_many_parameters():
     """No Hessian of its own, where that costs many gradients: a quasi-Newton method finds the same minimiser."""
     rng = np.random.default_rng(0)

@@ -31,7 +31,7 @@ def fitted(drop):
     return lo.fit(lo.CRF(labels, lengths, scores=scores, drop=drop, penalty=RIDGE))
 
 
-@pytest.mark.parametrize("drop", ["sequence", "label"])
+@pytest.mark.parametrize("drop", ["sequence", pytest.param("label", marks=pytest.mark.slow)])
 def test_refits_are_those_of_the_partial_likelihood(drop):
     """By enumeration, minimised by SciPy alone: the likelihood without the sentences, or with unknown labels."""
     lengths = [4, 3, 4]
@@ -70,6 +70,7 @@ def test_a_sample_tells_what_gradients_of_all_units_would(monkeypatch):
     assert np.mean(np.abs(ij.losses - exact) > ij.error + 1e-10) < 0.02
 
 
+@pytest.mark.slow
 def test_without_a_penalty_flat_directions_are_projected_out():
     labels, lengths, scores = drawn(40, seed=1)
     crf = lo.CRF(labels, lengths, scores=scores, penalty=None)
@@ -125,6 +126,7 @@ def test_held_out_labels_and_metrics():
         lo.cross_predict(fit, plan, kind="state")
 
 
+@pytest.mark.slow
 def test_probabilities_of_held_out_labels():
     fit = fitted("label")
     labels, ij = fit.objective.codes, lo.InfinitesimalJackknife()

@@ -15,7 +15,13 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+QUICK = ("README.md", "index.md", "choosing.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=() if p.name in QUICK else pytest.mark.slow, id=p.name) for p in PAGES if blocks(p)],
+)
 def test_the_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shared: dict = {}

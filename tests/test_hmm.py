@@ -259,7 +259,7 @@ def minimiser(fit, w):
 slowly = lambda *names: [pytest.param(name, marks=pytest.mark.slow if name in names else ()) for name in MODELS]
 
 
-@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence"))
+@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence", "gaussian, missing, several"))
 def test_order_of_accuracy(name):
     """Weights of a few units go 1 → 1 − t; halving t divides the error against an exact refit by 2^order."""
     fit = fitted(name)
@@ -427,7 +427,7 @@ def test_warnings_name_states_and_edges():
     assert hmm.warning(at(hmm, GIVEN)) == ""
 
 
-@pytest.mark.parametrize("drop", ["observation", "sequence"])
+@pytest.mark.parametrize("drop", ["observation", pytest.param("sequence", marks=pytest.mark.slow)])
 def test_a_fold_that_holds_every_observation_of_a_state_is_flagged(drop):
     rng = np.random.default_rng(0)
     x = rng.poisson(3.0, 60).astype(float)

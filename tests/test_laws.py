@@ -18,6 +18,10 @@ SEPARABLE = [n for n in OBJECTIVES if n not in DEPENDENT]
 NO_GLM = ("two functions", "hidden Markov", "separable", "negative binomial, its dispersion", "ordinal", "Cox", *CRFS)
 
 
+def slowly(name: str, *slow: str):
+    return pytest.param(name, marks=pytest.mark.slow if name in slow else ())
+
+
 def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
     pick = lambda a: None if a is None else np.asarray(a)[keep]
     X = np.asarray(objective.design)[keep][:, : objective.num_features]
@@ -34,7 +38,7 @@ def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
     )
 
 
-@pytest.mark.parametrize("name", [n for n in OBJECTIVES if n not in NO_GLM])
+@pytest.mark.parametrize("name", [slowly(n, "probit", "multinomial", "gamma") for n in OBJECTIVES if n not in NO_GLM])
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
     objective, theta = fitted(name).objective, fitted(name).theta
     n = objective.num_units
@@ -50,7 +54,7 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
             )
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [slowly(n, "negative binomial, its dispersion", "multinomial") for n in OBJECTIVES])
 def test_perturbation_and_hessian_change_equal_their_defaults(name):
     fit = fitted(name)
     objective, n = fit.objective, fit.objective.num_units
@@ -149,6 +153,7 @@ def test_derivatives_of_losses_against_closed_forms():
         assert np.isfinite(second(lo.losses.Binomial("probit"))).all()
 
 
+@pytest.mark.slow
 def test_vmapped_equals_looped():
     fit = fitted("hidden Markov")
     plan = lo.blocks(fit.objective.num_units, 7, buffer=1)

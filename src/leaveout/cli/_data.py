@@ -105,10 +105,12 @@ def columns_of(rows: Rows, model: Model, plan: str = "") -> list[str]:
     else:
         if model.target is None:
             fail(f"name the column to predict by --target; {_has(rows, known)}")
+        if not model.features and len(known) > WIDEST:
+            fail(f"{rows.name}: {len(known)} columns are too many; name those to use by --features.")
         used = _names(model.features) or [name for name in known if name not in (model.target, *given)]
         used = [*used, model.target, *_names(model.categorical)]
     for name in (*used, *given):
-        if name not in known:
+        if name not in rows.frame.columns:
             fail(f"{rows.name} has no column {name!r}; {_has(rows, known)}")
     if model.target in _names(model.features):
         fail(f"--target {model.target} is among --features too.")
@@ -162,8 +164,6 @@ def _design(rows: Rows, model: Model) -> pd.DataFrame:
     features = _names(model.features) or [name for name in used if name not in (model.target, model.offset, model.weights)]
     categorical = _names(model.categorical)
     features = list(dict.fromkeys([*features, *categorical]))
-    if len(features) > WIDEST:
-        fail(f"{rows.name}: {len(features)} columns are too many; name those to use by --features.")
     parts = []
     for name in features:
         if name in categorical:

@@ -123,29 +123,36 @@ class Passes:
         """Fields that a pass takes along."""
         return max(1, NUMBERS // self.entries)
 
+    def _tables(self, lanes: tuple[int, ...]) -> list[np.ndarray]:
+        """Room for the tables of all steps, in one piece: many pieces would scatter over the memory."""
+        whole, start, tables = np.empty((self.entries, *lanes)), 0, []
+        for step in self.steps:
+            tables.append(whole[start : start + step.entries].reshape(step.configurations, -1, *lanes))
+            start += step.entries
+        return tables
+
     def up(self, stack: Stack, *, best: bool = False) -> Upward:
         """Fills in the messages of the stack. If only the `best` configurations are wanted: maxima instead of sums, and
         conditional probabilities of one and zero."""
-        conditionals = []
-        for step in self.steps:
+        conditionals = self._tables(stack.shape[1:])
+        for step, conditional in zip(self.steps, conditionals, strict=True):
             table = step.up(stack)
             if step.configurations == 1:
                 stack[step.writes] = table[0]
-                table = np.ones_like(table)
-            elif best:
-                stack[step.writes] = table.max(0)
-                table = np.eye(len(table))[table.argmax(0)].transpose(2, 0, 1)
-            else:
-                top = table.max(0)
-                if not np.isfinite(top).all():
-                    top = np.where(np.isneginf(top), 0.0, top)
-                table -= top
-                np.exp(table, out=table)
-                total = table.sum(0)
-                with np.errstate(divide="ignore"):
-                    stack[step.writes] = np.log(total) + top
-                table /= np.where(total == 0, 1.0, total)
-            conditionals.append(table)
+                conditional[:] = 1.0
+                continue
+            top = table.max(0)
+            if best:
+                stack[step.writes] = top
+                np.equal(np.arange(len(table))[:, None, None], table.argmax(0), out=conditional)
+                continue
+            if not np.isfinite(top).all():
+                top = np.where(np.isneginf(top), 0.0, top)
+            np.exp(np.subtract(table, top, out=table), out=conditional)
+            total = conditional.sum(0)
+            with np.errstate(divide="ignore"):
+                stack[step.writes] = np.log(total) + top
+            conditional /= np.where(total == 0, 1.0, total)
         return Upward(stack[self.roots].sum(0), conditionals)
 
     def down(self, known: Upward, *, edges: bool) -> Downward:
@@ -161,30 +168,19 @@ class Passes:
     def tangents(self, known: Upward, separators: list[np.ndarray], change: Tangent, *, edges: bool) -> Tangent:
         """How the marginals change along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
         stack = self._stack(change)
-        centred: list[np.ndarray | None] = []
-        for step, conditional in zip(self.steps, known.conditionals, strict=True):
-            table = step.up(stack)
-            if step.configurations == 1:
-                stack[step.writes] = table[0]
-                centred.append(None)
-                continue
-            mean = (conditional[..., None] * table).sum(0)
-            stack[step.writes] = mean
-            table -= mean
-            centred.append(table)
+        tables = self._tables(change.shape[1:])
+        for step, conditional, table in zip(self.steps, known.conditionals, tables, strict=True):
+            moved = step.up(stack)
+            mean = stack[step.writes] = (conditional[..., None] * moved).sum(0)
+            np.subtract(moved, mean, out=table)
         out = np.zeros_like(stack)
         for step, conditional, separator, table in zip(
-            *(reversed(part) for part in (self.steps, known.conditionals, separators, centred)), strict=True
+            *(reversed(part) for part in (self.steps, known.conditionals, separators, tables)), strict=True
         ):
-            moved = out[step.writes]
-            if table is None:
-                moved = moved[None]
-            else:
-                table *= separator[..., None]
-                table += moved
-                table *= conditional[..., None]
-                moved = table
-            step.down(moved, out, edges)
+            table *= separator[..., None]
+            table += out[step.writes]
+            table *= conditional[..., None]
+            step.down(table, out, edges)
         return out[: len(change)]
 
     def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
