@@ -64,6 +64,11 @@ def passes(fit: Fit) -> int:
     return max(4, NUMBERS // (fit.objective.num_units * outputs))
 
 
+def work(fit: Fit) -> float:
+    """Operations of one gradient of one refit."""
+    return 4.0 * fit.objective.num_units * fit.num_params if fit.objective.work is None else fit.objective.work
+
+
 def scores(fit: Fit, u: Array, index: Array, weight: Array, held: Array) -> Array:
     """Held-out losses of one refit, zero where not scored: `[width]`, or `[]` for a joint loss."""
     theta = unravel(parameters(fit, u), fit.theta)
