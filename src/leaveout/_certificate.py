@@ -70,6 +70,11 @@ def own_passes(fit: Fit, rows: Rows) -> int:
     return max(passes(fit), OWN // rows.index.shape[1]) if fit.objective.local else passes(fit)
 
 
+def work(fit: Fit) -> float:
+    """Operations of one gradient of one refit."""
+    return 4.0 * fit.objective.num_units * fit.num_params if fit.objective.work is None else fit.objective.work
+
+
 def scores(fit: Fit, u: Array, index: Array, weight: Array, held: Array) -> Array:
     """Held-out losses of one refit, zero where not scored: `[width]`, or `[]` for a joint loss."""
     theta = unravel(parameters(fit, u), fit.theta)

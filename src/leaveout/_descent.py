@@ -241,7 +241,7 @@ def loss_error(fit: Fit, rows: Rows, state: State, lanes: np.ndarray, left: np.n
 
 def _smallest(fit: Fit, gradients: int) -> int:
     """Refits below which fewer are not worth a compilation, each as dear as so many gradients."""
-    work = 4.0 * fit.objective.num_units * fit.num_params * gradients
+    work = certificate.work(fit) * gradients
     return 8 ** min(4, max(0, int(np.log2(max(COMPILING / work, 1)) / 3)))
 
 

@@ -218,7 +218,7 @@ def _batches(fit: Fit, plan: Plan) -> Batches:
     """The plan's batches, to be gone through several times; kept where they are small."""
     narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
     own = 0 if narrow else fit.num_params**2  # an inverse a refit
-    dear = 4.0 * fit.objective.num_units * fit.num_params * plan.num_refits > SHARED
+    dear = certificate.work(fit) * plan.num_refits > SHARED
     least, uniform = _workers(fit) if dear else 1, not fit.objective.local  # there a pass over all units is made anyway
     make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own, least, uniform)
 

@@ -211,6 +211,11 @@ class AbstractObjective(eqx.Module):
         return None
 
     @property
+    def work(self) -> float | None:
+        """Operations of one gradient, if they are not about four for each unit and parameter."""
+        return None
+
+    @property
     def unit_weight(self) -> Float[np.ndarray, " units"] | None:
         """Weights of the units in the mean loss, if they differ."""
         return None

@@ -268,7 +268,7 @@ def _reach(fit: Fit) -> np.ndarray:
 
 def _affordable(fit: Fit, rows: Rows) -> bool:
     """Can every refit of the plan have a gradient of its own?"""
-    return 4.0 * int(rows.num_refits) * fit.objective.num_units * fit.num_params <= AFFORDABLE
+    return certificate.work(fit) * int(rows.num_refits) <= AFFORDABLE
 
 
 def _has_bound(fit: Fit) -> bool:

@@ -77,7 +77,7 @@ def best_scopes(graph: Graph, num_states: int) -> Scopes:
 
 
 def _too_large(width: int, num_states: int) -> bool:
-    return num_states > 1 and width + 1 > np.log(LARGEST) / np.log(num_states) + 1e-9
+    return width + 1 > np.log(LARGEST) / np.log(max(num_states, 2)) + 1e-9
 
 
 def _refuse(width: int, num_states: int) -> NoReturn:
@@ -179,7 +179,7 @@ def _merged(scopes: Scopes, num_states: int) -> list[Clique]:
         above = owner(above)
         union = everything[child] | everything[above]
         larger = max(len(everything[child]), len(everything[above]))
-        if len(union) <= larger or num_states ** len(union) <= SMALL:
+        if len(union) <= larger or max(num_states, 2) ** len(union) <= SMALL:
             everything[above] = union
             eliminated[above] = eliminated[child] + eliminated[above]
             into[child] = above

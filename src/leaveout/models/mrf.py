@@ -308,6 +308,11 @@ class MRF(AbstractObjective):
         return int(np.clip(LANES // len(self.x), 1, LANES))
 
     @property
+    def work(self) -> float | None:
+        """A few operations for each entry of the tables."""
+        return 10.0 * self.tree.entries * len(self.x)
+
+    @property
     def target(self):
         return self.x[..., 0].ravel() if self.drop != "field" and self.x.shape[2] == 1 else None
 

@@ -1,0 +1,102 @@
+"""How many states, and how strong a coupling? Chosen by cross-validation, by one fit and by exact refits.
+
+    LEAVEOUT_DATA=… python experiments/mrf_choice.py [st_louis philadelphia half] [--seed 0]
+
+    st_louis       homicides of 78 counties, 1988–93, per person-year; every county left out
+    philadelphia   violent crimes of 384 tracts in thirteen years, thirteen fields over one graph; 32 blocks of neighbouring
+                   tracts left out in all years (three states would need tables of 3^16 entries)
+    half           the same in one half of the city, 192 tracts, one to three states
+
+Style B. For every model: the mean held-out loss, its standard error over blocks of neighbours, and the paired difference from
+the best with its own standard error; then the choice by IJ, by `Certified` and by `Exact`, and by BIC beside them.
+"""
+
+import argparse
+import itertools
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+
+import leaveout as lo
+from leaveout._graph import blocks
+
+COUPLINGS: dict[str, "float | lo.Free"] = {"0": 0.0, "0.25": 0.25, "0.5": 0.5, "1": 1.0, "learned": lo.Free(0.3)}
+REFITS = {"IJ": lo.InfinitesimalJackknife(), "Certified": lo.Certified(), "Exact": lo.Exact()}
+
+
+def chosen(title: str, models: dict[str, lo.MRF], plan: lo.Plan, seed: int) -> None:
+    """One table over the models, and what each strategy would choose."""
+    estimates: dict[str, dict[str, lo.Estimate]] = {name: {} for name in REFITS}
+    rows, seconds = [], dict.fromkeys(["fit", *REFITS], 0.0)
+    for name, model in models.items():
+        start = time.perf_counter()
+        fit = lo.fit(model, num_starts=3 if model.num_states > 1 else 1, seed=seed)
+        seconds["fit"] += time.perf_counter() - start
+        row = {"model": name, "coupling": float(fit.parameters["coupling"]), "BIC": model.bic(fit)}
+        for way, refit in REFITS.items():
+            start = time.perf_counter()
+            estimates[way][name] = lo.cross_validate(fit, plan, refit)
+            seconds[way] += time.perf_counter() - start
+            row[way] = estimates[way][name].mean
+        rows.append(row)
+    table = pd.DataFrame(rows).set_index("model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        paired = {way: lo.compare(found) for way, found in estimates.items()}
+    exact = paired["Exact"].loc[table.index]
+    table = table.assign(se=exact.se, difference=exact.difference, se_difference=exact.se_difference)
+    print(f"\n{title}: {plan.num_refits} refits; SE {exact.kind.iloc[0]}")
+    print(table.sort_values("Exact").to_string(float_format="{:.4g}".format))
+    best = {way: found.index[0] for way, found in paired.items()}
+    print("chosen:", ", ".join(f"{way}: {name}" for way, name in best.items()), f", BIC: {table.BIC.idxmin()}")
+    same = {way: bool((table[way].rank() == table.Exact.rank()).all()) for way in ("IJ", "Certified")}
+    print("the whole ranking as by Exact:", same, "; seconds:", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
+
+
+def grid(x: np.ndarray, edges: np.ndarray, emission: lo.emissions.AbstractEmission, states: range) -> dict[str, lo.MRF]:
+    make = lambda K, beta: lo.MRF(x, edges, emission, K, coupling=beta, drop="site")
+    models = {"1 state": make(1, 0.0)}
+    for K, (text, beta) in itertools.product(states, COUPLINGS.items()):
+        if K > 1:
+            models[f"{K} states, β {text}"] = make(K, beta)
+    return models
+
+
+def st_louis(seed: int) -> None:
+    areas, edges = lo.datasets.st_louis()
+    emission = lo.emissions.Poisson(exposure=areas["PO8893"])
+    models = grid(areas["HC8893"].to_numpy(float), edges, emission, range(1, 4))
+    chosen("St. Louis", models, lo.leave_one_out(len(areas)), seed)
+
+
+def years(edges: np.ndarray, keep: np.ndarray, states: range, count: int, title: str, seed: int) -> None:
+    table = lo.datasets.philadelphia().areas
+    x = table[[f"violent_{year}" for year in range(2006, 2019)]].to_numpy(float).T[:, keep]
+    number = {site: at for at, site in enumerate(keep)}
+    own = np.array([(number[s], number[t]) for s, t in edges.tolist() if s in number and t in number])
+    label = np.tile(blocks(own, len(keep), count), len(x))
+    chosen(title, grid(x, own, lo.emissions.NegativeBinomial(), states), lo.groups(label), seed)
+
+
+def philadelphia(seed: int) -> None:
+    edges = lo.datasets.philadelphia().edges
+    years(edges, np.arange(384), range(1, 3), 32, "Philadelphia, thirteen years", seed)
+
+
+def half(seed: int) -> None:
+    edges = lo.datasets.philadelphia().edges
+    years(edges, np.flatnonzero(blocks(edges, 384, 2) == 0), range(1, 4), 24, "one half of Philadelphia, thirteen years", seed)
+
+
+DEMANDS = {"st_louis": st_louis, "philadelphia": philadelphia, "half": half}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    pd.set_option("display.width", 250)
+    for name in given.name or DEMANDS:
+        DEMANDS[name](given.seed)
