@@ -157,7 +157,7 @@ def loop(model, X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarra
 
 
 def memory() -> None:
-    """The document's size with V̂ of 2,000: what the process grows by."""
+    """The document's size with V̂ of 2,000: what a fresh process grows by (run it alone)."""
     X, y, side = two_clusters(0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     rows = [np.flatnonzero(side == k) for k in (0, 1)]

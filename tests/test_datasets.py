@@ -73,3 +73,28 @@ def test_a_changed_packed_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAVEOUT_DATA", str(tmp_path))
     with pytest.raises(ValueError, match="does not hold the file we know"):
         lo.datasets.ud_english()
+
+
+@needs("adult/adult.data")
+def test_adult():
+    data = lo.datasets.adult()
+    assert data.shape == (32_561, 15) and data["income"].value_counts().to_dict() == {"<=50K": 24_720, ">50K": 7_841}
+    assert data.isna().any(axis=1).sum() == 2_399 and data["native_country"].nunique() == 41
+
+
+@needs("heart_uci/processed.va.data")
+def test_heart_uci():
+    data = lo.datasets.heart_uci()
+    assert data["hospital"].value_counts().to_dict() == {"cleveland": 303, "hungarian": 294, "va": 200, "switzerland": 123}
+    counts = data.groupby("hospital")["num"].value_counts()
+    assert counts["cleveland"].sort_index().tolist() == [164, 55, 36, 35, 13] and counts["hungarian"].to_dict() == {0: 188, 1: 106}
+
+
+@needs("b3_bootstraps/heart.mat")
+def test_the_saved_bootstraps_hold_binomial_matrices():
+    for name, levels, size in (("synthetic", 30, 15), ("census", 200, 100), ("heart", 200, 100)):
+        A, losses, truth, p0 = lo.datasets.b3_bootstraps(name)
+        assert A.shape == (levels, size + 1) and losses.shape == (levels, 10) and truth.shape == (size + 1, 10) and p0 == 0.1
+        np.testing.assert_allclose(A, lo.binomial_matrix(np.linspace(p0, 1, levels), size), atol=1e-9)
+    with pytest.raises(ValueError, match="must be 'synthetic', 'census' or 'heart'"):
+        lo.datasets.b3_bootstraps("mushrooms")
