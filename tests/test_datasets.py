@@ -87,10 +87,8 @@ def test_heart_uci():
     data = lo.datasets.heart_uci()
     assert data["hospital"].value_counts().to_dict() == {"cleveland": 303, "hungarian": 294, "va": 200, "switzerland": 123}
     counts = data.groupby("hospital")["num"].value_counts()
-    assert counts["cleveland"].sort_index().tolist() == [164, 55, 36, 35, 13] and counts["hungarian"].to_dict() == {
-        0: 188,
-        1: 106,
-    }
+    assert counts["cleveland"].sort_index().tolist() == [164, 55, 36, 35, 13]
+    assert counts["hungarian"].to_dict() == {0: 188, 1: 106}
 
 
 @needs("b3_bootstraps/heart.mat")

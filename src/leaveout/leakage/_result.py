@@ -106,7 +106,7 @@ class LeakageResult:
         told = ", ".join(f"{name} {value:.4g}" for name, value in self.extrapolants.items())
         return (
             f"P(no leak in a training set) = {self.pooled.unseen:.1g}, so the loss with none is extrapolated, and the "
-            f"extrapolants part: {told}; its drop lies where nothing can be seen. A smaller train_size= shows more of it"
+            f"extrapolants part: {told}; the drop lies where nothing can be seen. A smaller train_size= shows more of it"
         )
 
     @property
