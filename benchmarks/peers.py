@@ -31,6 +31,7 @@ from sklearn.base import clone
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeCV
 from sklearn.model_selection import LeaveOneOut
 from statsmodels.genmod.families import links
+from statsmodels.stats.outliers_influence import OLSInfluence
 
 import leaveout as lo
 
@@ -172,7 +173,7 @@ def statsmodels(problem: Problem) -> np.ndarray:
         raise Cannot("no influence of regularised fits")
     if problem.loss == "squared":
         fitted = sm.WLS(problem.y, problem.design, weights=problem.weight).fit()
-        return np.sum(problem.design * (fitted.params - fitted.get_influence().dfbeta), 1)
+        return np.sum(problem.design * (fitted.params - OLSInfluence(fitted).dfbeta), 1)
     fitted = glm(problem)
     return np.sum(problem.design * (fitted.params - fitted.get_influence().d_params), 1) + problem.offset
 
