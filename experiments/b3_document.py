@@ -205,7 +205,7 @@ def picture(found: dict[str, tuple], path: Path) -> None:
     """Boxes of ê₀ on the left, e on the right, one row an experiment."""
     figure, axes = plt.subplots(len(found), 2, figsize=(11, 3.4 * len(found)), layout="constrained", squeeze=False)
     for (left, right), (name, (frame, curves, truth)) in zip(axes, found.items(), strict=True):
-        left.boxplot([frame[label] for label in frame], tick_labels=list(frame), widths=0.6)
+        left.boxplot([frame[label] for label in frame], tick_labels=[label.split(" (")[0] for label in frame], widths=0.6)
         left.axhline(truth[0], color="k", linestyle="--", linewidth=0.9)
         left.tick_params(axis="x", rotation=60)
         left.set(title=name, ylabel="ê₀ (dashed: truth)")
