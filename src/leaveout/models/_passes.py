@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from ._elimination import Clique, best_scopes, clique_tree, neighbours
 
 WIDE = 2**16  # entries of a table above which it has no matrix
+MANY = 2**21  # entries of all tables, from which matrices of the larger take too long to make
 GATHERED = 2**8  # entries of the tables that potentials of a wide one are gathered in
 NUMBERS = 2**23  # numbers in all tables of the lanes that a pass takes along
 RECENT = 4  # passes that are remembered
@@ -103,7 +104,9 @@ class Passes:
         self.key = (num_sites, num_states, edges.tobytes())
         scopes = best_scopes(neighbours(num_sites, edges), num_states)
         self.width = max(map(len, scopes.values()))
-        cliques = _gathered(clique_tree(scopes, edges, num_states), edges, num_states)
+        cliques = clique_tree(scopes, edges, num_states)
+        self.wide = WIDE if sum(num_states ** len(clique.scope) for clique in cliques) < MANY else min(WIDE, 2**12)
+        cliques = _gathered(cliques, edges, self)
         self.sites = slice(0, num_sites * num_states)
         self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
         builder = _Builder(cliques, edges, self)
@@ -225,16 +228,16 @@ def passes(num_sites: int, edges: bytes, num_states: int) -> Passes:
     return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states)
 
 
-def _is_wide(clique: Clique, num_states: int) -> bool:
-    return bool(clique.eliminated) and num_states ** len(clique.scope) > WIDE
+def _is_wide(clique: Clique, layout: Passes) -> bool:
+    return bool(clique.eliminated) and layout.num_states ** len(clique.scope) > layout.wide
 
 
-def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], num_states: int) -> list[Clique]:
+def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes) -> list[Clique]:
     """Potentials of wide cliques gathered in narrow ones that sum nothing out."""
     extra: list[Clique] = []
     emptied = []
     for number, clique in enumerate(cliques):
-        if not _is_wide(clique, num_states):
+        if not _is_wide(clique, layout):
             emptied.append(clique)
             continue
         position = {site: at for at, site in enumerate(clique.scope)}
@@ -243,7 +246,7 @@ def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], num_stat
         ]
         groups: list[tuple[set[int], list[int], list[int]]] = []
         for over, of_sites, of_edges in sorted(wanted, key=lambda entry: min(position[site] for site in entry[0])):
-            if not groups or num_states ** len(groups[-1][0] | over) > GATHERED:
+            if not groups or layout.num_states ** len(groups[-1][0] | over) > GATHERED:
                 groups.append((set(), [], []))
             groups[-1][0].update(over)
             groups[-1][1].extend(of_sites)
@@ -267,7 +270,7 @@ class _Builder:
                 height[clique.parent] = max(height[clique.parent], height[number] + 1)
         groups: dict[tuple[int, int, int], list[int]] = {}
         for number, clique in enumerate(cliques):
-            wide = number + 1 if _is_wide(clique, self.K) else 0
+            wide = number + 1 if _is_wide(clique, layout) else 0
             groups.setdefault((height[number], len(clique.eliminated), wide), []).append(number)
         self.groups = [(key[2] > 0, members) for key, members in sorted(groups.items())]
         self.start = [0] * len(cliques)
