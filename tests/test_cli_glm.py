@@ -1,5 +1,7 @@
 """`leaveout glm` and `leaveout compare`, on good and on wrong input."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -166,7 +168,7 @@ def test_files_that_cannot_be_used(tmp_path):
 
 
 def test_what_may_not_be_read_or_written(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr("leaveout.cli._data.os", SimpleNamespace(access=lambda *_: False, W_OK=2))
     assert "no permission to write" in run(file, "--target", "cost", "--out", tmp_path / "t.csv").stderr
 
     def refuse(*_, **__):
