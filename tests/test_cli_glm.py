@@ -1,6 +1,6 @@
 """`leaveout glm` and `leaveout compare`, on good and on wrong input."""
 
-import os
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -168,8 +168,7 @@ def test_files_that_cannot_be_used(tmp_path):
 
 
 def test_what_may_not_be_read_or_written(file, tmp_path, monkeypatch):
-    allowed = os.access
-    monkeypatch.setattr("os.access", lambda path, mode, **rest: mode != os.W_OK and allowed(path, mode, **rest))
+    monkeypatch.setattr("leaveout.cli._data.os", SimpleNamespace(access=lambda *_: False, W_OK=2))
     assert "no permission to write" in run(file, "--target", "cost", "--out", tmp_path / "t.csv").stderr
 
     def refuse(*_, **__):

@@ -64,8 +64,8 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
     host, target = HOSTS[name]
     y, weight = Y[target], WEIGHT if weighted else None
     fit = lo.from_sklearn(clone(host).fit(X, y, weight), X, y, sample_weight=weight)
-    rough = name == "HuberRegressor"  # whose solver, L-BFGS, stops where F no longer falls visibly
-    assert fit.decrement < (1e-3 if rough else 1e-5)
+    slack = 20.0 if name == "HuberRegressor" else 1.0  # its L-BFGS stops early
+    assert fit.decrement < 1e-5 * slack
     plan = lo.kfold(N, 4, seed=1)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
@@ -73,14 +73,14 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
         keep = w > 0
         again = clone(host).fit(X[keep], y[keep], None if weight is None else weight[keep])
         coef = again.coef_[0] if np.ndim(again.coef_) > 1 and len(again.coef_) == 1 else again.coef_
-        np.testing.assert_allclose(got["coef"][k], coef, atol=2e-4 if rough else 2e-5)
+        np.testing.assert_allclose(got["coef"][k], coef, atol=2e-5 * slack)
         if name == "RidgeClassifier":
             np.testing.assert_allclose(predicted[~keep], again.decision_function(X[~keep]), atol=1e-6)
         elif target in ("binary", "three"):
             want = again.predict_proba(X[~keep])
             np.testing.assert_allclose(predicted[~keep], want[:, 1] if target == "binary" else want, atol=1e-5)
         else:
-            np.testing.assert_allclose(predicted[~keep], again.predict(X[~keep]), rtol=1e-4, atol=1e-3 if rough else 1e-5)
+            np.testing.assert_allclose(predicted[~keep], again.predict(X[~keep]), rtol=1e-4, atol=1e-5 * slack)
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_penalties_that_were_chosen_on_all_rows():
     for host, target in (
         (RidgeCV([0.1, 1.0, 10.0]), "real"),
         (
-            LogisticRegressionCV(Cs=[0.1, 1.0], l1_ratios=(0,), use_legacy_attributes=False, scoring="accuracy", **TIGHT),
+            LogisticRegressionCV(Cs=[0.1, 1.0], l1_ratios=(0,), use_legacy_attributes=False, scoring="neg_log_loss", **TIGHT),
             "binary",
         ),
     ):
@@ -116,7 +116,7 @@ def test_the_scale_of_huber_is_refitted():
     plan = lo.kfold(N, 3, seed=0)
     scale = lo.fold_parameters(fit, plan, lo.Exact())["scale"]
     for k, w in enumerate(plan.matrix()):
-        np.testing.assert_allclose(scale[k], clone(host).fit(X[w > 0], Y["heavy"][w > 0]).scale_, rtol=1e-3)
+        np.testing.assert_allclose(scale[k], clone(host).fit(X[w > 0], Y["heavy"][w > 0]).scale_, rtol=1e-4)
 
 
 def test_ridge_is_exact_to_rounding():

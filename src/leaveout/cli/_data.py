@@ -254,4 +254,4 @@ def writable(*files: Path | None) -> None:
             fail(f"{file}: no permission to write there; name another file.")
 
 
-FILE = typer.Argument(help="A CSV file with a header, or Parquet; - is CSV on standard input.")
+FILE = typer.Argument(help="A CSV file with a header, or Parquet; - is CSV on standard input.", readable=False)
