@@ -54,7 +54,9 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
             )
 
 
-@pytest.mark.parametrize("name", [slowly(n, "negative binomial, its dispersion", "multinomial") for n in OBJECTIVES])
+@pytest.mark.parametrize(
+    "name", [slowly(n, "negative binomial, its dispersion", "multinomial", "ordinal", "Cox", CRFS[0]) for n in OBJECTIVES]
+)
 def test_perturbation_and_hessian_change_equal_their_defaults(name):
     fit = fitted(name)
     objective, n = fit.objective, fit.objective.num_units
