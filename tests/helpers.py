@@ -156,7 +156,13 @@ def two_functions() -> lo.Objective:
     return lo.Objective(lambda theta, w: w @ jnp.log1p((x - theta["location"]) ** 2 / 3) + 0.05 * theta["location"] ** 2, 50)
 
 
-SLOW = ("ordinal", "Cox", "conditional random field, sequences")  # in tests of every objective
+SLOW = (  # in tests of every objective
+    "ordinal",
+    "Cox",
+    "conditional random field, sequences",
+    "conditional random field, labels",
+    "negative binomial, its dispersion",
+)
 _fits: dict[str, lo.Fit] = {}
 
 
