@@ -14,10 +14,10 @@ demo: $(VENV)/.installed-plot ## certified leave-one-out of real data; the pictu
 	$(BIN)/leaveout demo --out out
 
 test: $(VENV)/.installed-test ## the tests, without the slow ones
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-all: $(VENV)/.installed-test ## all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/.installed-dev ## style, format and types
 	$(BIN)/ruff check

@@ -259,7 +259,7 @@ def minimiser(fit, w):
 slowly = lambda *names: [pytest.param(name, marks=pytest.mark.slow if name in names else ()) for name in MODELS]
 
 
-@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence", "gaussian, missing, several"))
+@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence", "gaussian, missing, several", "step"))
 def test_order_of_accuracy(name):
     """Weights of a few units go 1 → 1 − t; halving t divides the error against an exact refit by 2^order."""
     fit = fitted(name)
