@@ -86,6 +86,7 @@ def glm(loss, penalty=None, *, n: int = 60, p: int = 3, seed: int = 0, weights: 
         "pseudo_huber": eta + rng.standard_t(2, n),
         "InverseGaussian": rng.wald(np.exp(eta / 2), 3.0),
         "Tweedie": np.where(rng.random(n) < 0.3, 0.0, rng.gamma(2.0, np.exp(eta) / 2)),
+        "Gamma": rng.gamma(2.0, np.exp(eta) / 2),
     }.get(name, binary)
     if weights:
         kwargs |= {"sample_weight": rng.gamma(2.0, 0.5, n), "offset": rng.standard_normal(n) / 3}
