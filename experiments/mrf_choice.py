@@ -1,6 +1,6 @@
 """How many states, and how strong a coupling? Chosen by cross-validation, by one fit and by exact refits.
 
-    LEAVEOUT_DATA=… python experiments/mrf_choice.py [st_louis philadelphia half] [--seed 0]
+    LEAVEOUT_DATA=… python experiments/mrf_choice.py [st_louis philadelphia half] [--states 3] [--seed 0]
 
     st_louis       homicides of 78 counties, 1988–93, per person-year; every county left out
     philadelphia   violent crimes of 384 tracts in thirteen years, thirteen fields over one graph; 32 blocks of neighbouring
@@ -64,10 +64,10 @@ def grid(x: np.ndarray, edges: np.ndarray, emission: lo.emissions.AbstractEmissi
     return models
 
 
-def st_louis(seed: int) -> None:
+def st_louis(seed: int, most: int) -> None:
     areas, edges = lo.datasets.st_louis()
     emission = lo.emissions.Poisson(exposure=areas["PO8893"])
-    models = grid(areas["HC8893"].to_numpy(float), edges, emission, range(1, 4))
+    models = grid(areas["HC8893"].to_numpy(float), edges, emission, range(1, most + 1))
     chosen("St. Louis", models, lo.leave_one_out(len(areas)), seed)
 
 
@@ -80,14 +80,21 @@ def years(edges: np.ndarray, keep: np.ndarray, states: range, count: int, title:
     chosen(title, grid(x, own, lo.emissions.NegativeBinomial(), states), lo.groups(label), seed)
 
 
-def philadelphia(seed: int) -> None:
+def philadelphia(seed: int, most: int) -> None:
     edges = lo.datasets.philadelphia().edges
-    years(edges, np.arange(384), range(1, 3), 32, "Philadelphia, thirteen years", seed)
+    years(edges, np.arange(384), range(1, min(most, 2) + 1), 32, "Philadelphia, thirteen years", seed)
 
 
-def half(seed: int) -> None:
+def half(seed: int, most: int) -> None:
     edges = lo.datasets.philadelphia().edges
-    years(edges, np.flatnonzero(blocks(edges, 384, 2) == 0), range(1, 4), 24, "one half of Philadelphia, thirteen years", seed)
+    years(
+        edges,
+        np.flatnonzero(blocks(edges, 384, 2) == 0),
+        range(1, most + 1),
+        24,
+        "one half of Philadelphia, thirteen years",
+        seed,
+    )
 
 
 DEMANDS = {"st_louis": st_louis, "philadelphia": philadelphia, "half": half}
@@ -96,7 +103,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--states", type=int, default=3, help="at most; three make large tables, and take long")
     given = parser.parse_args()
     pd.set_option("display.width", 250)
     for name in given.name or DEMANDS:
-        DEMANDS[name](given.seed)
+        DEMANDS[name](given.seed, given.states)
