@@ -123,6 +123,7 @@ def test_a_row_that_alone_determines_a_coefficient_has_no_loss():
     assert lo.cross_validate(fit, lone_group, lo.Exact()).result[0] == lo.RESULTS.undetermined
 
 
+@pytest.mark.slow
 def test_a_fold_that_removes_a_class_or_a_group():
     y = np.r_[np.ones(6), np.zeros(34)]
     labels = np.r_[np.zeros(6), 1 + np.arange(34) % 3]

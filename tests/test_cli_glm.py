@@ -79,6 +79,7 @@ def test_formula_standard_input_parquet_and_missing_rows(file, tmp_path):
     assert dropped.exit_code == 0 and "35 rows, 2 parameters; 5 rows with missing values left out" in dropped.output
 
 
+@pytest.mark.slow
 def test_labels_and_own_parameters(file):
     words = ["--target", "ill", "--loss", "logistic", "--features", "age,dose", "--plan", "kfold:4"]
     result = run(file, *words)

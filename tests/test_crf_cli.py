@@ -27,6 +27,7 @@ def sentences(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_every_sentence_is_left_out_and_the_wrong_label_found(sentences, tmp_path):
     out = tmp_path / "losses.csv"
     result = run(sentences, "--features", 12, "--worst", 1, "--out", out)

@@ -310,6 +310,7 @@ def _prior_curvature(hmm, theta):
     return jax.hessian(lambda v: hmm._log_prior(unravel(v)))(vector)
 
 
+@pytest.mark.slow
 def test_hessian_and_cross_derivatives_equal_those_of_a_python_loop():
     """H and J by plain autodiff, step by step."""
     hmm = HMM(simulated(16), emissions.Poisson(), 2)
@@ -350,6 +351,7 @@ def test_permuted_labels_give_the_same_losses():
         np.testing.assert_allclose(flat(hmm.canonical(start)), flat(theta), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_at_an_exact_optimum_one_chord_step_of_leave_sequence_out_is_the_jackknife():
     fit = fitted("sequence")
     for n in range(0, 12, 5):

@@ -49,6 +49,7 @@ def test_zero_gradient_likelihood_and_posterior(name):
     np.testing.assert_array_equal(fit.objective.decode(fit), model.predict(x, LENGTHS))
 
 
+@pytest.mark.slow
 def test_exact_is_the_hosts_own_refit():
     model = host.PoissonHMM(2, startprob_prior=2.0, **TIGHT).fit(COUNTS, LENGTHS)
     fit = lo.from_hmmlearn(model, COUNTS, LENGTHS, drop="sequence")
