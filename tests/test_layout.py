@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "_corpora": set(),
     "datasets": {"_corpora"},
     "_minimise": {"_objective"},
-    "_products": {"_objective"},
+    "_products": {"_objective", "_minimise"},
     "_fit": {"_objective", "_results", "_progress", "_minimise", "_products"},
     "_curvature": {"_plan", "_objective", "_fit"},
     "_certificate": {"_plan", "_objective", "_fit", "_results", "_curvature"},

@@ -1,9 +1,10 @@
-"""`H_w⁻¹` for a batch of refits, four ways, in the anchor's whitened coordinates.
+"""`H_w⁻¹` for a batch of refits, five ways, in the anchor's whitened coordinates.
 
 With H = L Lᵀ and u = Lᵀ(θ − θ̂), the anchor's Hessian is the identity, gradients are L⁻¹∇F, lengths are
 H-norms, and a fold's Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
 
-    Anchor    the identity: the chord's metric
+    Identity  none: the step is the whitened gradient
+    Anchor    the full fit's: the chord's metric, the identity in these coordinates
     LowRank   by Woodbury, for few rows (for one row this is ALO)
     Dense     by its inverse
     Products  by conjugate gradients, where H is too large to be formed; then Anchor is by conjugate gradients too,

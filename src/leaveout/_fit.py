@@ -20,7 +20,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._minimise import LARGE, STEPS, minimise, pieces
+from ._minimise import LARGE, STEPS, minimise, pieces, value_and_gradient
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, stored
 from ._products import (
     COARSE,
@@ -30,7 +30,7 @@ from ._products import (
     least_curvature,
     minimise_by_products,
     scaled_gauge,
-    value_and_gradient,
+    solved,
 )
 from ._progress import Slow
 from ._results import RESULTS
@@ -104,7 +104,12 @@ class Fit(eqx.Module):
         if self.factor is not None:
             return scipy.linalg.cho_solve((self.factor, True), vector)
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
-        return np.array([_solved(self, column) for column in columns]).T.reshape(np.shape(vector))
+        ones = np.ones(self.objective.num_units)
+        found = [
+            self.unwhiten(solved(self.objective, self.theta, ones, self.whitener, self.gauge, self.whiten(column), FINE))
+            for column in columns
+        ]
+        return np.array(found).T.reshape(np.shape(vector))
 
     def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or its diagonal alone)."""
@@ -152,12 +157,6 @@ class Fit(eqx.Module):
             return ""
         same = np.sum(self.starts - self.value < 1e-6 * max(1.0, abs(float(self.value))))
         return f", reached from {same} of {len(self.starts)} starts"
-
-
-@eqx.filter_jit
-def _solved(fit: Fit, vector: Array) -> Array:
-    ones = jnp.ones(fit.objective.num_units)
-    return fit.unwhiten(conjugate_gradients(fit.objective, fit.theta, ones, fit.whitener, fit.gauge, fit.whiten(vector), FINE))
 
 
 @eqx.filter_jit
@@ -304,7 +303,7 @@ def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
 
 
 def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
-    value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta))
+    value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient)
     whitener = stored(diagonal(objective, theta) ** -0.5)
     gauge = stored(scaled_gauge(objective, theta, whitener))

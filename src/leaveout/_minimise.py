@@ -1,5 +1,6 @@
 """Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import Array, Float, PyTree, Scalar
 
 from ._objective import AbstractLinearPredictor, AbstractObjective, placed, ravel, unravel
 
@@ -24,7 +25,7 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
     if not objective.convex:
         start = np.asarray(ravel(theta))
         found = scipy.optimize.minimize(
-            lambda v: [np.asarray(part) for part in _value_and_grad(objective, placed(v, theta), weights)],
+            lambda v: [np.asarray(part) for part in value_and_gradient(objective, placed(v, theta), weights)],
             start,
             jac=True,
             method="BFGS" if start.size <= 500 else "L-BFGS-B",
@@ -39,23 +40,38 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
 
 def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged."""
-    weights = np.ones(objective.num_units)
-    factor = _factor(np.asarray(pieces(objective, theta, weights)[2]))
-    vector, size = np.asarray(ravel(theta)), np.inf
+    factor = _factor(np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2]))
     if factor is None:
-        return np.inf, vector, False
-    for _ in range(STEPS):
-        value, slope = _value_and_grad(objective, placed(vector, theta), weights)
-        step = scipy.linalg.cho_solve((factor, True), np.asarray(slope))
-        before, size = size, float(np.sqrt(max(np.asarray(slope) @ step, 0.0)))
-        if size > 0.9 * before:  # at the floor, or no contraction
+        return np.inf, np.asarray(ravel(theta)), False
+    value, vector, size = contract(objective, theta, lambda _, slope: scipy.linalg.cho_solve((factor, True), slope), STEPS)
+    return value, vector, size < SETTLED
+
+
+def contract(
+    objective: AbstractObjective,
+    theta: PyTree,
+    solve: Callable[[PyTree, Float[np.ndarray, " params"]], Float[np.ndarray, " params"]],
+    steps: int,
+) -> tuple[float, np.ndarray, float]:
+    """Steps `solve(θ, gradient)` for as long as they contract: F, the raveled θ, the last decrement `√(gᵀ step)`."""
+    weights = np.ones(objective.num_units)
+    vector, size = np.asarray(ravel(theta)), np.inf
+    for _ in range(steps):
+        at = placed(vector, theta)
+        value, gradient = (np.asarray(part) for part in value_and_gradient(objective, at, weights))
+        step = solve(at, gradient)
+        before, size = size, max(float(gradient @ step), 0.0) ** 0.5
+        if not size < 0.9 * before:  # at the floor, or no contraction
             break
         vector = vector - step
-    return float(value), vector, size < SETTLED
+    return float(value), vector, size
 
 
 @eqx.filter_jit
-def _value_and_grad(objective: AbstractObjective, theta: PyTree, weights: Array) -> tuple[Scalar, Array]:
+def value_and_gradient(
+    objective: AbstractObjective, theta: PyTree, weights: Float[Array, " units"]
+) -> tuple[Scalar, Float[Array, " params"]]:
+    """F(θ, w) and its gradient."""
     value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
     return value, ravel(gradient)
 
@@ -78,7 +94,7 @@ def _newton_step_by_step(
     """The same out of programs that are compiled anyway: those of larger models take seconds to compile."""
     start = vector = np.asarray(ravel(theta))
     place = lambda v: placed(v, theta)
-    value, size, converged = float(_value_and_grad(objective, place(vector), weights)[0]), np.inf, False
+    value, size, converged = float(value_and_gradient(objective, place(vector), weights)[0]), np.inf, False
     for _ in range(STEPS):
         gradient, hessian = (np.asarray(part) for part in pieces(objective, place(vector), weights)[1:])
         hessian = hessian + np.asarray(gauge_matrix(gauge, hessian))
@@ -88,10 +104,10 @@ def _newton_step_by_step(
         step = scipy.linalg.cho_solve((factor if own is None else own, True), gradient)
         slope, s = float(gradient @ step), 1.0
         resolved = slope > 1e-12 * abs(value)  # else F can no longer tell a good step from a bad one
-        new = float(_value_and_grad(objective, place(vector - step), weights)[0])
+        new = float(value_and_gradient(objective, place(vector - step), weights)[0])
         while resolved and not new <= value - 1e-4 * s * slope and s > 1e-12:
             s /= 2
-            new = float(_value_and_grad(objective, place(vector - s * step), weights)[0])
+            new = float(value_and_gradient(objective, place(vector - s * step), weights)[0])
         vector, value, size = vector - s * step, new, float(np.linalg.norm(factor.T @ step))
         moved = float(np.linalg.norm(factor.T @ (vector - start)))
         converged = own is not None and s == 1 and (size <= 1e-8 * moved or size <= 1e-11 * np.sqrt(abs(value)))

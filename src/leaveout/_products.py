@@ -11,13 +11,14 @@ import numpy as np
 import scipy.optimize
 import scipy.sparse.linalg
 from jax.scipy.sparse.linalg import cg
-from jaxtyping import Array, Float, PyTree, Scalar
+from jaxtyping import Array, Float, PyTree
 
+from ._minimise import contract, value_and_gradient
 from ._objective import AbstractObjective, placed, ravel, unravel
 
 COARSE, FINE = 1e-7, 1e-12  # residuals of a solve, of the gradient: in refits, and where nothing corrects them
 PROBES = 32  # products for an estimate of the diagonal
-STEPS = 30  # of Newton's method
+STEPS = 30  # of Newton's method by products
 
 
 def conjugate_gradients(
@@ -35,6 +36,9 @@ def conjugate_gradients(
     return cg(along, gradient, tol=tol, maxiter=1000)[0]
 
 
+solved = eqx.filter_jit(conjugate_gradients)
+
+
 def _slope(objective: AbstractObjective, theta: PyTree, weights: Array):
     return jax.grad(lambda v: objective.loss(unravel(v, theta), weights))
 
@@ -44,13 +48,6 @@ def product(objective: AbstractObjective, theta: PyTree, vectors: Float[Array, "
     """H times each of the vectors, at weights one."""
     slope, start = _slope(objective, theta, jnp.ones(objective.num_units)), ravel(theta)
     return jax.lax.map(lambda v: jax.jvp(slope, (start,), (v,))[1], vectors)
-
-
-@eqx.filter_jit
-def value_and_gradient(objective: AbstractObjective, theta: PyTree) -> tuple[Scalar, Float[Array, " params"]]:
-    """F and its gradient at weights one."""
-    value, gradient = jax.value_and_grad(objective.loss)(theta, jnp.ones(objective.num_units))
-    return value, ravel(gradient)
 
 
 def diagonal(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, " params"]:
@@ -87,32 +84,22 @@ def least_curvature(
 
 def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """L-BFGS, then Newton's steps: F, the raveled minimiser, converged."""
-    place = lambda v: placed(v, theta)
+    weights, start = np.ones(objective.num_units), np.asarray(ravel(theta))
     found = scipy.optimize.minimize(
-        lambda v: [np.asarray(part) for part in value_and_gradient(objective, place(v))],
-        np.asarray(ravel(theta)),
+        lambda v: [np.asarray(part) for part in value_and_gradient(objective, placed(v, theta), weights)],
+        start,
         jac=True,
         method="L-BFGS-B",
         options={"gtol": 1e-5, "ftol": 1e-12, "maxiter": 20000, "maxfun": 40000},
     )
-    vector, size = found.x, np.inf
-    scale = diagonal(objective, place(vector)) ** -0.5
-    gauge = scaled_gauge(objective, place(vector), scale)
-    for _ in range(STEPS):
-        value, gradient = (np.asarray(part) for part in value_and_gradient(objective, place(vector)))
-        step = scale * np.asarray(_solve(objective, place(vector), scale, gauge, scale * gradient))
-        before, size = size, max(float(gradient @ step), 0.0) ** 0.5
-        if not size < 0.9 * before:  # at the floor, or no contraction
-            break
-        vector = vector - step
-    return float(value), vector, size <= 1e-6 * max(1.0, abs(float(value))) ** 0.5
+    theta = placed(found.x, theta)
+    scale = diagonal(objective, theta) ** -0.5
+    gauge = scaled_gauge(objective, theta, scale)
+    newton = lambda at, slope: scale * np.asarray(solved(objective, at, weights, scale, gauge, scale * slope, COARSE))
+    value, vector, size = contract(objective, theta, newton, STEPS)
+    return value, vector, size <= 1e-6 * max(1.0, abs(value)) ** 0.5
 
 
 def scaled_gauge(objective: AbstractObjective, theta: PyTree, scale: np.ndarray) -> Float[np.ndarray, "flat params"]:
     """The model's flat directions, scaled to the size of the curvature."""
     return np.sqrt(np.mean(scale**-2.0)) * np.asarray(objective.symmetries(theta), np.float64)
-
-
-@eqx.filter_jit
-def _solve(objective: AbstractObjective, theta: PyTree, scale: Array, gauge: Array, gradient: Array) -> Array:
-    return conjugate_gradients(objective, theta, jnp.ones(objective.num_units), scale, gauge, gradient, COARSE)

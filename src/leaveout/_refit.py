@@ -6,6 +6,7 @@ coordinates u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -82,7 +83,7 @@ class NewtonStep(AbstractRefit):
         if not judge and is_single(fit, rows):
             theta, singular = (np.asarray(part) for part in _refit_of_one_row(fit, rows))
             return _without_error(theta, singular)
-        metric, singular, _, u = _newton_step(fit, rows)
+        metric, singular, _, u = _first_step(fit, rows)
         u = np.asarray(u)
         if judge:
             return _judged(fit, rows, u, crossings=True, metric=metric, singular=singular)
@@ -184,23 +185,20 @@ def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
 
 def _start(fit: Fit, rows: Rows) -> State:
     """The cheapest first step: Newton's for linear predictors, elsewhere the chord's."""
-    if isinstance(fit.objective, AbstractLinearPredictor):
-        metric, singular, gradient, step = _newton_step(fit, rows)
-    else:
-        metric, singular = Anchor(), np.zeros(len(rows.index), bool)
-        gradient = _first_gradient(fit, rows, metric)
-        step = _step(fit, metric, gradient)
+    metric, singular, gradient, step = _first_step(fit, rows, _cheapest_metric)
     u = np.array(step)
     first = np.linalg.norm(u, axis=1)
     return State(u, first, metric, gradient, singular | ~np.isfinite(first))
 
 
-def _newton_step(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray, Array, Array]:
-    """The folds' own Hessians at θ̂, which are singular, the whitened gradients, and the steps."""
-    if is_single(fit, rows):
+def _first_step(
+    fit: Fit, rows: Rows, choose: Callable[[Fit, Rows], tuple[AbstractMetric, np.ndarray]] = own_metric
+) -> tuple[AbstractMetric, np.ndarray, Array, Array]:
+    """A metric at θ̂ for every refit, which are singular, the whitened gradients, and the steps."""
+    if is_single(fit, rows):  # a linear predictor, so both choices are the folds' own
         metric, singular, gradient, u = _newton_step_of_one_row(fit, rows)
         return metric, np.asarray(singular), gradient, u
-    metric, which = own_metric(fit, rows)
+    metric, which = choose(fit, rows)
     gradient = _first_gradient(fit, rows, metric)
     return metric, which, gradient, _step(fit, metric, gradient)
 

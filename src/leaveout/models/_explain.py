@@ -38,7 +38,7 @@ def filtered(hmm: Any, theta: PyTree) -> Float[Array, "steps states"]:
 @eqx.filter_jit
 def expected(hmm: Any, theta: PyTree, weights: Array) -> Float[Array, "steps channels"]:
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
-    means = jnp.einsum("tk,tkr->tr", states, hmm.emission.means(hmm._emitted(theta), hmm.data))
+    means = jnp.einsum("tk,tkr->tr", states, hmm.emission.means(hmm.emitted(theta), hmm.data))
     return means[hmm.layout.inverse]
 
 

@@ -117,18 +117,6 @@ def check_size(field: Any) -> None:
         )
 
 
-def times(weights: Array, logs: Array) -> Array:
-    """`w log p`, zero where both are: a zero probability to the power of zero is one."""
-    return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
-
-
-def mixture(states: Float[Array, "units states"], densities: Float[Array, "units states"]) -> Float[Array, " units"]:
-    """`log Σ_k p_k e_k`."""
-    top = jax.lax.stop_gradient(densities.max(-1))
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    return jnp.log(jnp.sum(states * jnp.exp(densities - top[:, None]), -1)) + top
-
-
 @eqx.filter_jit
 def prior_partition(field: Any, theta: PyTree) -> Scalar:
     return field._log_normaliser(field._coupled(theta))
@@ -173,7 +161,7 @@ def draw(
     edges = np.asarray(_potentials(field, theta)[1])
     nothing = np.zeros((field.x.shape[1], field.number))
     z = field.tree.walk(np.concatenate([nothing.ravel(), edges.ravel()])[:, None], num_fields, rng)
-    own = jax.tree.map(np.asarray, field._emitted(theta))
+    own = jax.tree.map(np.asarray, field.emitted(theta))
     past = np.zeros((0, field.x.shape[2]))
     x = np.array([[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z])
     return (x[..., 0] if field.x.shape[2] == 1 else x), z

@@ -11,7 +11,7 @@ missing observation has weight zero always. Scores are taken in the whole chain,
     −log p(x_t | everything seen; θ) = −log Σ_k p(z_t = k | everything seen) e_t(k).
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -20,8 +20,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, float64, ravel, stored, unravel
+from .._objective import float64, ravel, stored, unravel
 from . import _explain, _future, _series
+from ._hidden import AbstractHiddenStates, mixture, times
 from ._states import Dirichlet, States
 from .chain import Layout, Potentials, layout, log_partition, posterior
 from .emissions._base import AbstractEmission
@@ -36,7 +37,7 @@ STYLES = {
 }
 
 
-class HMM(AbstractObjective):
+class HMM(AbstractHiddenStates):
     """A hidden Markov model of one or several sequences.
 
     `x` is `[steps]` or `[steps, channels]`, NumPy, Series or DataFrame; NaN is missing. `lengths` are those of the
@@ -50,6 +51,8 @@ class HMM(AbstractObjective):
 
     Raises ValueError on infinite values, lengths that do not add up, and models that the data cannot determine.
     """
+
+    latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
 
     x: Float[np.ndarray, "steps channels"]
     data: PyTree  # what the emission made of x, laid out
@@ -127,28 +130,17 @@ class HMM(AbstractObjective):
 
     def natural(self, theta):
         initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
-        return {"initial": initial, "transition": transition, **self._emitted(theta)}
+        return {"initial": initial, "transition": transition, **self.emitted(theta)}
 
-    def _emitted(self, theta: PyTree) -> dict[str, Array]:
-        own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
-        return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
+    @property
+    def latent_shapes(self):
+        return self.states.free
 
-    @float64
-    def unconstrained(self, parameters):
-        parameters = getattr(parameters, "parameters", parameters)
-        shapes = {**self.states.free, **dict(self.shapes)}
-        known = {"initial", "transition", *shapes, *self.emission.fixed}
-        if not isinstance(parameters, dict) or set(shapes) - set(parameters) or set(parameters) - known:
-            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
-            raise ValueError(f"HMM: parameters are {sorted(shapes)}; got {got}.")
-        theta = {}
-        for name, shape in shapes.items():
-            value = jnp.asarray(parameters[name], float)
-            if value.shape != shape:
-                raise ValueError(f"HMM: {name} must have shape {list(shape)}; got {list(value.shape)}.")
-            own = self.emission.free.get(name)
-            theta[name] = np.asarray(self.states.unconstrained(name, value) if own is None else own.unconstrained(value))
-        return theta
+    def latent_unconstrained(self, name, value):
+        return self.states.unconstrained(name, value)
+
+    def latent_names(self, name):
+        return self.states.names(name)
 
     @float64
     def initial(self, seed):
@@ -167,11 +159,6 @@ class HMM(AbstractObjective):
         chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
         return self.unconstrained({**chain, **self.emission.permute(own, order)})
 
-    def parameter_names(self) -> list[str]:
-        chain = {name: self.states.names(name) for name in self.states.free}
-        own = {name: [name + (str(list(at)) if at else "") for at in np.ndindex(shape)] for name, shape in self.shapes}
-        return [entry for _, entries in sorted({**chain, **own}.items()) for entry in entries]
-
     # F
 
     @property
@@ -183,7 +170,7 @@ class HMM(AbstractObjective):
         return len(self.lengths) if self.drop == "sequence" else len(self.dense)
 
     def _log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
-        return self.emission.log_densities(self._emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
+        return self.emission.log_densities(self.emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
 
     def _seen(self, weights: Array) -> Float[Array, " steps"]:
         """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
@@ -199,12 +186,12 @@ class HMM(AbstractObjective):
         before = jnp.concatenate([jnp.ones(1), weights[:-1]])
         both = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[..., None, None]
         steps = jnp.where(jnp.asarray(self.layout.starts)[..., None, None], initial[None], transition)
-        return _times(both, steps)
+        return times(both, steps)
 
     def _whole(self, theta: PyTree, weights: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """The whole chain with weighted emissions; and the emissions without weights."""
         densities = self._log_densities(theta)
-        weighted = _times(self.layout.arrange(self._seen(weights))[..., None], densities)
+        weighted = times(self.layout.arrange(self._seen(weights))[..., None], densities)
         return Potentials(*self.states.logs(theta), weighted), densities
 
     def loss(self, theta, weights):
@@ -223,7 +210,7 @@ class HMM(AbstractObjective):
     def _log_prior(self, theta: PyTree) -> Scalar:
         if self.states.prior is None:
             return jnp.zeros(())
-        return self.states.log_prior(theta) + self.emission.log_prior(self._emitted(theta))
+        return self.states.log_prior(theta) + self.emission.log_prior(self.emitted(theta))
 
     def score(self, theta, weights, index, held):
         if self.drop == "sequence":
@@ -236,7 +223,7 @@ class HMM(AbstractObjective):
             known = self._whole(theta, seen)[0]
             return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
         found = posterior(whole, self.layout)
-        return -_mixture(self._listed(found.states, index), self._listed(densities, index))
+        return -mixture(self._listed(found.states, index), self._listed(densities, index))
 
     def _listed(self, laid: Array, index: Array) -> Array:
         """The listed steps of an array that is laid out; any for padding."""
@@ -248,12 +235,12 @@ class HMM(AbstractObjective):
         """The potentials of the listed sequences alone, one to a lane."""
         slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
-        densities = self.emission.log_densities(self._emitted(theta), data).reshape(*slots.shape, self.num_states)
+        densities = self.emission.log_densities(self.emitted(theta), data).reshape(*slots.shape, self.num_states)
         real = slots >= 0
         dense = real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
         starts = ~real | (jnp.arange(len(slots)) == 0)[:, None]
         lanes = Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.layout.zeros)
-        return Potentials(*self.states.logs(theta), _times(dense[..., None], densities)), lanes
+        return Potentials(*self.states.logs(theta), times(dense[..., None], densities)), lanes
 
     def perturbation(self, theta, index, delta):
         if self.drop != "sequence" or len(index) == self.num_units:
@@ -292,18 +279,10 @@ class HMM(AbstractObjective):
             return states
         steps = self.layout.shape
         data = jax.tree.map(lambda leaf: self._listed(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data)
-        means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self._emitted(theta), data))
+        means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self.emitted(theta), data))
         return means[:, 0] if means.shape[1] == 1 else means
 
     # what the core asks of a model
-
-    @property
-    def kinds(self):
-        return ("response", "state")
-
-    @property
-    def pointwise(self):
-        return not self.joint
 
     @property
     def serial(self):
@@ -356,21 +335,10 @@ class HMM(AbstractObjective):
 
     # for users
 
-    def _theta(self, parameters: Any) -> PyTree:
-        return jax.tree.map(jnp.asarray, self.unconstrained(parameters))
-
     @float64
     def log_likelihood(self, parameters: Any) -> float:
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
         return float(_explain.log_likelihood(self, self._theta(parameters)))
-
-    def aic(self, parameters: Any) -> float:
-        """`2 D − 2 log p(x; θ)`."""
-        return 2 * len(self.parameter_names()) - 2 * self.log_likelihood(parameters)
-
-    def bic(self, parameters: Any) -> float:
-        """`D log(observed steps) − 2 log p(x; θ)`."""
-        return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
     @float64
     def decode(self, parameters: Any) -> Any:
@@ -415,15 +383,3 @@ class HMM(AbstractObjective):
 def _laid(leaf: np.ndarray, where: Layout) -> np.ndarray:
     padded = np.concatenate([leaf, np.zeros((1, *np.shape(leaf)[1:]), np.asarray(leaf).dtype)])
     return np.asarray(jnp.array(padded[where.place.reshape(-1)]))
-
-
-def _times(weights: Array, logs: Array) -> Array:
-    """`w log p`, zero where both are: a zero probability to the power of zero is one."""
-    return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
-
-
-def _mixture(states: Float[Array, "steps states"], densities: Float[Array, "steps states"]) -> Float[Array, " steps"]:
-    """`log Σ_k p_k e_k`."""
-    top = jax.lax.stop_gradient(densities.max(-1))
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    return jnp.log(jnp.sum(states * jnp.exp(densities - top[:, None]), -1)) + top

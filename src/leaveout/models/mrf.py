@@ -14,7 +14,7 @@ weight zero hangs loose. A missing observation has weight zero. Scores are taken
     −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -24,8 +24,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
 from .._graph import blocks, read_edges
-from .._objective import AbstractObjective, float64, ravel, stored, unravel
+from .._objective import float64, ravel, stored, unravel
 from . import _em, _field
+from ._hidden import AbstractHiddenStates, mixture, times
 from ._passes import Passes
 from .clique import log_partition, marginals, tree
 from .emissions._base import AbstractEmission
@@ -48,7 +49,7 @@ class Free(eqx.Module):
     prior: tuple[float, float] | None = (0.0, 1.0)
 
 
-class MRF(AbstractObjective):
+class MRF(AbstractHiddenStates):
     """A hidden Markov random field.
 
     `x` is `[sites]`, `[fields, sites]` (several fields over one graph) or `[fields, sites, channels]`; NaN is missing.
@@ -63,6 +64,8 @@ class MRF(AbstractObjective):
     Raises ValueError on loops, duplicate and one-sided edges, on graphs too dense for exact inference, and on data that
     cannot determine the model.
     """
+
+    latent: ClassVar[tuple[str, ...]] = ("coupling",)
 
     x: Float[np.ndarray, "fields sites channels"]
     edges: Int[np.ndarray, "edges 2"]
@@ -119,28 +122,15 @@ class MRF(AbstractObjective):
     # parameters
 
     def natural(self, theta):
-        return {"coupling": jnp.asarray(theta["coupling"] if self.learned else self.coupling), **self._emitted(theta)}
+        return {"coupling": jnp.asarray(theta["coupling"] if self.learned else self.coupling), **self.emitted(theta)}
 
-    def _emitted(self, theta: PyTree) -> dict[str, Array]:
-        own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
-        return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
+    @property
+    def latent_shapes(self):
+        return {"coupling": self.coupling.shape} if self.learned else {}
 
-    @float64
-    def unconstrained(self, parameters):
-        parameters = getattr(parameters, "parameters", parameters)
-        shapes = {**({"coupling": self.coupling.shape} if self.learned else {}), **dict(self.shapes)}
-        known = {"coupling", *shapes, *self.emission.fixed}
-        if not isinstance(parameters, dict) or set(shapes) - set(parameters) or set(parameters) - known:
-            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
-            raise ValueError(f"MRF: parameters are {sorted(shapes)}; got {got}.")
-        theta = {}
-        for name, shape in shapes.items():
-            value = jnp.asarray(parameters[name], float)
-            if value.shape != shape:
-                raise ValueError(f"MRF: {name} must have shape {list(shape)}; got {list(value.shape)}.")
-            own = self.emission.free.get(name)
-            theta[name] = np.asarray(value if own is None else own.unconstrained(value))
-        return theta
+    def latent_unconstrained(self, name, value):
+        del name
+        return value
 
     @float64
     def initial(self, seed):
@@ -151,13 +141,9 @@ class MRF(AbstractObjective):
     @float64
     def canonical(self, theta):
         """States in the emission's order: a Potts field does not tell them apart."""
-        own = self._emitted(jax.tree.map(jnp.asarray, theta))
+        own = self.emitted(jax.tree.map(jnp.asarray, theta))
         own = self.emission.permute(own, self.emission.order(own))
         return self.unconstrained({**own, **({"coupling": theta["coupling"]} if self.learned else {})})
-
-    def parameter_names(self) -> list[str]:
-        shapes = {**({"coupling": self.coupling.shape} if self.learned else {}), **dict(self.shapes)}
-        return [name + (str(list(at)) if at else "") for name, shape in sorted(shapes.items()) for at in np.ndindex(shape)]
 
     # F
 
@@ -174,11 +160,11 @@ class MRF(AbstractObjective):
 
     def _densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
         data = self.data if data is None else data
-        return self.emission.log_densities(self._emitted(theta), data).reshape(-1, self.x.shape[1], self.number)
+        return self.emission.log_densities(self.emitted(theta), data).reshape(-1, self.x.shape[1], self.number)
 
     def _seen(self, weights: Array, densities: Array) -> Float[Array, "fields sites states"]:
         """Weighted emissions; none where the observation is missing."""
-        return _field.times(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
+        return times(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
 
     def _log_prior_partition(self, pairs: Array) -> Array:
         """`log Z` of fields without observations."""
@@ -202,13 +188,13 @@ class MRF(AbstractObjective):
     def _losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
         """`−log p(x_n; θ)` of fields."""
         pairs = self._coupled(theta)
-        seen = _field.times(jnp.where(dense, 1.0, 0.0)[..., None], densities)
+        seen = times(jnp.where(dense, 1.0, 0.0)[..., None], densities)
         return self._log_normaliser(pairs) - log_partition(seen, pairs, self.tree)
 
     def _log_prior(self, theta: PyTree) -> Scalar:
         if self.flat:
             return jnp.zeros(())
-        total = self.emission.log_prior(self._emitted(theta))
+        total = self.emission.log_prior(self.emitted(theta))
         if self.coupling_prior is not None:
             mean, sd = self.coupling_prior
             total = total - 0.5 * jnp.sum(((theta["coupling"] - mean) / sd) ** 2)
@@ -226,7 +212,7 @@ class MRF(AbstractObjective):
             without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
             return without - complete
         states, densities = self._posterior(theta, weights, index, pairs)
-        return -_field.mixture(states, densities)
+        return -mixture(states, densities)
 
     def _posterior(self, theta: PyTree, weights: Array, index: Array, pairs: Array) -> tuple[Array, Array]:
         """State probabilities and densities of the listed units, `[width, states]` each; any for padding."""
@@ -266,7 +252,7 @@ class MRF(AbstractObjective):
             return states
         place = jnp.minimum(index, self.num_units - 1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place], self.data)
-        means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self._emitted(theta), data))
+        means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self.emitted(theta), data))
         return means[:, 0] if means.shape[1] == 1 else means
 
     # what the core asks of a model
@@ -274,14 +260,6 @@ class MRF(AbstractObjective):
     @property
     def num_states(self) -> int:
         return self.number
-
-    @property
-    def kinds(self):
-        return ("response", "state")
-
-    @property
-    def pointwise(self):
-        return not self.joint
 
     @property
     def serial(self):
@@ -331,9 +309,6 @@ class MRF(AbstractObjective):
 
     # for users
 
-    def _theta(self, parameters: Any) -> PyTree:
-        return jax.tree.map(jnp.asarray, self.unconstrained(parameters))
-
     @float64
     def log_partition(self, parameters: Any) -> float:
         """`log Z(β)` of one field without observations, of a `Fit` or its natural parameters."""
@@ -343,14 +318,6 @@ class MRF(AbstractObjective):
     def log_likelihood(self, parameters: Any) -> float:
         """`log p(x; θ)` of all fields, without the prior."""
         return -float(jnp.sum(_field.losses(self, self._theta(parameters))))
-
-    def aic(self, parameters: Any) -> float:
-        """`2 D − 2 log p(x; θ)`."""
-        return 2 * len(self.parameter_names()) - 2 * self.log_likelihood(parameters)
-
-    def bic(self, parameters: Any) -> float:
-        """`D log(observed sites) − 2 log p(x; θ)`."""
-        return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
     @float64
     def em(self, parameters: Any, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:

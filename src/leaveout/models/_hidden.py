@@ -1,0 +1,104 @@
+"""What models of hidden states share: an emission's parameters beside those of the states' own distribution."""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .._objective import AbstractObjective, float64
+from .emissions._base import AbstractEmission
+
+Shape = tuple[int, ...]
+
+
+class AbstractHiddenStates(AbstractObjective):
+    """An objective whose units are seen through emissions of states that are not."""
+
+    dense: eqx.AbstractVar[Bool[np.ndarray, "..."]]  # is there an observation?
+    emission: eqx.AbstractVar[AbstractEmission]
+    joint: eqx.AbstractVar[bool]
+    shapes: eqx.AbstractVar[tuple]  # of the emission's free parameters
+    latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
+
+    @property
+    @abc.abstractmethod
+    def latent_shapes(self) -> dict[str, Shape]:
+        """Those of them that are free."""
+
+    @abc.abstractmethod
+    def latent_unconstrained(self, name: str, value: Array) -> Array:
+        """The part of θ that stands for one of them."""
+
+    @abc.abstractmethod
+    def log_likelihood(self, parameters: Any) -> float:
+        """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
+
+    def latent_names(self, name: str) -> list[str]:
+        """What the entries of that part are called."""
+        return _entries(name, self.latent_shapes[name])
+
+    def emitted(self, theta: PyTree) -> dict[str, Array]:
+        """The emission's natural parameters, free and fixed."""
+        own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
+        return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
+
+    @float64
+    def unconstrained(self, parameters):
+        parameters, model = getattr(parameters, "parameters", parameters), type(self).__name__
+        shapes = {**self.latent_shapes, **dict(self.shapes)}
+        known = {*self.latent, *shapes, *self.emission.fixed}
+        if not isinstance(parameters, dict) or set(shapes) - set(parameters) or set(parameters) - known:
+            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
+            raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
+        theta = {}
+        for name, shape in shapes.items():
+            value = jnp.asarray(parameters[name], float)
+            if value.shape != shape:
+                raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(value.shape)}.")
+            own = self.emission.free.get(name)
+            theta[name] = np.asarray(self.latent_unconstrained(name, value) if own is None else own.unconstrained(value))
+        return theta
+
+    def parameter_names(self) -> list[str]:
+        latent = {name: self.latent_names(name) for name in self.latent_shapes}
+        own = {name: _entries(name, shape) for name, shape in self.shapes}
+        return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
+
+    @property
+    def kinds(self):
+        return ("response", "state")
+
+    @property
+    def pointwise(self):
+        return not self.joint
+
+    def aic(self, parameters: Any) -> float:
+        """`2 D − 2 log p(x; θ)`."""
+        return 2 * len(self.parameter_names()) - 2 * self.log_likelihood(parameters)
+
+    def bic(self, parameters: Any) -> float:
+        """`D log(number of observations) − 2 log p(x; θ)`."""
+        return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
+
+    def _theta(self, parameters: Any) -> PyTree:
+        return jax.tree.map(jnp.asarray, self.unconstrained(parameters))
+
+
+def _entries(name: str, shape: Shape) -> list[str]:
+    return [name + (str(list(at)) if at else "") for at in np.ndindex(shape)]
+
+
+def times(weights: Array, logs: Array) -> Array:
+    """`w log p`, zero where both are: a zero probability to the power of zero is one."""
+    return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
+
+
+def mixture(states: Float[Array, "units states"], densities: Float[Array, "units states"]) -> Float[Array, " units"]:
+    """`log Σ_k p_k e_k`."""
+    top = jax.lax.stop_gradient(densities.max(-1))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    return jnp.log(jnp.sum(states * jnp.exp(densities - top[:, None]), -1)) + top
