@@ -33,6 +33,8 @@ REAL = 100 + np.array([1.0, 5.0]) * (rng.standard_normal((T, 2)) + np.repeat([[-
 WALK = np.array([1.0, 3.0]) * rng.standard_normal((T, 2)).cumsum(axis=0)
 COUNTS = rng.poisson(rng.gamma(3.0, 2.0, (T, 2))).astype(float)
 SEASON = np.arange(T) % 3
+PEOPLE = 0.5 + rng.random(T)
+PLACES = np.stack([np.sin(np.arange(T)), 3000 + 400 * rng.standard_normal(T)], axis=1)
 A, B = np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([[1.0, -0.5], [-0.5, 4.0]])
 
 CASES = {
@@ -48,6 +50,10 @@ CASES = {
     "poisson, two channels": (Poisson(), COUNTS),
     "negative binomial": (NegativeBinomial(), COUNTS[:, :1]),
     "negative binomial, two channels": (NegativeBinomial(), COUNTS),
+    "poisson, regressors": (Poisson(exposure=PEOPLE, covariates=PLACES), COUNTS[:, :1]),
+    "poisson, two channels, covariates": (Poisson(covariates=PLACES), COUNTS),
+    "negative binomial, two channels, regressors": (NegativeBinomial(exposure=PEOPLE, covariates=PLACES), COUNTS),
+    "negative binomial, exposure": (NegativeBinomial(exposure=PEOPLE), COUNTS[:, :1]),
     "binomial": (Binomial(60), COUNTS[:, :1]),
     "binomial, two channels": (Binomial([40, 60]), COUNTS),
     "categorical": (Categorical(6), np.minimum(COUNTS[:, :1], 5)),
@@ -120,9 +126,17 @@ def by_scipy(name, emission, x, parameters):
         inner = sum(lagged(m + 1) @ p["input_weights"][k, m].T for m in range(emission.lags)) + p["input_bias"][k]
         return np.tanh(inner) @ p["output_weights"][k].T + p["output_bias"][k]
 
+    def expected(mean):
+        """Mean counts of all steps, `[T, R]`."""
+        linear = np.zeros((T, 1))
+        if "coefficients" in p:
+            linear = (PLACES - PLACES.mean(axis=0)) @ p["coefficients"].reshape(2, -1)
+        at_risk = PEOPLE if "exposure" in name or "regressors" in name else np.ones(T)
+        return at_risk[:, None] * np.exp(linear) * mean
+
     def negative_binomial(k):
         size = p["size"][k]
-        return stats.nbinom(size, size / (size + p["mean"][k])).logpmf(x).sum(axis=1)
+        return stats.nbinom(size, size / (size + expected(p["mean"][k]))).logpmf(x).sum(axis=1)
 
     def event(k):
         rate = p["rate"] * p["seasonal"][SEASON]
@@ -132,7 +146,7 @@ def by_scipy(name, emission, x, parameters):
 
     density = {
         "gaussian": lambda k: normal(p["mean"][k], k),
-        "poisson": lambda k: stats.poisson(p["rate"][k]).logpmf(x).sum(axis=1),
+        "poisson": lambda k: stats.poisson(expected(p["rate"][k])).logpmf(x).sum(axis=1),
         "negative binomial": negative_binomial,
         "binomial": lambda k: stats.binom(emission.trials, p["probability"][k]).logpmf(x).sum(axis=1),
         "categorical": lambda k: np.log(p["probability"][k][x[:, 0].astype(int)]),
@@ -162,7 +176,12 @@ def test_densities_are_scipys(name):
     np.testing.assert_allclose(got, one_by_one, rtol=1e-9, atol=1e-9)
 
 
-COUNTING = [name for name in CASES if name.split(",")[0] in ("poisson", "negative binomial", "binomial", "categorical")]
+COUNTING = [
+    name
+    for name in CASES
+    if name.split(",")[0] in ("poisson", "negative binomial", "binomial", "categorical")
+    and not name.endswith(("regressors", "covariates", "exposure"))  # of so many steps only
+]
 
 
 @pytest.mark.parametrize("name", COUNTING)
@@ -232,6 +251,8 @@ ALIKE = {
     "binomial",
     "autoregressive, matrices",
     "negative binomial",
+    "negative binomial, exposure",
+    "poisson, two channels, covariates",
     "gaussian, matrix",
     "autoregressive, tied",
 }
@@ -271,6 +292,7 @@ PRIORS = {
     "gaussian, spherical": {"covariance": lambda v, f: stats.invgamma(f.shape, scale=f.scale).logpdf(v)},
     "gaussian, one channel": {"covariance": lambda v, f: stats.invgamma(f.shape, scale=f.scale).logpdf(v)},
     "poisson, two channels": {"rate": lambda v, f: stats.gamma(f.shape, scale=1 / f.rate).logpdf(v)},
+    "poisson, two channels, covariates": {"coefficients": lambda v, f: stats.norm(0, f.sd).logpdf(v)},
     "negative binomial": {"size": lambda v, f: stats.gamma(f.shape, scale=1 / f.rate).logpdf(v)},
     "binomial": {"probability": lambda v, f: stats.beta(f.a, f.b).logpdf(v)},
     "categorical": {"probability": lambda v, f: [stats.dirichlet(np.full(6, f.concentration)).logpdf(p) for p in v]},
@@ -432,6 +454,16 @@ BAD = [
     (lambda: Poisson(prior={"mean": (1, 1)}), r"prior for \['mean'\], but the free parameters are \['rate'\]"),
     (lambda: Poisson(prior={"rate": (-1, 1)}), "Gamma prior: shape must be positive and finite"),
     (lambda: Poisson(prior="flat"), 'prior must be "default", None'),
+    (lambda: prepare(Poisson(exposure=PEOPLE[1:]), ONE), "exposure has 119 numbers, but the data have 120 steps"),
+    (lambda: prepare(NegativeBinomial(covariates=PLACES[1:]), ONE), "NegativeBinomial: covariates have 119 rows, but the data"),
+    (lambda: Poisson(exposure=PEOPLE, covariates=PLACES[1:]), "exposure has 120 numbers, but covariates have 119 rows"),
+    (lambda: Poisson(covariates=np.ones((T, 1))), "covariates must vary; column 0 does not"),
+    (lambda: Poisson(covariates=np.where(PLACES > 0, PLACES, np.nan)), "covariates must be finite numbers"),
+    (lambda: Poisson(exposure=-PEOPLE), "exposure must be positive and finite"),
+    (
+        lambda: Poisson(covariates=PLACES).draw(case("poisson, regressors")[-1], 0, T, ONE, rng),
+        "there are no covariates for step 120",
+    ),
 ]
 
 

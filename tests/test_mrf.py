@@ -426,6 +426,30 @@ def test_population_at_risk():
     np.testing.assert_allclose(drawn.mean(0), (people * np.asarray(fit.parameters["rate"])[z]).mean(0), rtol=0.05)
 
 
+@pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial"])
+def test_covariates(family):
+    """Their coefficients are found again, and a left-out site is one that was never seen."""
+    rng, (_, edges) = np.random.default_rng(11), planted()
+    places = rng.standard_normal((36, 2)) * [1.0, 50.0] + [0.0, 900.0]
+    level = np.where(np.arange(36) % 6 < 3, 20.0, 90.0)
+    x = rng.poisson(level * np.exp((places - places.mean(0)) @ [0.3, -0.01])).astype(float)
+    make = lambda x: lo.MRF(x, edges, getattr(lo.emissions, family)(prior=prior, covariates=places), 2, coupling=0.5)
+    prior = None if family == "Poisson" else {"mean": (2, 0.02), "size": (20, 0.1)}
+    fit = lo.fit(make(x))
+    np.testing.assert_allclose(fit.parameters["coefficients"], [0.3, -0.01], rtol=0.25)
+    np.testing.assert_allclose(fit.parameters["rate" if prior is None else "mean"], [20, 90], rtol=0.15)
+    for refit in (lo.Exact(), lo.InfinitesimalJackknife()):
+        moved = lo.fold_parameters(fit, lo.leave_one_out(36), refit)["coefficients"]
+        for site in (0, 17):
+            unseen = lo.fit(make(np.where(np.arange(36) == site, np.nan, x))).parameters["coefficients"]
+            step = np.abs(unseen - fit.parameters["coefficients"])
+            off = np.abs(moved[site] - unseen) / step
+            assert (off < (1e-6 if isinstance(refit, lo.Exact) else 0.5)).all()
+    plain = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5))
+    found = {name: lo.cross_validate(each, lo.leave_one_out(36)) for name, each in {"with": fit, "without": plain}.items()}
+    assert lo.compare(found).index[0] == "with"
+
+
 def test_other_emissions():
     rng, (_, edges) = np.random.default_rng(8), planted()
     left = np.arange(36) % 6 < 3

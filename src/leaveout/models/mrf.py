@@ -54,10 +54,10 @@ class MRF(AbstractHiddenStates):
 
     `x` is `[sites]`, `[fields, sites]` (several fields over one graph) or `[fields, sites, channels]`; NaN is missing.
     `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph. `emission` is any of
-    `lo.emissions` without regressors, the population at risk as in `Poisson(exposure=)`. `coupling` is β: a number, one an
-    edge, or `Free(...)`, learned. `drop` says what a unit is and what leaving it out means (above); the units of several
-    fields are numbered field by field. `prior` is "default" (the emission's own, and Free's) or None: maximum likelihood.
-    `score` is "pointwise", one loss a unit, or "joint", one a fold.
+    `lo.emissions` that has no past for a regressor; `Poisson(exposure=, covariates=)` takes the population at risk and what
+    else is known of the sites. `coupling` is β: a number, one an edge, or `Free(...)`, learned. `drop` says what a unit is
+    and what leaving it out means (above); the units of several fields are numbered field by field. `prior` is "default" (the
+    emission's own, and Free's) or None: maximum likelihood. `score` is "pointwise", one loss a unit, or "joint", one a fold.
 
     `fit(...).parameters` is `{"coupling": [] or [edges], ...}` and the emission's own.
 

@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
-from ..._objective import stored
 from ._base import POSITIVE, PROBABILITY, check
 from ._priors import AbstractWithPrior, Beta, Choice, Gamma, Priors, choose
+from ._regressors import Regressors
 from ._start import clusters
 
 LARGEST_TABLE = 4096
@@ -56,141 +56,173 @@ def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarr
     return mean * np.exp(0.2 * rng.standard_normal(mean.shape)), labels
 
 
-class Poisson(AbstractWithPrior):
-    """`x_t | z_t = k ~ Poisson(exposure_t · rate_k)`, independently in each channel.
-
-    Parameters: `rate` [K], or [K, R] for R > 1 channels. `exposure`, one if not given, is the population at risk, or the
-    time or area observed: one number a step, or a site, the same in every sequence or field if there are several. Prior:
-    Gamma(2, 1/m) by default, m the channel's overall rate (one pseudo-event, in the exposure that one takes);
-    `prior={"rate": (shape, rate)}` gives another, None is flat.
-    """
-
-    exposure: Float[np.ndarray, " steps"] | None
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
-
-    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None):
-        self.prior, self.adaptive = choose("Poisson", {"rate": Gamma(2.0, 1.0)}, prior)
-        self.exposure = None if exposure is None else _exposure(exposure)
-
-    def default_prior(self, x):
-        seen = ~np.isnan(x).any(axis=1)
-        at_risk = self._repeated(len(x))[seen].mean() if seen.any() else 1.0
-        return {"rate": Gamma(2.0, at_risk / level(x))}
-
-    @property
-    def free(self):
-        return {"rate": POSITIVE}
-
-    def _repeated(self, steps: int) -> Float[np.ndarray, " steps"]:
-        return np.ones(steps) if self.exposure is None else np.resize(self.exposure, steps)
-
-    def prepare(self, x, lengths):
-        check_counts(x, "Poisson")
-        if self.exposure is not None and not (len(self.exposure) == len(x) or (lengths == len(self.exposure)).all()):
-            raise ValueError(f"Poisson: exposure has {len(self.exposure)} numbers, but the data have {len(x)} steps or sites.")
-        x, exposure = np.where(np.isnan(x), 0.0, x), self._repeated(len(x))
-        log_factorial = gammaln_of_data(x + 1).sum(axis=1) - x.sum(axis=1) * np.log(exposure)
-        return {"count": x, "exposure": exposure, "log_factorial": log_factorial}
-
-    def log_density(self, parameters, datum):
-        rate = parameters["rate"]
-        return jnp.sum(datum["count"] * jnp.log(rate) - datum["exposure"] * rate) - datum["log_factorial"]
-
-    def log_densities(self, parameters, data):
-        rate = by_state(parameters["rate"])
-        expected = jnp.asarray(data["exposure"])[:, None] * jnp.sum(rate, axis=1)
-        return data["count"] @ jnp.log(rate).T - expected - data["log_factorial"][:, None]
-
-    def initial(self, data, observed, num_states, seed):
-        exposure = np.asarray(data["exposure"])[observed]
-        relative = (exposure / exposure.mean())[:, None] if len(exposure) else np.ones((0, 1))
-        rates = clustered(np.asarray(data["count"])[observed] / relative, num_states, seed)[0]
-        return {"rate": single(rates / (exposure.mean() if len(exposure) else 1.0))}
-
-    def means(self, parameters, data):
-        rate = by_state(parameters["rate"])
-        return jnp.asarray(data["exposure"])[:, None, None] * rate
-
-    def draw(self, parameters, state, step, past, rng):
-        if self.exposure is not None and step >= len(self.exposure):
-            raise ValueError(f"Poisson: there is no exposure for step {step}; it has {len(self.exposure)} numbers.")
-        at_risk = 1.0 if self.exposure is None else self.exposure[step]
-        return np.atleast_1d(rng.poisson(at_risk * np.asarray(parameters["rate"])[state])).astype(float)
+def started(
+    regressors: Regressors, data: dict, observed: np.ndarray, num_states: int, seed: int
+) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "states channels"], Float[np.ndarray, "observed channels"]]:
+    """Coefficients, mean counts of clusters where what multiplies them is one, and those expected in each observed step."""
+    own = regressors.start(data, observed)
+    counts = np.asarray(data["count"], np.float64)[observed]
+    factor = np.exp(np.asarray(regressors.log_factor(own, data)))
+    factor = factor[observed] if factor.ndim > 1 else factor
+    usual = factor.mean() if len(counts) else 1.0
+    mean, labels = clustered(counts * usual / factor, num_states, seed)
+    return own, mean / usual, mean[labels] * factor / usual
 
 
-def _exposure(exposure: ArrayLike) -> Float[np.ndarray, " steps"]:
-    array = np.asarray(exposure)
-    if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.isfinite(array).all() or not (array > 0).all():
-        raise ValueError(f"Poisson: exposure must be positive and finite, one number a step or site; got {exposure!r}.")
-    return stored(array)
+def _seen(x: np.ndarray) -> np.ndarray:
+    seen = ~np.isnan(x).any(axis=1)
+    return seen if seen.any() else ~seen
 
 
 class Counts(eqx.Module):
-    """Counts, and the length of a table of all that can occur."""
+    """Counts, what multiplies their means, and the length of a table of all that can occur."""
 
     count: Int[np.ndarray, "steps channels"]
     log_factorial: Float[np.ndarray, " steps"]
+    regressors: dict[str, np.ndarray]
     length: int = eqx.field(static=True)
 
 
-class NegativeBinomial(AbstractWithPrior):
-    """`x_t | z_t = k ~ NegativeBinomial(mean_k, size_k)`, independently in each channel: variance `mean + mean²/size`.
+class Poisson(AbstractWithPrior):
+    """`x_t | z_t = k ~ Poisson(exposure_t · exp((c_t − c̄)ᵀ b) · rate_k)`, independently in each channel.
 
-        log p(x) = log Γ(x + s) − log Γ(s) − log x! + s log(s / (s + m)) + x log(m / (s + m))
-
-    Parameters: `mean` and `size`, each [K], or [K, R] for R > 1 channels; a large size is nearly Poisson. Priors:
-    mean ~ Gamma(2, 1/m), m the channel's mean count, size ~ Gamma(2, 0.1); `prior={"mean": (shape, rate), ...}` gives
-    others, None is flat (then the size has no interior optimum where the counts are no more dispersed than Poisson).
+    Parameters: `rate` [K], or [K, R] for R > 1 channels, and, with covariates, `coefficients` b [C], or [C, R], which all
+    states share. `exposure`, one if not given, is the population at risk, or the time or area observed: one number a step,
+    or a site. `covariates` are `[steps, C]`, taken about their means c̄. Both are the same in every sequence or field if there
+    are several. Priors: rate ~ Gamma(2, 1/m) by default, m the channel's overall rate (one pseudo-event, in the exposure that
+    one takes), coefficients ~ Normal(0, 2.5 / (standard deviation of the covariate)); `prior={"rate": (shape, rate)}` gives
+    another, None is flat.
     """
 
+    regressors: Regressors
     prior: Priors
     adaptive: frozenset[str] = eqx.field(static=True)
 
-    def __init__(self, prior: Choice = "default"):
-        default: Priors = {"mean": Gamma(2.0, 1.0), "size": Gamma(2.0, 0.1)}
-        self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
+    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+        self.regressors = Regressors("Poisson", exposure, covariates)
+        default = {"rate": Gamma(2.0, 1.0), **self.regressors.prior(1)}
+        self.prior, self.adaptive = choose("Poisson", default, prior)
 
     def default_prior(self, x):
-        return {"mean": Gamma(2.0, 1 / level(x)), "size": Gamma(2.0, 0.1)}
+        return {
+            "rate": Gamma(2.0, self.regressors.at_risk(len(x))[_seen(x)].mean() / level(x)),
+            **self.regressors.prior(x.shape[1]),
+        }
 
     @property
     def free(self):
-        return {"mean": POSITIVE, "size": POSITIVE}
+        return {"rate": POSITIVE, **self.regressors.free}
+
+    @property
+    def shared(self):
+        return self.regressors.shared
+
+    def prepare(self, x, lengths):
+        check_counts(x, "Poisson")
+        given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
+        log_factorial = gammaln_of_data(x + 1).sum(axis=1)
+        return {"count": x, "log_factorial": log_factorial, **given}
+
+    def log_density(self, parameters, datum):
+        log_mean = jnp.log(parameters["rate"]) + self.regressors.log_factor(parameters, datum)
+        return jnp.sum(datum["count"] * log_mean - jnp.exp(log_mean)) - datum["log_factorial"]
+
+    def log_densities(self, parameters, data):
+        rate, factor = by_state(parameters["rate"]), self.regressors.log_factor(parameters, data)
+        expected = jnp.broadcast_to(jnp.exp(factor), data["count"].shape) @ rate.T
+        common = jnp.sum(data["count"] * factor, axis=1) - data["log_factorial"]
+        return data["count"] @ jnp.log(rate).T - expected + common[:, None]
+
+    def initial(self, data, observed, num_states, seed):
+        own, rate, _ = started(self.regressors, data, observed, num_states, seed)
+        return {"rate": single(rate), **own}
+
+    def means(self, parameters, data):
+        factor = jnp.exp(self.regressors.log_factor(parameters, data))
+        return jnp.broadcast_to(factor, data["count"].shape)[:, None] * by_state(parameters["rate"])
+
+    def draw(self, parameters, state, step, past, rng):
+        rate = np.asarray(parameters["rate"])[state]
+        return np.atleast_1d(rng.poisson(self.regressors.row(parameters, step) * rate)).astype(float)
+
+
+class NegativeBinomial(AbstractWithPrior):
+    """`x_t | z_t = k ~ NegativeBinomial(m, size_k)`, `m = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, independently in each
+    channel: variance `m + m²/size`.
+
+        log p(x) = log Γ(x + s) − log Γ(s) − log x! + s log(s / (s + m)) + x log(m / (s + m))
+
+    Parameters: `mean` and `size`, each [K], or [K, R] for R > 1 channels; a large size is nearly Poisson; with covariates
+    `coefficients`. `exposure`, `covariates` and b are as for `Poisson`. Priors: mean ~ Gamma(2, 1/m), m the channel's mean
+    count for an exposure of one, size ~ Gamma(2, 0.1), coefficients as there; `prior={"mean": (shape, rate), ...}` gives
+    others, None is flat (then the size has no interior optimum where the counts are no more dispersed than Poisson).
+    """
+
+    regressors: Regressors
+    prior: Priors
+    adaptive: frozenset[str] = eqx.field(static=True)
+
+    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+        self.regressors = Regressors("NegativeBinomial", exposure, covariates)
+        default: Priors = {"mean": Gamma(2.0, 1.0), "size": Gamma(2.0, 0.1), **self.regressors.prior(1)}
+        self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
+
+    def default_prior(self, x):
+        at_risk = self.regressors.at_risk(len(x))[_seen(x)].mean()
+        return {"mean": Gamma(2.0, at_risk / level(x)), "size": Gamma(2.0, 0.1), **self.regressors.prior(x.shape[1])}
+
+    @property
+    def free(self):
+        return {"mean": POSITIVE, "size": POSITIVE, **self.regressors.free}
+
+    @property
+    def shared(self):
+        return self.regressors.shared
 
     def prepare(self, x, lengths):
         check_counts(x, "NegativeBinomial")
-        x = np.where(np.isnan(x), 0.0, x)
-        return Counts(x.astype(int), gammaln_of_data(x + 1).sum(axis=1), table_length(x))
+        given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
+        return Counts(x.astype(int), gammaln_of_data(x + 1).sum(axis=1), given, table_length(x))
 
     def log_density(self, parameters, datum):
-        mean, size, x = parameters["mean"], parameters["size"], datum.count
-        success = x * (jnp.log(mean) - jnp.log(size + mean)) - size * jnp.log1p(mean / size)
-        return jnp.sum(gammaln(x + size) - gammaln(size) + success) - datum.log_factorial
+        size, x = parameters["size"], datum.count
+        mean = parameters["mean"] * jnp.exp(self.regressors.log_factor(parameters, datum.regressors))
+        return jnp.sum(gammaln(x + size) - gammaln(size) + _success(x, mean, size)) - datum.log_factorial
 
     def log_densities(self, parameters, data):
         if data.length > LARGEST_TABLE:
             return super().log_densities(parameters, data)
-        mean, size = by_state(parameters["mean"])[..., None], by_state(parameters["size"])
-        rising, size, x = log_rising(size, data.length), size[..., None], jnp.arange(data.length)
-        table = rising + x * (jnp.log(mean) - jnp.log(size + mean)) - size * jnp.log1p(mean / size)
-        rows = jnp.transpose(table, (1, 2, 0))[jnp.arange(table.shape[1]), data.count]
-        return jnp.sum(rows, axis=1) - data.log_factorial[:, None]
+        mean, size, channels = by_state(parameters["mean"]), by_state(parameters["size"]), np.arange(data.count.shape[1])
+        table, each = log_rising(size, data.length), 0.0
+        if self.regressors:
+            factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))[:, None]
+            each = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
+        else:
+            table = table + _success(jnp.arange(data.length), mean[..., None], size[..., None])
+        rows = jnp.transpose(table, (1, 2, 0))[channels, data.count]
+        return jnp.sum(rows + jnp.swapaxes(each, 1, 2) if self.regressors else rows, axis=1) - data.log_factorial[:, None]
 
     def initial(self, data, observed, num_states, seed):
         x = np.asarray(data.count, np.float64)[observed]
-        mean, labels = clustered(x, num_states, seed)
-        excess = np.mean((x - mean[labels]) ** 2 - mean[labels], axis=0)
-        size = np.clip(np.mean(mean**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
-        return {"mean": single(mean), "size": single(np.tile(size, (num_states, 1)))}
+        described = {"count": data.count, **data.regressors}
+        own, mean, expected = started(self.regressors, described, observed, num_states, seed)
+        excess = np.mean((x - expected) ** 2 - expected, axis=0)
+        size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
+        return {"mean": single(mean), "size": single(np.tile(size, (num_states, 1))), **own}
 
     def means(self, parameters, data):
-        mean = by_state(parameters["mean"])
-        return jnp.broadcast_to(mean, (len(data.count), *mean.shape))
+        factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))
+        return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(parameters["mean"])
 
     def draw(self, parameters, state, step, past, rng):
         mean, size = (np.atleast_1d(np.asarray(parameters[name])[state]) for name in ("mean", "size"))
+        mean = self.regressors.row(parameters, step) * mean
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
+
+
+def _success(x: Array, mean: Array, size: Array) -> Array:
+    """`x log(m / (s + m)) + s log(s / (s + m))`."""
+    return x * (jnp.log(mean) - jnp.log(size + mean)) - size * jnp.log1p(mean / size)
 
 
 class Binomial(AbstractWithPrior):

@@ -1,0 +1,131 @@
+"""What multiplies the mean counts of all states alike: a population at risk, and covariates."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+from sklearn.linear_model import PoissonRegressor
+
+from ..._objective import stored
+from ._base import Constraint, Parameters
+from ._priors import Normal
+
+SPREAD = 2.5  # standard deviation of a coefficient's prior, a standard deviation of its covariate
+
+
+class Regressors(eqx.Module):
+    """`mean_t = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, c̄ the mean of the covariates, b shared by the states."""
+
+    exposure: Float[np.ndarray, " steps"] | None
+    covariates: Float[np.ndarray, "steps covariates"] | None  # about their means
+    emission: str = eqx.field(static=True)
+
+    def __init__(self, emission: str, exposure: ArrayLike | None, covariates: ArrayLike | None):
+        self.emission = emission
+        self.exposure = None if exposure is None else self._positive(exposure)
+        self.covariates = None if covariates is None else self._centred(covariates)
+        counts = [len(array) for array in (self.exposure, self.covariates) if array is not None]
+        if len(set(counts)) > 1:
+            raise ValueError(f"{emission}: exposure has {counts[0]} numbers, but covariates have {counts[1]} rows.")
+
+    def _positive(self, exposure: ArrayLike) -> np.ndarray:
+        array = np.asarray(exposure)
+        if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.isfinite(array).all() or not (array > 0).all():
+            raise ValueError(
+                f"{self.emission}: exposure must be positive and finite, one number a step or site; got {exposure!r}."
+            )
+        return stored(array)
+
+    def _centred(self, covariates: ArrayLike) -> np.ndarray:
+        array = np.asarray(covariates)
+        array = array[:, None] if array.ndim == 1 else array
+        if array.ndim != 2 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            raise ValueError(
+                f"{self.emission}: covariates must be finite numbers, one row a step or site; got an array of "
+                f"{array.dtype}, shape {list(array.shape)}{'' if array.dtype.kind not in 'f' else ', perhaps with NaN'}."
+            )
+        array = np.asarray(array, np.float64)
+        constant = np.flatnonzero(np.ptp(array, axis=0) == 0) if len(array) else np.arange(array.shape[1])
+        if constant.size:
+            raise ValueError(
+                f"{self.emission}: covariates must vary; column {constant[0]} does not. The states have "
+                "levels of their own: leave an intercept out."
+            )
+        return stored(array - array.mean(axis=0))
+
+    def __bool__(self) -> bool:
+        return self.exposure is not None or self.covariates is not None
+
+    @property
+    def free(self) -> dict[str, Constraint]:
+        """`coefficients`, in standard deviations of their covariates."""
+        if self.covariates is None:
+            return {}
+        scale = self.scale
+        wide = lambda value: scale if value.ndim == 1 else scale[:, None]
+        return {"coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b))}
+
+    @property
+    def scale(self) -> Float[Array, " covariates"]:
+        return jnp.std(jnp.asarray(self.covariates), axis=0)
+
+    @property
+    def shared(self) -> frozenset[str]:
+        return frozenset(self.free)
+
+    def prior(self, channels: int) -> dict[str, Normal]:
+        """Normal, of mean zero and `2.5 / (standard deviation of the covariate)`."""
+        if self.covariates is None:
+            return {}
+        sd = SPREAD / self.covariates.std(axis=0)
+        return {"coefficients": Normal(0.0, sd if channels == 1 else sd[:, None])}
+
+    def prepare(self, steps: int, lengths: np.ndarray) -> dict[str, np.ndarray]:
+        """Logs of exposure `[steps]` and covariates `[steps, C]`, where given, repeated over sequences or fields as long."""
+        found = {}
+        for name, array in (("exposure", self.exposure), ("covariates", self.covariates)):
+            if array is None:
+                continue
+            if not (len(array) == steps or (lengths == len(array)).all()):
+                what = f"exposure has {len(array)} numbers" if name == "exposure" else f"covariates have {len(array)} rows"
+                raise ValueError(f"{self.emission}: {what}, but the data have {steps} steps or sites.")
+            found[name] = np.resize(np.log(array) if name == "exposure" else array, (steps, *array.shape[1:]))
+        return found
+
+    def at_risk(self, steps: int) -> Float[np.ndarray, " steps"]:
+        return np.ones(steps) if self.exposure is None else np.resize(self.exposure, steps)
+
+    @staticmethod
+    def log_factor(parameters: Parameters, data: dict) -> Float[Array, "*steps channels"]:
+        """The logarithm of what the means of all states are multiplied by; the last axis is one where channels agree."""
+        log = jnp.asarray(data["exposure"])[..., None] if "exposure" in data else jnp.zeros(1)
+        if "covariates" in data:
+            b = jnp.asarray(parameters["coefficients"])
+            log = log + data["covariates"] @ (b[:, None] if b.ndim == 1 else b)
+        return log
+
+    def start(self, data: dict, observed: np.ndarray) -> dict[str, np.ndarray]:
+        """The coefficients of a Poisson regression without states, `[C]`, or `[C, R]` of several channels."""
+        if self.covariates is None:
+            return {}
+        counts, c = np.asarray(data["count"], np.float64)[observed], np.asarray(data["covariates"])[observed]
+        if not len(counts):
+            return {"coefficients": np.zeros((c.shape[1], *data["count"].shape[1:]))}
+        scale, risk = np.asarray(self.scale), np.exp(np.asarray(data.get("exposure", np.zeros(len(observed)))))[observed]
+        fitted = [
+            PoissonRegressor(alpha=1e-4, max_iter=300).fit(c / scale, y / risk, sample_weight=risk / risk.mean()).coef_ / scale
+            for y in counts.T
+        ]
+        return {"coefficients": fitted[0] if len(fitted) == 1 else np.stack(fitted, axis=1)}
+
+    def row(self, parameters: Parameters, step: int) -> Float[np.ndarray, " channels"]:
+        """The factor of one step, for drawing."""
+        data = {}
+        for name, array in (("exposure", self.exposure), ("covariates", self.covariates)):
+            if array is not None:
+                if step >= len(array):
+                    what = "is no exposure" if name == "exposure" else "are no covariates"
+                    raise ValueError(f"{self.emission}: there {what} for step {step}; those of {len(array)} steps were given.")
+                data[name] = np.log(array[step]) if name == "exposure" else array[step]
+        return np.exp(np.asarray(self.log_factor(parameters, data)))
