@@ -6,9 +6,7 @@ Each demand prints one table; `--quick` takes small sizes, to see that it runs. 
 in which the contestants take turns, after a warm-up that compiles; what was timed once says so.
 """
 
-import argparse
 import importlib.util
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +17,7 @@ import growing
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
-from linear import once, race, show
+from linear import main, once, race, show
 
 import leaveout as lo
 
@@ -210,12 +207,4 @@ def growth(quick: bool, out: Path) -> None:
 DEMANDS = {demand.__name__: demand for demand in (loops, peers, coverage, growth)}
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="where pictures go")
-    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
-    arguments = parser.parse_args()
-    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    for name in arguments.name or DEMANDS:
-        DEMANDS[name](arguments.quick, arguments.out)
+    main(DEMANDS, __doc__)

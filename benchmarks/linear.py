@@ -12,6 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fresh
@@ -47,6 +48,19 @@ def once(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def show(title: str, rows: list[dict]) -> None:
     print(f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, na_rep='')}", flush=True)
+
+
+def main(demands: dict[str, Callable], about: str) -> None:
+    """Runs the demands that the command line names, each with `quick` and the folder for pictures."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(demands)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="where pictures go")
+    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
+    arguments = parser.parse_args()
+    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
+    for name in arguments.name or demands:
+        demands[name](arguments.quick, arguments.out)
 
 
 def logistic_data(n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
