@@ -2,13 +2,12 @@
 
 import itertools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import flat
+from helpers import call, flat
 
 import leaveout as lo
 
@@ -72,16 +71,6 @@ def multilinear(theta, emission, lengths, labels, w):
 
 def ridge(theta):
     return 0.35 * flat(theta) @ flat(theta)
-
-
-@eqx.filter_jit
-def _compiled(function, *args):
-    return function(*args)
-
-
-def call(function, *args):
-    with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, _compiled(function, *jax.tree.map(jnp.asarray, args)))
 
 
 def built(K, drop, kind, lengths=LENGTHS, penalty=RIDGE):

@@ -2,14 +2,13 @@
 
 import itertools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from helpers import flat
+from helpers import call, flat
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
@@ -82,17 +81,6 @@ def built(x, parameters, drop="observation", lengths=None, linked=False, monkeyp
 
 def at(hmm, parameters):
     return jax.tree.map(np.asarray, hmm.unconstrained({k: np.asarray(v, float) for k, v in parameters.items()}))
-
-
-@eqx.filter_jit
-def _compiled(function, *args):
-    return function(*args)
-
-
-def call(function, *args):
-    """A method of an objective, compiled once for data of one shape."""
-    with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, _compiled(function, *jax.tree.map(jnp.asarray, args)))
 
 
 CASES = {

@@ -3,15 +3,13 @@
 import itertools
 import warnings
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
 import scipy.stats
-from helpers import flat, minimiser
+from helpers import call, flat, minimiser
 
 import leaveout as lo
 from leaveout.models._em import climb
@@ -67,16 +65,6 @@ def oracle(field, parameters, x, w):
 def at(field, parameters):
     wanted = {k: np.asarray(v, float) for k, v in parameters.items() if field.learned or k != "coupling"}
     return jax.tree.map(np.asarray, field.unconstrained(wanted))
-
-
-@eqx.filter_jit
-def _compiled(function, *args):
-    return function(*args)
-
-
-def call(function, *args):
-    with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, _compiled(function, *jax.tree.map(jnp.asarray, args)))
 
 
 def counts(rng, *shape):
