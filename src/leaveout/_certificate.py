@@ -75,25 +75,24 @@ def work(fit: Fit) -> float:
     return 4.0 * fit.objective.num_units * fit.num_params if fit.objective.work is None else fit.objective.work
 
 
-def scores(fit: Fit, u: Array, index: Array, weight: Array, held: Array) -> Array:
-    """Held-out losses of one refit, zero where not scored: `[width]`, or `[]` for a joint loss."""
-    theta = unravel(parameters(fit, u), fit.theta)
-    value = fit.objective.score(theta, fold_weights(fit, index, weight), index, held.astype(float))
+def scores(fit: Fit, vector: Array, index: Array, weight: Array, held: Array) -> Array:
+    """Held-out losses of one refit at a raveled θ, zero where not scored: `[width]`, or `[]` for a joint loss."""
+    value = fit.objective.score(unravel(vector, fit.theta), fold_weights(fit, index, weight), index, held.astype(float))
     return jnp.where(held, value, 0.0) if value.ndim else value
 
 
 @eqx.filter_jit
 def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refits params"], chunk: int) -> Examination:
-    """One gradient of every refit's own F at u, `chunk` refits a pass over the data."""
+    """One gradient of every refit's own F at u, `chunk` refits a pass over the data; whitened all together, since one
+    product with a large matrix is cheaper than one a pass."""
 
-    def one(args):
-        index, weight, metric, u = args
-        theta = unravel(parameters(fit, u), fit.theta)
-        gradient = jax.grad(fit.objective.loss)(theta, fold_weights(fit, index, weight))
-        step = metric.solve(fit, fit.whiten(ravel(gradient)))
-        return Examination(step, jnp.linalg.norm(step))
+    def slope(args):
+        index, weight, vector = args
+        return ravel(jax.grad(fit.objective.loss)(unravel(vector, fit.theta), fold_weights(fit, index, weight)))
 
-    return jax.lax.map(one, (rows.index, rows.weight, metric, u), batch_size=chunk)
+    gradients = jax.lax.map(slope, (rows.index, rows.weight, parameters(fit, u)), batch_size=chunk)
+    step = jax.lax.map(lambda args: args[0].solve(fit, args[1]), (metric, fit.whiten(gradients)), batch_size=chunk)
+    return Examination(step, jnp.linalg.norm(step, axis=1))
 
 
 @eqx.filter_jit
@@ -106,14 +105,16 @@ def slopes(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[A
     long = not isinstance(fit.objective, AbstractLinearPredictor) and rows.index.shape[1] >= LONG * fit.num_params
 
     def one(args):
-        index, weight, held, u, step = args
-        loss = lambda u: scores(fit, u, index, weight, held)
-        value, moved = jax.jvp(loss, (u,), (step,))
-        change = jnp.sum(jnp.abs(moved)) / jnp.maximum(jnp.linalg.norm(step), 1e-300)
-        total = jnp.zeros(()) if long and fit.objective.pointwise else jnp.linalg.norm(jax.grad(lambda u: jnp.sum(loss(u)))(u))
-        return Slopes(total, change, value)
+        index, weight, held, vector, direction = args
+        loss = lambda v: scores(fit, v, index, weight, held)
+        value, moved = jax.jvp(loss, (vector,), (direction,))
+        left_out = long and fit.objective.pointwise
+        return value, jnp.sum(jnp.abs(moved)), jnp.zeros(0) if left_out else jax.grad(lambda v: jnp.sum(loss(v)))(vector)
 
-    return jax.lax.map(one, (rows.index, rows.weight, rows.held, u, step), batch_size=chunk)
+    each = (rows.index, rows.weight, rows.held, parameters(fit, u), fit.unwhiten(step))
+    value, change, gradient = jax.lax.map(one, each, batch_size=chunk)
+    total = jnp.linalg.norm(fit.whiten(gradient), axis=1) if gradient.shape[1] else jnp.zeros(len(u))
+    return Slopes(total, change / jnp.maximum(jnp.linalg.norm(step, axis=1), 1e-300), value)
 
 
 def loss_error(slopes: Slopes, distance: np.ndarray, num_scored: np.ndarray, num_params: int) -> np.ndarray:
@@ -141,7 +142,7 @@ def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, 
             slope = fit.objective.derivative(unravel(theta, fit.theta), index, 1, weighted=False).reshape(len(index), -1)
             slope = jnp.where(held[:, None], slope, 0.0).reshape(-1) @ metric.rows
         else:
-            slope = jax.grad(lambda u: jnp.sum(scores(fit, u, index, weight, held)))(-step)
+            slope = fit.whiten(jax.grad(lambda v: jnp.sum(scores(fit, v, index, weight, held)))(theta))
         rho = M * reach * jnp.linalg.norm(step)
         lengths = jnp.sqrt(jnp.abs((slope @ metric.solve(fit, slope)) * (gradient @ step)))
         return 0.5 * rho * jnp.exp(jnp.minimum(rho, 50.0)) * lengths, rho, theta

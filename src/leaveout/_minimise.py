@@ -84,8 +84,9 @@ def newton(
     Convergence is judged in one fixed metric (that of `factor`, by default of the Hessian at the start):
     under separation the decrement in the current metric goes to zero while the parameters run away.
     """
-    quick = objective.convex and isinstance(objective, AbstractLinearPredictor)
-    return (_newton if quick else _newton_step_by_step)(objective, theta, weights, gauge, factor)
+    if objective.convex and isinstance(objective, AbstractLinearPredictor):
+        return _newton(objective, theta, weights, gauge, factor)
+    return _newton_step_by_step(objective, theta, weights, gauge, factor)
 
 
 def _newton_step_by_step(
@@ -125,13 +126,14 @@ def _factor(hessian: np.ndarray) -> np.ndarray | None:
 
 @eqx.filter_jit
 def _newton(
-    objective: AbstractObjective, theta: PyTree, weights: Array, gauge: Array, factor: Array | None
+    objective: AbstractLinearPredictor, theta: PyTree, weights: Array, gauge: Array, factor: Array | None
 ) -> tuple[Scalar, Array, Array, Scalar]:
     """All of it compiled: milliseconds, for models that are quick to compile."""
     F = lambda v: objective.loss(unravel(v, theta), weights)
     curvature = lambda v: objective.hessian(unravel(v, theta), weights)
     start = ravel(theta)
     first = curvature(start)
+    renewed = (lambda _: first) if objective.self_concordance == 0 else curvature  # of a quadratic: none
     if factor is None:
         factor = jnp.linalg.cholesky(first + gauge_matrix(gauge, first))
         factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.eye(len(start)))
@@ -150,7 +152,7 @@ def _newton(
         new = v - s * d
         size = length(d)
         done = definite & (s == 1) & ((size <= 1e-8 * length(new - start)) | (size <= 1e-11 * jnp.sqrt(jnp.abs(value))))
-        return new, F(new), jax.lax.cond(done, lambda: H, lambda: curvature(new)), done, size, k + 1
+        return new, F(new), jax.lax.cond(done, lambda: H, lambda: renewed(new)), done, size, k + 1
 
     init = (start, F(start), first, jnp.array(False), jnp.array(jnp.inf), 0)
     going = lambda state: ~state[3] & (state[5] < STEPS) & jnp.isfinite(state[1])

@@ -238,25 +238,28 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
 
 @eqx.filter_jit
 def _path(fit: Fit, rows: Rows, order: int) -> Array:
-    """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0."""
-    ones = jnp.ones(fit.objective.num_units)
-    H_inverse = lambda g: fit.newton(fit.whiten(g))  # in whitened coordinates
+    """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0, whitened all together."""
+    ones, chunk = jnp.ones(fit.objective.num_units), certificate.own_passes(fit, rows)
+    solve = lambda gradients: jax.lax.map(fit.newton, fit.whiten(gradients), batch_size=chunk)
     start = certificate.parameters(fit, jnp.zeros(fit.num_params))
+    delta = jnp.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
 
-    def one(index, weight):
-        delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
-        change = lambda v, s: fit.objective.perturbation(unravel(v, fit.theta), index, s * delta)
-        push = lambda v, s: jax.grad(change)(v, s)
-        first = -H_inverse(jax.jvp(lambda s: push(start, s), (0.0,), (1.0,))[1])
-        if order == 1:
-            return first
-        direction = fit.unwhiten(first)
-        full = lambda v: jax.grad(lambda v: fit.objective.loss(unravel(v, fit.theta), ones))(v)
-        path = lambda s: full(start + s * direction) + push(start + s * direction, s)
-        second = -H_inverse(jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1])
-        return first + 0.5 * second
+    def push(v, index, delta, s):
+        return jax.grad(lambda v: fit.objective.perturbation(unravel(v, fit.theta), index, s * delta))(v)
 
-    return jax.lax.map(lambda args: one(*args), (rows.index, rows.weight), batch_size=certificate.own_passes(fit, rows))
+    def first_push(args):
+        return jax.jvp(lambda s: push(start, *args, s), (0.0,), (1.0,))[1]
+
+    def second_push(args):
+        index, delta, direction = args
+        full = jax.grad(lambda v: fit.objective.loss(unravel(v, fit.theta), ones))
+        path = lambda s: full(start + s * direction) + push(start + s * direction, index, delta, s)
+        return jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1]
+
+    first = -solve(jax.lax.map(first_push, (rows.index, delta), batch_size=chunk))
+    if order == 1:
+        return first
+    return first - 0.5 * solve(jax.lax.map(second_push, (rows.index, delta, fit.unwhiten(first)), batch_size=chunk))
 
 
 def _reach(fit: Fit) -> np.ndarray:
@@ -328,11 +331,11 @@ def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[
 def _change(fit: Fit, rows: Rows, u: Array, v: Array) -> Array:
     """Σ |change of the held-out losses| of each refit between two displacements."""
 
-    def one(index, weight, held, u, v):
-        loss = lambda u: certificate.scores(fit, u, index, weight, held)
-        return jnp.sum(jnp.abs(loss(u) - loss(v)))
+    def one(index, weight, held, first, second):
+        loss = lambda vector: certificate.scores(fit, vector, index, weight, held)
+        return jnp.sum(jnp.abs(loss(first) - loss(second)))
 
-    return jax.vmap(one)(rows.index, rows.weight, rows.held, u, v)
+    return jax.vmap(one)(rows.index, rows.weight, rows.held, parameters_of(fit, u), parameters_of(fit, v))
 
 
 def _screen(fit: Fit, rows: Rows, state: State, allowed: np.ndarray) -> None:

@@ -83,7 +83,8 @@ def _bent(fit: Fit, sample: Sample, rows: Rows, u: Array, chunk: int) -> Bent:
         index, weight, held, u = args
         delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
         moved = ravel(jax.grad(fit.objective.perturbation)(at(u), index, delta))
-        towards = jax.grad(lambda u: jnp.sum(certificate.scores(fit, u, index, weight, held)))(u)
+        loss = lambda u: jnp.sum(certificate.scores(fit, certificate.parameters(fit, u), index, weight, held))
+        towards = jax.grad(loss)(u)
         both = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
         each = (both.mean(0) - sample.influence @ towards) * sample.worth  # of one draw
         total = jnp.sum(sample.times * each)
