@@ -121,8 +121,14 @@ class Poisson(AbstractWithPrior):
 
 def _exposure(exposure: ArrayLike) -> Float[np.ndarray, " steps"]:
     array = np.asarray(exposure)
-    if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.isfinite(array).all() or not (array > 0).all():
-        raise ValueError(f"Poisson: exposure must be positive and finite, one number a step or site; got {exposure!r}.")
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ValueError(f"Poisson: exposure must be one number a step or site; got {array.dtype} of shape {array.shape}.")
+    wrong = ~(np.isfinite(array) & (array > 0))
+    if wrong.any():
+        raise ValueError(
+            f"Poisson: exposure must be positive and finite; got {wrong.sum()} other values, the first {array[wrong][0]:g} "
+            f"at step or site {np.flatnonzero(wrong)[0]}."
+        )
     return stored(array)
 
 
