@@ -217,6 +217,15 @@ def test_of_very_many_columns_those_that_are_named_are_read(tmp_path):
     one_line(run("glm", tmp_path / "wide.csv", "--target", "c0"), "its 6000 columns are too many; name those to use")
 
 
+def test_clusters_of_one_record_have_no_estimate_where_no_draw_saw_them(tmp_path):
+    (tmp_path / "table.csv").write_text(text())
+    words = ["--target", "age", "--cluster", "day", "--precision", "0.9", "--recall", "0.9", "--draws", 5, "--levels", 5]
+    result = run("leakage", tmp_path / "table.csv", *words, "--features", "dose", "--out", tmp_path / "out.csv")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "out.csv")
+    assert len(table) == N and table["naive"].notna().all() and table["estimate"].isna().any()
+
+
 def test_sentences_on_standard_input_with_a_byte_order_mark(tmp_path):
     content = "\ufeff" + "Anna B-PER\nsees O\n\n" * 12
     words = ["--folds", 3, "--refit", "none", "--features", 3]

@@ -38,6 +38,8 @@ def hmm(
 ) -> None:
     """Cross-validate hidden Markov models of a series over the number of states.
 
+    SERIES has one row a step; empty cells are missing.
+
     The loss is the mean of −log p of each held-out step given all that is seen: lower is better. Beside it: its standard
     error, the estimated error of the approximation, the paired difference from the lowest and its standard error, the
     loss with no update (too low), and, of the whole series, AIC and BIC.

@@ -79,7 +79,8 @@ def leakage(
     for note in dict.fromkeys(text for text in said if text and not any(note in text for note in result.notes)):
         console.print(f"{'warning':<16}{note}", markup=False)
     _show(result)
-    save(result.per_cluster, out, "By cluster")
+    if out is not None:
+        save(result.per_cluster, out, "By cluster")
     picture(result.plot, plot)
 
 

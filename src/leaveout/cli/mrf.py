@@ -53,6 +53,8 @@ def mrf(
 ) -> None:
     """Cross-validate hidden Markov random fields over numbers of states and couplings.
 
+    COUNTS has one row a site; empty cells are missing.
+
     The loss is the mean of −log p of each held-out site given all that is seen, in the whole graph: lower is better. Beside
     it: its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from
     the lowest and its standard error, the loss with no update (too low), and, of the whole field, AIC and BIC.
