@@ -155,6 +155,7 @@ def test_one_table_in_many_shapes(tmp_path):
         (["glm", "--formula", "age ~ gap"], "missing values in gap (1); --drop-missing"),
         (["glm", "--formula", "age ~ ."], "missing values in gap (1); --drop-missing"),
         (["glm", "--formula", "age ~ dose", "--target", "dose"], "name one column to predict"),
+        (["glm", "--formula", "age ~ dose", "--features", "dose"], "goes without --features"),
         (["glm", "--formula", "dose"], "name one column to predict"),
         (["glm", "--target", "age", "--features", "dose", "--weights", "city"], "'city' holds text: 'Ulm' in row 1; it must"),
         (["hmm", "--column", "day"], "'day' holds text: '2020-01-01' in row 1"),
@@ -183,6 +184,12 @@ def test_columns_and_words_that_cannot_be_used(words, message, tmp_path):
     (tmp_path / "table.csv").write_text(text(FRAME.assign(big=big, gap=FRAME.dose.where(FRAME.index != 3))))
     more = COMMANDS["leakage"] if words[0] == "leakage" else []
     one_line(run(words[0], *more, *words[1:], tmp_path / "table.csv"), message)
+
+
+def test_categories_of_very_many_levels(tmp_path):
+    (tmp_path / "table.csv").write_text(text(pd.DataFrame({"y": np.arange(6000) % 7, "id": [f"n{k}" for k in range(6000)]})))
+    for words in (["--target", "y", "--categorical", "id"], ["--formula", "y ~ id"], ["--formula", "y ~ C(id)"]):
+        one_line(run("glm", tmp_path / "table.csv", *words, "--l2", 1), "category 'id' has 6000 levels: too many")
 
 
 def test_dates_of_parquet_do_not_become_nanoseconds(tmp_path):

@@ -99,9 +99,8 @@ def _design(rows: Rows, model: Model, plan: str) -> pd.DataFrame:
     parts = []
     for name in dict.fromkeys([*features, *categorical]):
         if name in categorical:
+            _levels(rows, name)
             levels = pd.get_dummies(rows.frame[name].astype(str), prefix=name, prefix_sep="=", dtype=float)
-            if levels.shape[1] < 2:
-                fail(f"category {name!r} has one level, {str(rows.frame[name].iloc[0])!r}: it says nothing; leave it out.")
             parts.append(levels.iloc[:, 1:])
         else:
             parts.append(pd.DataFrame({name: rows.numbers(name, CATEGORY)}, index=rows.frame.index))
@@ -109,6 +108,15 @@ def _design(rows: Rows, model: Model, plan: str) -> pd.DataFrame:
     if X.shape[1] > WIDEST:
         fail(f"{rows.name}: {X.shape[1]} columns with all levels of the categories are too many; name fewer by --features.")
     return X
+
+
+def _levels(rows: Rows, name: str) -> None:
+    """A category has two levels or more, and not too many."""
+    count = rows.frame[name].astype(str).nunique()
+    if count < 2:
+        fail(f"category {name!r} has one level, {str(rows.frame[name].iloc[0])!r}: it says nothing; leave it out.")
+    if count > WIDEST:
+        fail(f"category {name!r} has {count} levels: too many; leave it out, or merge levels.")
 
 
 def _by_formula(rows: Rows, model: Model) -> tuple[pd.DataFrame, pd.Series, bool]:
@@ -123,6 +131,9 @@ def _by_formula(rows: Rows, model: Model) -> tuple[pd.DataFrame, pd.Series, bool
     target = left.strip().strip("`") if tilde else model.target
     if target is None or model.target not in (None, target):
         fail(f"--formula {formula!r}: name one column to predict, on its left side or by --target.")
+    for name in columns_of(rows, model):
+        if name != target and (f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])):
+            _levels(rows, name)
     try:
         if target in rows.frame.columns:
             y = rows.frame[target]
@@ -135,10 +146,6 @@ def _by_formula(rows: Rows, model: Model) -> tuple[pd.DataFrame, pd.Series, bool
             y = y.iloc[:, 0]
     except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
         fail(f"--formula {formula!r}: it could not be used ({error}); write it as 'y ~ a + C(b)'.")
-    for name in columns_of(rows, model):
-        alone = len(rows.frame[name].unique()) == 1 and name != target
-        if alone and (f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])):
-            fail(f"category {name!r} has one level, {str(rows.frame[name].iloc[0])!r}: it says nothing; leave it out.")
     if X.shape[1] > WIDEST:
         fail(f"--formula {formula!r}: its {X.shape[1]} columns are too many; name fewer.")
     return pd.DataFrame(X).drop(columns="Intercept", errors="ignore").astype(float), y, "Intercept" in X.columns

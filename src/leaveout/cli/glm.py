@@ -39,6 +39,8 @@ def glm(
     The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared".
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
     """
+    if formula and (features or categorical):
+        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = read(data, named(model, plan))
     rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
