@@ -233,12 +233,15 @@ def test_clusters_of_one_record_have_no_estimate_where_no_draw_saw_them(tmp_path
     assert len(table) == N and table["naive"].notna().all() and table["estimate"].isna().any()
 
 
-def test_sentences_on_standard_input_with_a_byte_order_mark(tmp_path):
+@pytest.mark.slow
+def test_sentences_on_standard_input_with_a_byte_order_mark():
     content = "\ufeff" + "Anna B-PER\nsees O\n\n" * 12
-    words = ["--folds", 3, "--refit", "none", "--features", 3]
-    result = run("crf", "-", *words, stdin=content.encode())
+    result = run("crf", "-", "--folds", 3, "--refit", "none", "--features", 3, stdin=content.encode())
     assert result.exit_code == 0 and "standard input: 12 sentences, 24 words, 2 labels" in result.stdout, result.output
-    one_line(run("crf", "-", *words, stdin=""), "standard input has no sentences")
+
+
+def test_no_sentences_on_standard_input():
+    one_line(run("crf", "-", stdin=""), "standard input has no sentences")
 
 
 def test_a_fault_of_ours_is_one_line_too_and_can_be_seen(tmp_path, monkeypatch):
