@@ -21,15 +21,14 @@ class Slow:
         self.clock: threading.Timer | None = None
 
     def __enter__(self) -> "Slow":
-        if ONE.acquire(blocking=False):
-            self.clock = threading.Timer(PATIENCE, self._show)
-            self.clock.daemon = True
-            self.clock.start()
+        self.clock = threading.Timer(PATIENCE, self._show)
+        self.clock.daemon = True
+        self.clock.start()
         return self
 
     def _show(self) -> None:
         with self.changing:
-            if self.clock is None:
+            if self.clock is None or not ONE.acquire(blocking=False):
                 return
             columns = (
                 SpinnerColumn(),
@@ -48,11 +47,10 @@ class Slow:
                 self.bar.update(self.task, completed=self.finished)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        if self.clock is None:
-            return
         with self.changing:
-            self.clock.cancel()
+            if self.clock is not None:
+                self.clock.cancel()
             self.clock = None
             if self.bar is not None:
                 self.bar.stop()
-        ONE.release()
+                ONE.release()
