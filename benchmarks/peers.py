@@ -10,7 +10,9 @@ intercept, with weights, with a ridge penalty. Each program gives the linear pre
     statsmodels     params − d_params of its influence measures, one fit
     RidgeCV         its leave-one-out predictions at the one alpha
     MAPIE           the residuals of CrossConformalRegressor with LeaveOneOut, which refits; their sign is taken from the truth
-    RandALO         its own leave-one-out predictions from a fitted scikit-learn model; float32, randomised
+    RandALO         its leave-one-out predictions (`evaluate_bks`) and, for the optimism, its risk (`evaluate`), each from 100
+                    products with its Jacobian, as by default; float32, randomised; the intercept is a column. It needs
+                    PyTorch, and is used where it can be imported
 
 The truth is a refit of each row by Newton's method in NumPy to the floor. *error* is ‖η − η_true‖ / ‖η_true − η̂‖, so that
 keeping the full fit has error one; *optimism* the share of (held-out − training loss) that is found; *worst* the largest
@@ -201,20 +203,30 @@ def mapie(problem: Problem) -> np.ndarray:
     return found if problem.loss == "squared" else np.log(np.maximum(found, 1e-12))
 
 
-def randalo(problem: Problem) -> np.ndarray:
+def randalo(problem: Problem) -> tuple[np.ndarray, float]:
     try:
+        import torch
         from randalo import RandALO
     except ImportError as error:
-        raise Cannot(f"not installed ({error.name})") from None
+        raise Cannot(f"not installed, no {error.name}: pip install torch randalo 'torch-linops<0.2' cvxpy") from None
     if problem.loss not in ("squared", "logistic") or (problem.weight != 1).any():
         raise Cannot("squared and logistic without weights only")
-    model = host(problem).fit(problem.X, problem.y, problem.weight)
+    if problem.intercept and problem.ridge:
+        raise Cannot("its Jacobian has no intercept, nor a column without penalty")
+    if problem.loss == "squared":
+        model: Any = Ridge(problem.ridge, fit_intercept=False) if problem.ridge else LinearRegression(fit_intercept=False)
+    else:  # of the fit it reads the penalty's old name
+        model = LogisticRegression(penalty=None, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=1000)
+    program = RandALO.from_sklearn(model.fit(problem.design, problem.y), problem.design, problem.y)
+    program._rng.manual_seed(0)
     seen: list[Any] = []
-    RandALO.from_sklearn(model, problem.X, problem.y).evaluate_bks(lambda y, left: seen.append(left) or 0.0, 50)
-    return np.ravel(seen[-1].numpy()).astype(float)
+    program.evaluate_bks(lambda y, left: seen.append(left) or 0.0, 100)
+    loss = {"squared": lambda y, eta: 0.5 * (y - eta) ** 2, "logistic": lambda y, eta: torch.nn.functional.softplus(-y * eta)}
+    risk = program.evaluate(lambda y, left: loss[problem.loss](y, left).mean(), 100)
+    return np.ravel(seen[-1].numpy()).astype(float), float(risk)
 
 
-PROGRAMS: dict[str, Callable[[Problem], np.ndarray]] = {
+PROGRAMS: dict[str, Callable[[Problem], Any]] = {
     "leaveout, Certified": lambda problem: leaveout(problem, lo.Certified()),
     "leaveout, NewtonStep": lambda problem: leaveout(problem, lo.NewtonStep()),
     "refitting, scikit-learn": refitting,
@@ -248,18 +260,20 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     return min(times), found
 
 
-def judged(problem: Problem, program: Callable[[Problem], np.ndarray], once: float) -> dict[str, Any]:
+def judged(problem: Problem, program: Callable[[Problem], Any], once: float) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            seconds, eta = timed(lambda: program(problem))
+            seconds, answer = timed(lambda: program(problem))
     except Cannot as reason:
         return {"error": "cannot", "optimism": "", "worst": "", "fits": "", "why": str(reason)}
     except Exception as error:
         return {"error": "cannot", "optimism": "", "worst": "", "fits": "", "why": f"{type(error).__name__}: {error}"[:60]}
+    eta, risk = answer if isinstance(answer, tuple) else (answer, None)
     moved = problem.truth - problem.eta
     gap = np.average(problem.losses(problem.truth) - problem.losses(problem.eta), weights=problem.weight)
-    found = np.average(problem.losses(eta) - problem.losses(problem.eta), weights=problem.weight)
+    before = np.average(problem.losses(problem.eta), weights=problem.weight)
+    found = (np.average(problem.losses(eta), weights=problem.weight) if risk is None else risk) - before
     return {
         "error": f"{np.linalg.norm(eta - problem.truth) / np.linalg.norm(moved):.1e}",
         "optimism": f"{found / gap:.4f}",

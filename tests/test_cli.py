@@ -72,7 +72,7 @@ def test_files_that_cannot_be_read(tmp_path):
     empty, header = tmp_path / "empty.csv", tmp_path / "header.csv"
     empty.write_text("")
     header.write_text("n\n")
-    for file, message in ((tmp_path / "no.csv", "no such file"), (empty, "could not be read"), (header, "no rows")):
+    for file, message in ((tmp_path / "no.csv", "no such file"), (empty, "it is empty"), (header, "no rows")):
         result = run(file)
         assert result.exit_code == 2 and message in result.stderr
 

@@ -109,7 +109,10 @@ def test_compare(file, tmp_path):
         (["--target", "cost", "--features", "age,dosis"], "no column 'dosis'"),
         (["--target", "cost", "--features", "cost,age"], "among --features too"),
         (["--target", "cost", "--features", "gap"], "missing values in gap (5); --drop-missing"),
-        (["--target", "ill", "--features", "age"], "holds text, such as"),
+        (
+            ["--target", "ill", "--features", "age"],
+            "'ill' holds text: 'no' in row 1; the squared loss needs numbers; --loss logistic takes two",
+        ),
         (["--target", "city", "--features", "age", "--loss", "logistic"], "--loss multinomial takes labels"),
         (["--target", "same", "--features", "age", "--loss", "logistic"], "one value only, 'x'"),
         (["--target", "cost", "--features", "age,city"], "'city' holds text: 'Ulm' in row 1; name it in --categorical"),
@@ -153,10 +156,10 @@ def test_wrong_models(file, words, message):
 
 def test_files_that_cannot_be_used(tmp_path):
     cases = {
-        "empty.csv": (b"", "could not be read"),
+        "empty.csv": (b"", "it is empty"),
         "header.csv": (b"a,b\n", "a header and no rows"),
         "twice.csv": (b"a,b,a\n1,2,3\n", "columns that share a name: 'a'"),
-        "picture.png": (bytes(range(256)) * 4, "could not be read as CSV"),
+        "picture.png": (bytes(range(256)) * 4, "could not be read as text in UTF-8"),
         "broken.parquet": (b"PAR?", "could not be read as Parquet"),
         "wide.csv": (",".join(f"c{j}" for j in range(100_000)).encode() + b"\n" + b",".join([b"1"] * 100_000), "too many"),
     }
@@ -169,11 +172,11 @@ def test_files_that_cannot_be_used(tmp_path):
 
 
 def test_what_may_not_be_read_or_written(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("leaveout.cli._data.os", SimpleNamespace(access=lambda *_: False, W_OK=2))
+    monkeypatch.setattr("leaveout.cli._options.os", SimpleNamespace(access=lambda *_: False, W_OK=2))
     assert "no permission to write" in run(file, "--target", "cost", "--out", tmp_path / "t.csv").stderr
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
     assert "Permission denied" in run(file, "--target", "cost").stderr

@@ -24,9 +24,10 @@ def files(tmp_path):
     frame = pd.DataFrame({"count": count, "text": "x", "people": 100.0, "name": [f"a{s}" for s in range(25)], "same": "b"})
     frame.to_csv(tmp_path / "counts.csv", index=False)
     pd.DataFrame(edges, columns=["s", "t"]).to_csv(tmp_path / "edges.csv", index=False)
-    pd.DataFrame([[f"a{s}", f"a{t}"] for s, t in edges]).to_csv(tmp_path / "named.csv", index=False)
-    pd.DataFrame(edges + 1).to_csv(tmp_path / "from_one.csv", index=False)
-    pd.DataFrame(np.c_[edges, edges]).to_csv(tmp_path / "four.csv", index=False)
+    pd.DataFrame([[f"a{s}", f"a{t}"] for s, t in edges], columns=["s", "t"]).to_csv(tmp_path / "named.csv", index=False)
+    pd.DataFrame(edges + 1, columns=["s", "t"]).to_csv(tmp_path / "from_one.csv", index=False)
+    pd.DataFrame(np.c_[edges, edges], columns=list("stuv")).to_csv(tmp_path / "four.csv", index=False)
+    pd.DataFrame(edges).to_csv(tmp_path / "bare.csv", index=False, header=False)
     return tmp_path
 
 
@@ -59,6 +60,7 @@ def test_sites_by_name_a_learned_coupling_and_a_population(files):
         ([], "several columns: name one by --column"),
         (["--column", "text"], "holds text: 'x' in row 1"),
         (["--column", "count", "--edges", "nothing.csv"], "no such file"),
+        (["--column", "count", "--edges", "bare.csv"], "first line, '0,1', is no header"),
         (["--column", "count", "--edges", "named.csv"], "Names need --site COLUMN"),
         (["--column", "count", "--edges", "from_one.csv"], "edges name site 25, but sites are numbered from 0 to 24"),
         (["--column", "count", "--edges", "four.csv"], "two columns, the sites that are neighbours; it has 4"),
@@ -69,7 +71,7 @@ def test_sites_by_name_a_learned_coupling_and_a_population(files):
         (["--column", "count", "--states", "two"], "such as 2,3,4 or 2-4"),
         (["--column", "count", "--coupling", "strong"], "0.5,1,free"),
         (["--column", "count", "--coupling", "nan"], "coupling must be a finite number"),
-        (["--column", "count", "--drop", "edge"], "drop must be one of"),
+        (["--column", "count", "--drop", "edge"], "--drop edge: it must be one of observation, site"),
         (["--column", "count", "--plan", "near:x"], "loo, kfold:FOLDS"),
         (["--column", "count", "--plan", "near:9"], "leave out every unit"),
         (["--column", "count", "--refit", "best"], "must be one of certified"),

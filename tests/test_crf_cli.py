@@ -74,6 +74,10 @@ def test_files_that_cannot_be_read(tmp_path):
     empty, binary = tmp_path / "empty.conll", tmp_path / "binary.conll"
     empty.write_text("\n\n")
     binary.write_bytes(b"\xff\xfe\x00a")
-    for file, message in ((tmp_path / "no.conll", "no such file"), (empty, "no sentences"), (binary, "codec can't decode")):
+    for file, message in (
+        (tmp_path / "no.conll", "no such file"),
+        (empty, "no sentences"),
+        (binary, "could not be read as text in UTF-8"),
+    ):
         result = run(file)
         assert result.exit_code == 2 and message in result.stderr

@@ -20,6 +20,22 @@ HOSTS = {
     "normal, P2": (lambda: glum.GeneralizedLinearRegressor(alpha=0.3, P2=SHAPE, family="normal", **TIGHT), X[:, 0] + COUNT),
     "binomial": (lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="binomial", **TIGHT), BINARY),
     "gamma": (lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="gamma", link="log", **TIGHT), POSITIVE),
+    "binomial, cloglog": (
+        lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="binomial", link="cloglog", **TIGHT),
+        BINARY,
+    ),
+    "negative binomial": (
+        lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="negative.binomial (0.7)", link="log", **TIGHT),
+        COUNT,
+    ),
+    "inverse gaussian": (
+        lambda: glum.GeneralizedLinearRegressor(alpha=0.2, family="inverse.gaussian", link="log", **TIGHT),
+        POSITIVE,
+    ),
+    "no intercept, no penalty": (
+        lambda: glum.GeneralizedLinearRegressor(alpha=0.0, family="poisson", fit_intercept=False, **TIGHT),
+        COUNT,
+    ),
     "tweedie": (lambda: glum.GeneralizedLinearRegressor(alpha=0.1, family="tweedie (1.5)", link="log", **TIGHT), POSITIVE),
 }
 
@@ -38,6 +54,20 @@ def test_refits_are_its_own(name):
         again = make().fit(X[keep], y[keep], sample_weight=WEIGHT[keep], offset=OFFSET[keep])
         np.testing.assert_allclose(got["coef"][k], again.coef_, atol=2e-6)
         np.testing.assert_allclose(got["intercept"][k], again.intercept_, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_penalty_that_was_chosen_stays():
+    host = glum.GeneralizedLinearRegressorCV(alphas=[0.05, 0.5], l1_ratio=0, family="poisson", scale_predictors=False, cv=3)
+    host.set_params(gradient_tol=1e-9, max_iter=1000)
+    fit = lo.from_glum(host.fit(X, COUNT, sample_weight=WEIGHT), X, COUNT, WEIGHT)
+    assert "was chosen on all rows" in fit.objective.note and fit.decrement < 1e-4
+    plan = lo.kfold(N, 3, seed=0)
+    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    for k, w in enumerate(plan.matrix()):
+        fixed = glum.GeneralizedLinearRegressor(alpha=host.alpha_, family="poisson", **TIGHT)
+        again = fixed.fit(X[w > 0], COUNT[w > 0], sample_weight=WEIGHT[w > 0])
+        np.testing.assert_allclose(got["coef"][k], again.coef_, atol=2e-6)
 
 
 def test_what_is_refused():

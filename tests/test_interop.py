@@ -15,6 +15,7 @@ from sklearn.linear_model import (
     PoissonRegressor,
     Ridge,
     RidgeClassifier,
+    RidgeClassifierCV,
     RidgeCV,
     TweedieRegressor,
 )
@@ -54,6 +55,16 @@ HOSTS = {
     ),
     "HuberRegressor": (HuberRegressor(alpha=0.1, tol=1e-9, max_iter=5000), "heavy"),
     "RidgeClassifier": (RidgeClassifier(2.0, class_weight={"yes": 2.0, "no": 0.7}), "binary"),
+    "RidgeClassifier, no intercept": (RidgeClassifier(2.0, fit_intercept=False), "binary"),
+    "TweedieRegressor, identity": (
+        TweedieRegressor(power=0, alpha=0.3, link="identity", tol=1e-12, max_iter=9999, solver="newton-cholesky"),
+        "real",
+    ),
+    "TweedieRegressor, no intercept": (
+        TweedieRegressor(power=3, alpha=0.1, fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=999),
+        "positive",
+    ),
+    "HuberRegressor, no intercept": (HuberRegressor(alpha=0.1, fit_intercept=False, tol=1e-9, max_iter=5000), "heavy"),
     "GammaRegressor": (GammaRegressor(alpha=0.3, solver="newton-cholesky", tol=1e-12, max_iter=1000), "positive"),
 }
 
@@ -64,7 +75,7 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
     host, target = HOSTS[name]
     y, weight = Y[target], WEIGHT if weighted else None
     fit = lo.from_sklearn(clone(host).fit(X, y, weight), X, y, sample_weight=weight)
-    slack = 20.0 if name == "HuberRegressor" else 1.0  # its L-BFGS stops early
+    slack = 20.0 if name.startswith("HuberRegressor") else 1.0  # its L-BFGS stops early
     assert fit.decrement < 1e-5 * slack
     plan = lo.kfold(N, 4, seed=1)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
@@ -74,7 +85,7 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
         again = clone(host).fit(X[keep], y[keep], None if weight is None else weight[keep])
         coef = again.coef_[0] if np.ndim(again.coef_) > 1 and len(again.coef_) == 1 else again.coef_
         np.testing.assert_allclose(got["coef"][k], coef, atol=2e-5 * slack)
-        if name == "RidgeClassifier":
+        if name.startswith("RidgeClassifier"):
             np.testing.assert_allclose(predicted[~keep], again.decision_function(X[~keep]), atol=1e-6)
         elif target in ("binary", "three"):
             want = again.predict_proba(X[~keep])
@@ -94,20 +105,56 @@ def test_certified_leave_one_out_within_its_error(name):
     assert abs(certified.mean - exact.mean) <= 0.01 * certified.scale
 
 
-def test_penalties_that_were_chosen_on_all_rows():
-    for host, target in (
-        (RidgeCV([0.1, 1.0, 10.0]), "real"),
-        (
-            LogisticRegressionCV(Cs=[0.1, 1.0], l1_ratios=(0,), use_legacy_attributes=False, scoring="neg_log_loss", **TIGHT),
-            "binary",
+CHOSEN = {
+    "RidgeCV": (RidgeCV([0.1, 1.0, 10.0]), "real", lambda cv: Ridge(cv.alpha_)),
+    "RidgeClassifierCV": (
+        RidgeClassifierCV([0.1, 1.0, 10.0], class_weight={"yes": 2.0, "no": 0.7}),
+        "binary",
+        lambda cv: RidgeClassifier(cv.alpha_, class_weight=cv.class_weight),
+    ),
+    "LogisticRegressionCV": (
+        LogisticRegressionCV(Cs=[0.1, 1.0], l1_ratios=(0,), use_legacy_attributes=False, scoring="neg_log_loss", **TIGHT),
+        "binary",
+        lambda cv: LogisticRegression(C=cv.C_, **TIGHT),
+    ),
+    "LogisticRegressionCV, class weights": (
+        LogisticRegressionCV(
+            Cs=[0.1, 1.0],
+            l1_ratios=(0,),
+            use_legacy_attributes=False,
+            scoring="neg_log_loss",
+            class_weight={"a": 2.0, "b": 0.5, "c": 1.0},
+            **TIGHT,
         ),
-    ):
-        fit = lo.from_sklearn(host.fit(X, Y[target]), X, Y[target])
-        assert fit.decrement < 1e-5 and "chosen on all rows" in fit.objective.note
-        fixed = Ridge(host.alpha_) if target == "real" else LogisticRegression(C=host.C_, **TIGHT)
-        coef = lo.fold_parameters(fit, lo.kfold(N, 3, seed=0), lo.Exact(1e-10))["coef"]
-        keep = lo.kfold(N, 3, seed=0).matrix()[1] > 0
-        np.testing.assert_allclose(coef[1], np.ravel(fixed.fit(X[keep], Y[target][keep]).coef_), atol=1e-5)
+        "three",
+        lambda cv: LogisticRegression(C=cv.C_, class_weight=cv.class_weight, **TIGHT),
+    ),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_penalties_that_were_chosen_on_all_rows(name, weighted):
+    host, target, fixed = CHOSEN[name]
+    y, weight = Y[target], WEIGHT if weighted else None
+    chosen = clone(host).fit(X, y, sample_weight=weight)
+    fit = lo.from_sklearn(chosen, X, y, weight)
+    assert fit.decrement < 1e-5 and "chosen on all rows" in fit.objective.note
+    plan = lo.kfold(N, 3, seed=0)
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):
+        again = fixed(chosen).fit(X[w > 0], y[w > 0], sample_weight=None if weight is None else weight[w > 0])
+        np.testing.assert_allclose(coef[k], np.squeeze(again.coef_), atol=2e-5)
+
+
+def test_balanced_class_weights_of_a_ridge_classifier_are_recomputed_in_every_fold():
+    host = RidgeClassifier(2.0, class_weight="balanced")
+    fit = lo.from_sklearn(clone(host).fit(X, Y["binary"]), X, Y["binary"])
+    assert fit.decrement < 1e-6
+    plan = lo.kfold(N, 3, seed=0)
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):
+        np.testing.assert_allclose(coef[k], np.ravel(clone(host).fit(X[w > 0], Y["binary"][w > 0]).coef_), atol=1e-8)
 
 
 def test_the_scale_of_huber_is_refitted():

@@ -83,7 +83,7 @@ def test_padded_batches_hold_every_entry():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: lo.leave_one_out(1), "2 to"),
+        (lambda: lo.leave_one_out(1), "of 2 or more; got 1"),
         (lambda: lo.kfold(5, 9), "k must be a whole number from 2 to 5"),
         (lambda: lo.random_subsets(10, 1.5, 3), "between 0 and 1"),
         (lambda: lo.groups([0, 0, 0]), "all labels are equal"),

@@ -202,10 +202,29 @@ CERTIFIED = {
     "tweedie": lambda: glm(L.Tweedie(1.5), None, n=90, weights=True),
     "loglog": lambda: glm(L.Binomial("loglog"), lo.penalties.Ridge(0.1), n=90),
     "cauchit": lambda: glm(L.Binomial("cauchit"), lo.penalties.Ridge(0.3), n=90),
+    "probit": lambda: glm("probit", None, n=90, weights=True),
+    "cloglog": lambda: glm("cloglog", lo.penalties.Ridge(0.1), n=90),
+    "log": lambda: positive(L.Squared("log")),
+    "sqrt": lambda: positive(L.QuasiPoisson(2.0, "sqrt")),
+    "inverse": lambda: positive(L.Gamma(1.0, "inverse")),
+    "canonical": lambda: positive(L.InverseGaussian(1.0, "inverse_squared")),
+    "negative binomial, fixed": lambda: positive(L.NegativeBinomial(0.5, "log")),
+    "negative binomial, linear variance": lambda: regression(L.NegativeBinomialDispersion(linear=True)),
+    "gaussian": lambda: positive("gaussian"),
+    "gamma": lambda: positive("gamma"),
     "negative binomial": lambda: fitted("negative binomial, its dispersion").objective,
     "ordinal": lambda: fitted("ordinal").objective,
     "beta": lambda: lo.Regression(*shares(), "beta"),
 }
+
+
+def positive(loss):
+    """Numbers about one that any mean suits, with weights; a loss by its name has a scale of its own."""
+    rng = np.random.default_rng(9)
+    X = rng.uniform(-1, 1, (90, 2))
+    y = rng.gamma(9.0, (1 + 0.3 * X[:, 0] - 0.2 * X[:, 1]) ** -0.5 / 9)
+    make = lo.Regression if isinstance(loss, str) else lo.GLM
+    return make(X, y, loss, sample_weight=rng.gamma(4.0, 0.25, 90))
 
 
 def shares():

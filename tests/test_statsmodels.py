@@ -30,38 +30,66 @@ Y = {
     "share": np.clip(rng.beta(5 * P, 5 * (1 - P)), 1e-4, 1 - 1e-4),
     "levels": np.digitize(ETA + rng.logistic(size=N), [-0.5, 0.4, 1.5]),
 }
+# links with a domain: data whose refits lie inside it
+Y["even"] = (np.random.default_rng(11).random(N) < 0.45 + 0.1 * X[:, 1]).astype(float)
+Y["many"] = np.random.default_rng(4).negative_binomial(2, 2 / (6 + X[:, 1])).astype(float)
 Y["narrow"] = rng.gamma(40.0, (1 + 0.3 * X[:, 1]) ** -0.5 / 40)
 Y["trials"] = np.c_[Y["trials"][:, 0], Y["trials"][:, 1] - Y["trials"][:, 0]].astype(float)
 F = sm.families
-# name: (target, family, does it take offset and weights in this test)
+EVERYTHING, WEIGHTS = ("offset", "var_weights", "freq_weights"), ("var_weights", "freq_weights")
+# name: (target, family, what more it takes in this test: an offset could leave the domain of a link)
 FAMILIES = {
-    "gaussian, log": ("positive", lambda: F.Gaussian(links.Log()), True),
-    "poisson": ("count", F.Poisson, True),
-    "poisson, identity": ("count", lambda: F.Poisson(links.Identity()), False),
-    "poisson, sqrt": ("count", lambda: F.Poisson(links.Sqrt()), False),
-    "gamma, log": ("positive", lambda: F.Gamma(links.Log()), True),
-    "gamma, inverse": ("positive", F.Gamma, False),
-    "inverse gaussian, log": ("positive", lambda: F.InverseGaussian(links.Log()), True),
-    "inverse gaussian, canonical": ("narrow", F.InverseGaussian, False),
-    "negative binomial": ("over", lambda: F.NegativeBinomial(alpha=0.5), True),
-    "tweedie": ("positive", lambda: F.Tweedie(links.Log(), var_power=1.4), True),
-    "binomial, trials": ("trials", F.Binomial, True),
-    "probit": ("binary", lambda: F.Binomial(links.Probit()), True),
-    "cloglog": ("binary", lambda: F.Binomial(links.CLogLog()), True),
-    "loglog": ("binary", lambda: F.Binomial(links.LogLog()), True),
-    "cauchit": ("binary", lambda: F.Binomial(links.Cauchy()), False),
+    "gaussian": ("real", F.Gaussian, EVERYTHING),
+    "gaussian, log": ("positive", lambda: F.Gaussian(links.Log()), EVERYTHING),
+    "gaussian, inverse": ("narrow", lambda: F.Gaussian(links.InversePower()), WEIGHTS),
+    "poisson": ("count", F.Poisson, EVERYTHING),
+    "poisson, exposure": ("count", F.Poisson, ("exposure", "freq_weights")),
+    "poisson, identity": ("count", lambda: F.Poisson(links.Identity()), WEIGHTS),
+    "poisson, sqrt": ("count", lambda: F.Poisson(links.Sqrt()), WEIGHTS),
+    "gamma, log": ("positive", lambda: F.Gamma(links.Log()), EVERYTHING),
+    "gamma, inverse": ("positive", F.Gamma, WEIGHTS),
+    "gamma, identity": ("narrow", lambda: F.Gamma(links.Identity()), WEIGHTS),
+    "inverse gaussian, log": ("positive", lambda: F.InverseGaussian(links.Log()), EVERYTHING),
+    "inverse gaussian, canonical": ("narrow", F.InverseGaussian, WEIGHTS),
+    "inverse gaussian, inverse": ("narrow", lambda: F.InverseGaussian(links.InversePower()), WEIGHTS),
+    "inverse gaussian, identity": ("narrow", lambda: F.InverseGaussian(links.Identity()), WEIGHTS),
+    "negative binomial": ("over", lambda: F.NegativeBinomial(alpha=0.5), EVERYTHING),
+    "negative binomial, identity": ("many", lambda: F.NegativeBinomial(links.Identity(), alpha=0.5), WEIGHTS),
+    "negative binomial, canonical": ("over", lambda: F.NegativeBinomial(links.NegativeBinomial(0.5), alpha=0.5), WEIGHTS),
+    "negative binomial, power": ("over", lambda: F.NegativeBinomial(links.Power(0.5), alpha=0.5), WEIGHTS),
+    "negative binomial, cloglog": ("binary", lambda: F.NegativeBinomial(links.CLogLog(), alpha=0.5), WEIGHTS),
+    "tweedie": ("positive", lambda: F.Tweedie(links.Log(), var_power=1.4), EVERYTHING),
+    "tweedie, power": ("narrow", lambda: F.Tweedie(links.Power(-0.4), var_power=1.4), WEIGHTS),
+    "binomial, trials": ("trials", F.Binomial, EVERYTHING),
+    "probit": ("binary", lambda: F.Binomial(links.Probit()), EVERYTHING),
+    "cloglog": ("binary", lambda: F.Binomial(links.CLogLog()), EVERYTHING),
+    "loglog": ("binary", lambda: F.Binomial(links.LogLog()), EVERYTHING),
+    "cauchit": ("binary", lambda: F.Binomial(links.Cauchy()), WEIGHTS),
+    "binomial, log": ("even", lambda: F.Binomial(links.Log()), WEIGHTS),
+    "binomial, log complement": ("even", lambda: F.Binomial(links.LogC()), WEIGHTS),
+    "binomial, identity": ("even", lambda: F.Binomial(links.Identity()), WEIGHTS),
 }
-SLOW = {"poisson, sqrt", "inverse gaussian, canonical", "loglog", "cauchit", "gaussian, log", "gamma, inverse"}
+QUICK = (
+    "poisson",
+    "poisson, identity",
+    "gamma, log",
+    "inverse gaussian, log",
+    "negative binomial",
+    "tweedie",
+    "binomial, trials",
+)
+QUICK += ("probit", "cloglog")
+MORE = {"offset": OFFSET, "exposure": 1 + FREQUENCY, "var_weights": WEIGHT, "freq_weights": FREQUENCY}
 plan = lo.kfold(N, 3, seed=1)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in FAMILIES])
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FAMILIES])
 def test_glm_refits_are_its_own(name):
     target, family, more = FAMILIES[name]
     y = Y[target]
 
     def host(keep):
-        extra = {"offset": OFFSET[keep], "var_weights": WEIGHT[keep], "freq_weights": FREQUENCY[keep]} if more else {}
+        extra = {option: MORE[option][keep] for option in more}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of links that are not "safe"
             return sm.GLM(y[keep], X[keep], family(), **extra).fit(tol=1e-13, maxiter=500)
@@ -74,7 +102,7 @@ def test_glm_refits_are_its_own(name):
     for k, w in enumerate(plan.matrix()):
         again = host(w > 0)
         np.testing.assert_allclose(coef[k], again.params, atol=2e-5)
-        shift = {"offset": OFFSET[w == 0]} if more else {}
+        shift = {option: MORE[option][w == 0] for option in more if option in ("offset", "exposure")}
         np.testing.assert_allclose(predicted[w == 0], again.predict(X[w == 0], **shift), rtol=1e-4)
 
 
@@ -82,7 +110,12 @@ HOSTS = {
     "OLS": lambda keep: sm.OLS(Y["real"][keep], X[keep]).fit(),
     "WLS": lambda keep: sm.WLS(Y["real"][keep], X[keep], weights=WEIGHT[keep]).fit(),
     "Logit": lambda keep: sm.Logit(Y["binary"][keep], X[keep]).fit(disp=0, tol=1e-12),
+    "Logit, offset": lambda keep: sm.Logit(Y["binary"][keep], X[keep], offset=OFFSET[keep]).fit(disp=0, tol=1e-12),
     "Probit": lambda keep: sm.Probit(Y["binary"][keep], X[keep]).fit(disp=0, tol=1e-12),
+    "Probit, offset": lambda keep: sm.Probit(Y["binary"][keep], X[keep], offset=OFFSET[keep]).fit(disp=0, tol=1e-12),
+    "NegativeBinomial, geometric": lambda keep: sm.NegativeBinomial(
+        Y["over"][keep], X[keep], loglike_method="geometric", exposure=1 + FREQUENCY[keep]
+    ).fit(disp=0, tol=1e-12, method="newton"),
     "Poisson, exposure": lambda keep: sm.Poisson(Y["count"][keep], X[keep], offset=OFFSET[keep], exposure=FREQUENCY[keep]).fit(
         disp=0, tol=1e-12
     ),
@@ -91,18 +124,20 @@ RIDGED = {
     "OLS": (0.3, lambda keep: sm.OLS(Y["real"][keep], X[keep])),
     "WLS": (0.3, lambda keep: sm.WLS(Y["real"][keep], X[keep], weights=WEIGHT[keep])),
     "GLM": (np.array([0.0, 0.2, 0.4]), lambda keep: sm.GLM(Y["count"][keep], X[keep], F.Poisson(), var_weights=WEIGHT[keep])),
+    "GLM, offset": (0.1, lambda keep: sm.GLM(Y["binary"][keep], X[keep], F.Binomial(), offset=OFFSET[keep])),
 }
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if "offset" in n else n for n in HOSTS])
 def test_linear_and_discrete_models(name):
     fit = lo.from_statsmodels(HOSTS[name](np.ones(N, bool)))
+    assert fit.decrement < 1e-6
     coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(coef[k], HOSTS[name](w > 0).params, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", RIDGED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if "offset" in n else n for n in RIDGED])
 def test_regularised_fits_average_over_rows(name):
     alpha, model = RIDGED[name]
 

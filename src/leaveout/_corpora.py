@@ -23,15 +23,17 @@ class Corpus(NamedTuple):
     test: Tagged
 
 
-def read_conll(file: str | Path, word: int = 0, label: int = -1) -> Tagged:
+def read_conll(file: str | Path | Iterable[str], word: int = 0, label: int = -1) -> Tagged:
     """The sentences of a file in columns, by the numbers of the columns of words and labels (−1 is the last).
 
-    Columns are apart by tabs or, where a line has none, by spaces. Lines that begin with "# " (comments of CoNLL-U) or
-    "-DOCSTART-", and the multi-word and empty tokens of CoNLL-U, are left out.
+    `file` is a path, or the lines themselves. Columns are apart by tabs or, where a line has none, by spaces. Lines that
+    begin with "# " (comments of CoNLL-U) or "-DOCSTART-", and the multi-word and empty tokens of CoNLL-U, are left out.
 
     Raises ValueError on lines without those columns, and on a file without sentences.
     """
-    with open(file, encoding="utf-8") as lines:
+    if not isinstance(file, (str, Path)):
+        return parse(file, getattr(file, "name", "the lines"), word, label)
+    with open(file, encoding="utf-8-sig") as lines:
         return parse(lines, str(file), word, label)
 
 

@@ -4,8 +4,9 @@ import collections
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -82,26 +83,24 @@ def cross_validate(
     error, result = empty.error, empty.result
     predictions = _Predictions(plan) if metrics else None
     scale = empty.scale if refit.in_standard_errors else 0.0
-    then = (
-        (lambda rows, done: _scores(fit, rows, done.theta) if done.scores is None else done.scores)
-        if evaluate is None
-        else None
-    )
-    for refits, place, rows, done, values in _refitted(fit, plan, refit, scale, batches, then):
-        error[refits], result[refits] = done.error, done.result
-        if evaluate is None:
-            bad = ~(np.isfinite(values) | ~rows.held).all(1) if values.ndim > 1 else ~np.isfinite(values)
-            result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
-            lost = _lost(result[refits])
-            if lost.any():
-                values = np.where(lost.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
-            _put(losses, refits, place, rows, values)
-        else:
-            for k, theta in zip(refits, done.theta, strict=True):
-                value = _evaluated(evaluate, fit, plan, k, theta)
-                _put_one(losses, plan, k, np.where(_lost(result[k]), np.nan, value), joint)
-        if predictions is not None:
-            predictions.add(place, rows, _predictions(fit, rows, done.theta, "response"), result[refits])
+    own = lambda rows, done: _scores(fit, rows, done.theta) if done.scores is None else done.scores
+    then = own if evaluate is None else None
+    with closing(_refitted(fit, plan, refit, scale, batches, then)) as refitted:
+        for refits, place, rows, done, values in refitted:
+            error[refits], result[refits] = done.error, done.result
+            if evaluate is None:
+                bad = ~(np.isfinite(values) | ~rows.held).all(1) if values.ndim > 1 else ~np.isfinite(values)
+                result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
+                lost = _lost(result[refits])
+                if lost.any():
+                    values = np.where(lost.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
+                _put(losses, refits, place, rows, values)
+            else:
+                for k, theta in zip(refits, done.theta, strict=True):
+                    value = _evaluated(evaluate, fit, plan, k, theta)
+                    _put_one(losses, plan, k, np.where(_lost(result[k]), np.nan, value), joint)
+            if predictions is not None:
+                predictions.add(place, rows, _predictions(fit, rows, done.theta, "response"), result[refits])
     error[~np.isfinite(error)] = np.inf
     result[np.isin(result, [RESULTS.successful, RESULTS.not_converged]) & _emptied(fit, plan)] = RESULTS.emptied
     measured = {} if predictions is None else _measure(metrics, fit, plan, predictions.per_unit())
@@ -126,8 +125,9 @@ def cross_predict(
     batches = _batches(fit, plan)
     scale = _scale(fit, plan, refit, batches)
     then = lambda rows, done: _predictions(fit, rows, done.theta, kind)
-    for _, place, rows, done, values in _refitted(fit, plan, refit, scale, batches, then, judge=False):
-        gathered.add(place, rows, values, done.result)
+    with closing(_refitted(fit, plan, refit, scale, batches, then, judge=False)) as refitted:
+        for _, place, rows, done, values in refitted:
+            gathered.add(place, rows, values, done.result)
     return gathered.per_unit()
 
 
@@ -143,8 +143,9 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     batches = _batches(fit, plan)
     scale = _scale(fit, plan, refit, batches)
-    for refits, _, _, done, _ in _refitted(fit, plan, refit, scale, batches, None, judge=False):
-        theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
+    with closing(_refitted(fit, plan, refit, scale, batches, None, judge=False)) as refitted:
+        for refits, _, _, done, _ in refitted:
+            theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
     return theta
 
 
@@ -241,7 +242,7 @@ def _refitted(
     then: Callable[[Rows, Refitted], NDArray] | None,
     *,
     judge: bool = True,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted, Any]]:
+) -> Generator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted, Any]]:
     """Every batch of the plan, refitted, and what `then` makes of it; a progress bar where it takes more than two seconds."""
 
     @float64

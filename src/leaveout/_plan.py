@@ -159,7 +159,8 @@ def _plan(folds: Iterable[ArrayLike], num_units: int, *, dropped: Iterable[Array
 
 def _count(name: str, value: int, low: int, high: int) -> int:
     if int(value) != value or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}; got {value}.")
+        span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
+        raise ValueError(f"{name} must be a whole number {span}; got {value}.")
     return int(value)
 
 

@@ -1,34 +1,56 @@
 """A progress bar on standard error for what takes more than two seconds, and nothing for what does not."""
 
-import time
+import threading
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 PATIENCE = 2.0  # seconds
+ONE = threading.Lock()  # bars inside a bar would write over it
 
 
 class Slow:
-    """`with Slow("refits", 1000) as bar: ... bar.advance(10)`."""
+    """`with Slow("refits", 1000) as bar: ... bar.advance(10)`. A clock shows it, so a long first step is seen as well."""
 
     def __init__(self, label: str, total: int):
         self.label, self.total = label, total
-        self.start, self.finished = time.monotonic(), 0
+        self.finished = 0
+        self.changing = threading.Lock()
         self.bar: Progress | None = None
+        self.clock: threading.Timer | None = None
 
     def __enter__(self) -> "Slow":
+        self.clock = threading.Timer(PATIENCE, self._show)
+        self.clock.daemon = True
+        self.clock.start()
         return self
 
-    def advance(self, count: int = 1) -> None:
-        self.finished += count
-        if self.bar is None and time.monotonic() - self.start > PATIENCE and self.finished < self.total:
-            self.bar = Progress(console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task(self.label, total=self.total)
+    def _show(self) -> None:
+        with self.changing:
+            if self.clock is None or not ONE.acquire(blocking=False):
+                return
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+            )
+            self.bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self.task = self.bar.add_task(self.label, total=self.total, completed=self.finished)
             self.bar.start()
-        if self.bar is not None:
-            self.bar.update(self.task, completed=self.finished)
+
+    def advance(self, count: int = 1) -> None:
+        with self.changing:
+            self.finished += count
+            if self.bar is not None:
+                self.bar.update(self.task, completed=self.finished)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        with self.changing:
+            if self.clock is not None:
+                self.clock.cancel()
+            self.clock = None
+            if self.bar is not None:
+                self.bar.stop()
+                ONE.release()

@@ -6,7 +6,7 @@ import typer
 
 import leaveout as lo
 
-from ._console import console
+from ._console import OneLine, console
 from .compare import compare
 from .crf import crf
 from .demo import demo
@@ -15,7 +15,7 @@ from .hmm import hmm
 from .leakage import leakage
 from .mrf import mrf
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=OneLine, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:

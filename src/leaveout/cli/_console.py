@@ -1,34 +1,79 @@
 """Where the commands print, and how they end on an input that they cannot use."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
-
-import leaveout as lo
+from typer.core import TyperGroup
 
 console = Console(highlight=False, soft_wrap=True)
-REFITS: dict[str, lo.AbstractRefit] = {
-    "certified": lo.Certified(),
-    "exact": lo.Exact(),
-    "newton": lo.NewtonStep(),
-    "ij": lo.InfinitesimalJackknife(),
-    "none": lo.NoUpdate(),
-}
+INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)  # not faults of ours
+
+
+class OneLine(TyperGroup):
+    """Commands that end in one line on standard error, whatever went wrong, and exit code 2; 1 for a fault of ours.
+
+    With LEAVEOUT_TRACEBACK set, what is neither usage nor a message of ours is raised as it is.
+    """
+
+    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **more)
+        try:
+            code = super().main(*args, standalone_mode=False, **more)
+        except typer.Abort:
+            code = 1
+        except Exception as error:
+            code = _ended(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _ended(error: Any) -> int:
+    """Print how a command ended, and return its exit code."""
+    if hasattr(error, "format_message"):  # of the options: which class they raise is typer's own affair
+        message = error.format_message()
+        if not message:  # no words at all: the help
+            error.show()
+        else:
+            path = getattr(getattr(error, "ctx", None), "command_path", "leaveout")
+            _say(f"{message.rstrip('.')}{'' if message.endswith('?') else ';'} see {path} --help.")
+        return 2
+    if isinstance(error, Unusable):
+        _say(str(error))
+        return 2
+    if os.environ.get("LEAVEOUT_TRACEBACK"):
+        raise error
+    if isinstance(error, MemoryError):
+        _say("this needs more memory than there is; use fewer rows or columns, or larger folds.")
+        return 2
+    if isinstance(error, INPUT):
+        _say(str(error) or type(error).__name__)
+        return 2
+    _say(f"a fault of leaveout, {type(error).__name__}: {error}; please report it. LEAVEOUT_TRACEBACK=1 shows where it is.")
+    return 1
+
+
+class Unusable(Exception):
+    """An input that cannot be used; its text is the line that is printed."""
 
 
 @contextmanager
-def one_line(where: str = "") -> Iterator[None]:
-    """What the library raises on bad input says what to do: its message is the whole output."""
+def one_line(where: str) -> Iterator[None]:
+    """What the library raises on bad input says what to do: `where` it was goes before."""
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError, Unusable) as error:
         fail(where + str(error))
 
 
 def fail(message: str) -> NoReturn:
-    """One line on standard error, and exit code 2."""
+    """End with one line on standard error, and exit code 2."""
+    raise Unusable(message)
+
+
+def _say(message: str) -> None:
     typer.echo(f"Error: {' '.join(message.split())}", err=True)
-    raise typer.Exit(2)

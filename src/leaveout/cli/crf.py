@@ -1,5 +1,6 @@
 """`leaveout crf TRAIN.conll` cross-validates a conditional random field of tagged sentences, every sentence left out once."""
 
+import io
 import re
 import warnings
 from pathlib import Path
@@ -15,27 +16,41 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console, fail
+from ._files import content, save, text
+from ._options import REFITS, Refit, at_least, out_option
 
-REFITS: dict[str, lo.AbstractRefit] = {
-    "certified": lo.Certified(),
-    "exact": lo.Exact(),
-    "ij": lo.InfinitesimalJackknife(),
-    "none": lo.NoUpdate(),
-}
 ENTITY = re.compile(r"O|[BI]-.+")
 
 
 def crf(
-    train: Annotated[Path, typer.Argument(help="Sentences in columns, one word a line, a blank line after each sentence.")],
+    train: Annotated[
+        Path,
+        typer.Argument(
+            help="Sentences in columns, one word a line, a blank line after each sentence; - is standard input.", readable=False
+        ),
+    ],
     word: Annotated[int, typer.Option(help="The column of the words; 0 is the first, -1 the last.")] = 0,
     label: Annotated[int, typer.Option(help="The column of the labels.")] = -1,
-    features: Annotated[int, typer.Option(help="How many indicators of words to keep, the most frequent ones.")] = 100,
+    features: Annotated[
+        int,
+        typer.Option(help="How many indicators of words to keep, the most frequent ones.", callback=at_least("--features", 1)),
+    ] = 100,
     penalty: Annotated[float, typer.Option(help="α of the ridge penalty α/2 ‖θ‖² on all weights.")] = 1.0,
-    folds: Annotated[int, typer.Option(help="Folds of sentences, at random; 0 leaves out one sentence at a time.")] = 0,
-    refit: Annotated[str, typer.Option(help=f"One of {', '.join(REFITS)}.")] = "certified",
-    limit: Annotated[int, typer.Option(help="Use the first so many sentences only; 0 uses all.")] = 0,
-    worst: Annotated[int, typer.Option(help="How many of the sentences that surprise most to print.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the losses of all sentences.")] = None,
+    folds: Annotated[
+        int,
+        typer.Option(
+            help="Folds of sentences, at random; 0 leaves out one sentence at a time.", callback=at_least("--folds", 0)
+        ),
+    ] = 0,
+    refit: Refit = "certified",
+    limit: Annotated[
+        int, typer.Option(help="Use the first so many sentences only; 0 uses all.", callback=at_least("--limit", 0))
+    ] = 0,
+    worst: Annotated[
+        int,
+        typer.Option(help="How many of the sentences that surprise most to print.", callback=at_least("--worst", 0)),
+    ] = 5,
+    out: Annotated[Path | None, out_option("the losses of all sentences")] = None,
 ) -> None:
     """Cross-validate a linear-chain conditional random field of tagged sentences.
 
@@ -43,55 +58,39 @@ def crf(
     sentence's labels. Beside it: the share of labels that are decoded rightly, held out and on the training data, and, if
     the labels are BIO tags, the F1 of entities. The sentences that surprise most are often mistakes in the labels.
     """
-    if refit not in REFITS:
-        fail(f"--refit {refit}: it must be one of {', '.join(REFITS)}.")
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")
-    for name, value, least in (("features", features, 1), ("folds", folds, 0), ("limit", limit, 0), ("worst", worst, 0)):
-        if value < least:
-            fail(f"--{name} {value}: give {least} or more.")
-    if out is not None and not out.parent.is_dir():
-        fail(f"{out}: there is no folder {out.parent}; make it first.")
-    tagged = _read(train, word, label, limit)
-    try:
-        x, names = indicators(tagged.words, tagged.lengths, features)
-        model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))
-        n = len(tagged.lengths)
-        plan = lo.kfold(n, folds, seed=0) if folds else lo.leave_one_out(n)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            fit = lo.fit(model)
-            cv = lo.cross_validate(fit, plan, REFITS[refit])
-            held_out = model.join(lo.cross_predict(fit, plan, REFITS[refit], kind="label"))
-    except (ValueError, TypeError, RuntimeError) as error:
-        fail(str(error))
+    tagged, name = _read(train, word, label, limit)
+    x, names = indicators(tagged.words, tagged.lengths, features)
+    model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))
+    n = len(tagged.lengths)
+    plan = lo.kfold(n, folds, seed=0) if folds else lo.leave_one_out(n)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit = lo.fit(model)
+        cv = lo.cross_validate(fit, plan, REFITS[refit])
+        held_out = model.join(lo.cross_predict(fit, plan, REFITS[refit], kind="label"))
     kinds = len(set(tagged.labels))
-    console.print(
-        f"{train.name}: {n} sentences, {len(tagged.words)} words, {kinds} labels; {len(names)} indicators", markup=False
-    )
+    console.print(f"{name}: {n} sentences, {len(tagged.words)} words, {kinds} labels; {len(names)} indicators", markup=False)
     console.print(cv, markup=False)
     _measures(tagged, model.decode(fit), held_out)
     _worst(tagged, cv, held_out, worst)
     for warning in caught:
         if issubclass(warning.category, UserWarning):
             console.print(str(warning.message), markup=False)
-    if out is not None:
-        columns = {"words": tagged.lengths, "loss": cv.per_unit(), "no_update": cv.baseline[np.argsort(plan.index)]}
-        pd.DataFrame(columns).rename_axis("sentence").to_csv(out)
-        console.print(f"Losses: {out}", markup=False)
+    columns = {"words": tagged.lengths, "loss": cv.per_unit(), "no_update": cv.baseline[np.argsort(plan.index)]}
+    save(pd.DataFrame(columns).rename_axis("sentence"), out, "Losses")
 
 
-def _read(file: Path, word: int, label: int, limit: int) -> lo.datasets.Tagged:
-    if not file.is_file():
-        fail(f"{file}: there is no such file; give the path of sentences in columns.")
-    try:
-        tagged = lo.datasets.read_conll(file, word, label)
-    except (ValueError, OSError) as error:  # of decoding too, which is a ValueError
-        fail(str(error))
+def _read(file: Path, word: int, label: int, limit: int) -> tuple[lo.datasets.Tagged, str]:
+    data, name = content(file, "sentences in columns")
+    lines = io.StringIO(text(data, name))
+    lines.name = name  # type: ignore[attr-defined]
+    tagged = lo.datasets.read_conll(lines, word, label)
     if not limit or limit >= len(tagged.lengths):
-        return tagged
+        return tagged, name
     steps = int(np.sum(tagged.lengths[:limit]))
-    return lo.datasets.Tagged(tagged.words[:steps], tagged.labels[:steps], tagged.lengths[:limit])
+    return lo.datasets.Tagged(tagged.words[:steps], tagged.labels[:steps], tagged.lengths[:limit]), name
 
 
 def indicators(words: np.ndarray, lengths: list[int], most: int) -> tuple[scipy.sparse.csr_array, list[str]]:

@@ -1,7 +1,7 @@
 """`leaveout glm` fits a regression to a file of rows and cross-validates it."""
 
 import warnings
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -9,86 +9,86 @@ import typer
 
 import leaveout as lo
 
-from ._console import REFITS, console, fail, one_line
-from ._data import FILE, LOSSES, PLANS, Model, columns_of, complete, lone_levels, objective, plan_of, read, writable
+from ._console import console, fail, one_line
+from ._data import LOSSES, PLANS, Model, columns_of, lone_levels, named, objective, plan_of
+from ._files import Rows, complete, picture, read, save
+from ._options import REFITS, Categorical, Data, DropMissing, Features, Offset, Plot, Refit, RowTable, Seed, Weights
+
+OTHERS = "name other columns by --features"
 
 
 def glm(
-    data: Annotated[Path, FILE],
+    data: Data,
     target: Annotated[str | None, typer.Option(help="The column to predict; with --formula its left side.")] = None,
     loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "squared",
     l2: Annotated[float, typer.Option(help="Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0,
     plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}.")] = "loo",
-    features: Annotated[str | None, typer.Option(help="Columns to use, with commas between; all others if not given.")] = None,
-    categorical: Annotated[str | None, typer.Option(help="Columns of categories, with commas between.")] = None,
+    features: Features = None,
+    categorical: Categorical = None,
     formula: Annotated[str | None, typer.Option(help="Instead of these: 'y ~ a + C(b)'.")] = None,
-    offset: Annotated[str | None, typer.Option(help="A column added to the linear predictor.")] = None,
-    weights: Annotated[str | None, typer.Option(help="A column of weights.")] = None,
-    drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Leave rows with missing values out.")] = False,
-    refit: Annotated[str, typer.Option(help=f"One of {', '.join(REFITS)}.")] = "certified",
-    seed: Annotated[int, typer.Option(help="Of the folds.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the losses of the rows.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="A file for a picture (png, pdf, svg).")] = None,
+    offset: Offset = None,
+    weights: Weights = None,
+    drop_missing: DropMissing = False,
+    refit: Refit = "certified",
+    seed: Seed = 0,
+    out: RowTable = None,
+    plot: Plot = None,
 ) -> None:
     """Cross-validate a regression of the rows of a file.
 
     The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared".
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
     """
-    if refit not in REFITS:
-        fail(f"--refit {refit}: it must be one of {', '.join(REFITS)}.")
-    writable(out, plot)
+    if formula and (features or categorical):
+        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
-    rows = read(data)
-    rows = complete(rows, columns_of(rows, model, plan), drop_missing)
-    estimate, fit, said = validated(model, rows, plan, REFITS[refit], seed)
+    rows = read(data, named(model, plan))
+    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit])
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
     console.print(str(estimate), markup=False)
     if out is not None:
         table = estimate.table()
-        if not estimate.joint:
-            table.insert(2, "row", np.asarray(rows.frame.index)[table["unit"]] + 1)
-            prediction = lo.cross_predict(fit, estimate.plan, REFITS[refit])
-            if prediction.ndim == 1:
-                table["prediction"] = prediction[table["unit"]]
-        try:
-            table.to_csv(out, index=False)
-        except OSError as error:
-            fail(f"{out}: {error}")
-        console.print(f"Table: {out}", markup=False)
-    if plot is not None:
-        picture(lambda: lo.plot.losses(estimate), plot)
+        table.insert(2, "row", np.asarray(rows.frame.index)[table["unit"]] + 1)
+        prediction = lo.cross_predict(fit, estimate.plan, REFITS[refit])
+        if prediction.ndim == 1:
+            table["prediction"] = prediction[table["unit"]]
+        save(table, out)
+    picture(lambda: lo.plot.losses(estimate), plot)
 
 
-def validated(model: Model, rows, plan: str, refit: lo.AbstractRefit, seed: int) -> tuple[lo.Estimate, lo.Fit, str]:
-    """A model, fitted and cross-validated; warnings become notes."""
-    made, said = objective(rows, model)
-    folds = plan_of(plan, rows, seed)
-    lone = lone_levels(rows, model, folds)
+@dataclass(frozen=True)
+class Prepared:
+    """A model of the rows, its folds, and what is to be said of its target."""
+
+    objective: lo.AbstractObjective
+    folds: lo.Plan
+    said: str
+
+
+def prepared(model: Model, rows: Rows, plan: str, seed: int) -> Prepared:
+    """All that can be known to be wrong is found here, before anything is fitted."""
+    made, said = objective(rows, model, plan)
+    with one_line(f"--plan {plan}: "):
+        folds = plan_of(plan, rows, seed)
+    lone = lone_levels(rows, model, folds, made)
     if lone and not model.l2:
         fail(
             f"the levels {lone} have all their rows in one fold: without those nothing determines their coefficients; "
             "give a penalty (--l2 1.0), merge levels, or choose another plan."
         )
-    with one_line(), warnings.catch_warnings(record=True) as caught:
+    return Prepared(made, folds, said)
+
+
+def validated(model: Prepared, refit: lo.AbstractRefit) -> tuple[lo.Estimate, lo.Fit, str]:
+    """A model, fitted and cross-validated; warnings become notes."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            fit = lo.fit(made)
+            fit = lo.fit(model.objective)
         except RuntimeError as error:
             fail(f"{error} (here: --l2 1.0)")
-        estimate = lo.cross_validate(fit, folds, refit)
+        estimate = lo.cross_validate(fit, model.folds, refit)
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-    return estimate, fit, "; ".join(filter(None, (said, *dict.fromkeys(notes))))
-
-
-def picture(draw, file: Path) -> None:
-    """Draw and save, or say why not in one line."""
-    try:
-        figure = draw().get_figure(root=True)
-        figure.savefig(file, dpi=150)
-    except ImportError as error:
-        fail(f"no picture: {error}")
-    except (ValueError, OSError) as error:
-        fail(f"{file}: {error}")
-    console.print(f"Picture: {file}", markup=False)
+    return estimate, fit, "; ".join(filter(None, (model.said, *dict.fromkeys(notes))))

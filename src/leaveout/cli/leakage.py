@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -13,113 +13,111 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console, fail
+from ._files import WIDEST, Rows, complete, listed, picture, read, save
+from ._options import Data, DropMissing, Features, Plot, one_of, out_option, writable
 
 MODELS = ("ridge", "logistic", "knn", "forest")
 MECHANISMS = ("record", "split")
+CLASSES = 20  # more values of a target are numbers, or names
 
 
 def leakage(
-    data: Annotated[Path, typer.Argument(help="A CSV file with a header, one row a record.")],
+    data: Data,
     target: Annotated[str, typer.Option(help="The column to predict.")],
     cluster: Annotated[str, typer.Option(help="The column of clusters, as they are filed.")],
     precision: Annotated[float, typer.Option(help="Of the record linkage: the share of its pairs that are right.")],
     recall: Annotated[float, typer.Option(help="Of the record linkage: the share of right pairs that it found.")],
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "ridge",
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.", callback=one_of("--model", MODELS))] = "ridge",
     mechanism: Annotated[
-        str, typer.Option(help="What went wrong: 'record', single records, or 'split', entities cut in two.")
+        str,
+        typer.Option(
+            help="What went wrong: 'record', single records, or 'split', entities cut in two.",
+            callback=one_of("--mechanism", MECHANISMS),
+        ),
     ] = "record",
+    features: Features = None,
     loss: Annotated[str | None, typer.Option(help="mse by default, for classes zero_one.")] = None,
     folds: Annotated[int, typer.Option(help="Folds, of whole clusters.")] = 5,
     levels: Annotated[int, typer.Option(help="Levels of injection.")] = 12,
     draws: Annotated[int, typer.Option(help="Draws at each level.")] = 200,
     train_size: Annotated[int | None, typer.Option(help="Records trained on; by default nearly all there are.")] = None,
+    drop_missing: DropMissing = False,
     seed: Annotated[int, typer.Option(help="Of the draws and the folds.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes, for models that are fitted one by one.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="A file from which a stopped run goes on.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the table by cluster.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="A file for a picture (png, pdf, svg).")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A file from which a stopped run goes on.", readable=False, callback=writable)
+    ] = None,
+    out: Annotated[Path | None, out_option("the table by cluster")] = None,
+    plot: Plot = None,
 ) -> None:
     """The loss on new clusters, with the leakage between the filed clusters taken out.
 
     Every other column is a feature: numbers as they are, text one-hot encoded. Printed are the naive loss, the corrected one
     with its Monte-Carlo and data errors, whether the model exploits leakage, a verdict, and the estimate for other amounts.
     """
-    if mechanism not in MECHANISMS:
-        fail(f"--mechanism {mechanism}: it must be record or split.")
-    for file in (out, plot):
-        if file is not None and not file.parent.is_dir():
-            fail(f"{file}: there is no folder {file.parent}; make it first.")
-    frame = _read(data, target, cluster)
-    y, classes = _target(frame[target], model)
-    X = frame.drop(columns=[target, cluster])
+    rows = read(data, {target, cluster, *listed(features)} if features else ())
+    rows = _rows(rows, target, cluster, listed(features), drop_missing)
+    y, classes = _target(rows, target, model)
     kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
-    chosen = loss or ("zero_one" if classes else "mse")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            result = lo.leakage_corrected(
-                _model(model, classes),
-                _features(X, model),
-                y,
-                groups=frame[cluster].to_numpy(),
-                leakage=kind.from_pairwise(precision, recall),
-                loss=chosen,
-                injection=lo.Injection(mechanism, levels, draws, train_size),  # type: ignore[arg-type]
-                cv=folds,
-                seed=seed,
-                n_jobs=jobs,
-                checkpoint=checkpoint,
-            )
-        except (ValueError, TypeError) as error:
-            fail(str(error))
+        result = lo.leakage_corrected(
+            _model(model, classes),
+            _features(rows, [name for name in rows.frame if name not in (target, cluster)], model),
+            y,
+            groups=rows.frame[cluster].to_numpy(),
+            leakage=kind.from_pairwise(precision, recall),
+            loss=loss or ("zero_one" if classes else "mse"),
+            injection=lo.Injection(cast(Literal["record", "split"], mechanism), levels, draws, train_size),
+            cv=folds,
+            seed=seed,
+            n_jobs=jobs,
+            checkpoint=checkpoint,
+        )
     console.print(str(result), markup=False)
-    said = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-    for note in dict.fromkeys(text for text in said if not any(note in text for note in result.notes)):
+    said = [rows.note, *(str(w.message) for w in caught if issubclass(w.category, UserWarning))]
+    for note in dict.fromkeys(text for text in said if text and not any(note in text for note in result.notes)):
         console.print(f"{'warning':<16}{note}", markup=False)
     _show(result)
     if out is not None:
-        result.per_cluster.to_csv(out)
-        console.print(f"By cluster: {out}", markup=False)
-    if plot is not None:
-        _picture(result, plot)
+        save(result.per_cluster, out, "By cluster")
+    picture(result.plot, plot)
 
 
-def _read(file: Path, target: str, cluster: str) -> pd.DataFrame:
-    if not file.is_file():
-        fail(f"{file}: there is no such file; give the path of a CSV file with a header.")
-    try:
-        frame = pd.read_csv(file)
-    except (ValueError, OSError) as error:
-        fail(f"{file}: it could not be read as CSV with a header ({error}).")
-    for option, name in (("--target", target), ("--cluster", cluster)):
-        if name not in frame.columns:
-            fail(f"{option} {name}: {file} has no such column; it has {', '.join(map(str, frame.columns))}.")
-    if target == cluster or frame.shape[1] < 3:
-        fail(f"{file} needs a target, a cluster and at least one more column as a feature.")
-    missing = frame.columns[frame.isna().any()]
-    if len(missing):
-        fail(f"{file} has empty cells in {', '.join(map(str, missing))}; fill or drop them first.")
-    if frame.empty:
-        fail(f"{file} has a header and no rows.")
-    return frame
+def _rows(rows: Rows, target: str, cluster: str, features: list[str], drop_missing: bool) -> Rows:
+    """The columns that are used, without missing values."""
+    for name in (target, cluster, *features):
+        rows.column(name)
+    used = list(dict.fromkeys([*(features or rows.frame.columns), target, cluster]))
+    if target == cluster or len(used) < 3:
+        fail(f"{rows.name} needs a target, a cluster and at least one more column as a feature; {rows.has}")
+    if len(used) > WIDEST:
+        fail(f"{rows.name}: {len(used)} columns are too many; name those to use by --features.")
+    rows = Rows(rows.frame[used], rows.name, rows.note)
+    return complete(rows, used, drop_missing, "name other columns by --features")
 
 
-def _target(column: pd.Series, model: str) -> tuple[np.ndarray, bool]:
+def _target(rows: Rows, target: str, model: str) -> tuple[np.ndarray, bool]:
     """y, and whether it holds classes: text, or what `logistic` is asked for, or 0 and 1."""
-    if model not in MODELS:
-        fail(f"--model {model}: it must be one of {', '.join(MODELS)}.")
-    text = not pd.api.types.is_numeric_dtype(column)
-    classes = text or model == "logistic" or set(column.unique()) <= {0, 1}
-    if classes and column.nunique() > 20:
-        fail(f"column {column.name!r} holds {column.nunique()} values: too many for classes; use ridge, knn or forest.")
-    if model == "ridge" and text:
-        fail(f"--model ridge predicts numbers; column {column.name!r} holds text: use logistic, knn or forest.")
-    return column.to_numpy(), classes and model != "ridge"
+    column = rows.frame[target]
+    if model == "ridge":
+        return rows.numbers(target, "--model ridge predicts numbers; for classes use logistic, knn or forest"), False
+    classes = not pd.api.types.is_numeric_dtype(column) or model == "logistic" or set(column.unique()) <= {0, 1}
+    if classes and column.nunique() > CLASSES:
+        if model != "logistic":
+            rows.numbers(target, f"its {column.nunique()} values are too many for classes, and no numbers")
+        fail(f"column {target!r} holds {column.nunique()} values: too many for classes; use --model ridge, knn or forest.")
+    return column.to_numpy(), classes
 
 
-def _features(X: pd.DataFrame, model: str) -> Any:
+def _features(rows: Rows, names: list[str], model: str) -> Any:
     """One-hot columns for text; standardised once for neighbours, which go by distances."""
-    wide = pd.get_dummies(X, dtype=float).astype(float)
+    X = rows.frame[names]
+    words = [name for name in X if not pd.api.types.is_numeric_dtype(X[name])]
+    for name in words:
+        if (levels := X[name].nunique()) > len(X) / 2:
+            rows.numbers(name, f"with its {levels} values it is no category either; use other --features")
+    wide = pd.get_dummies(X.astype(dict.fromkeys(words, str)), columns=words, dtype=float).astype(float)
     if model == "knn":
         wide = (wide - wide.mean()) / wide.std().replace(0, 1)
     return wide.to_numpy()
@@ -153,13 +151,3 @@ def _show(result: lo.LeakageResult) -> None:
     for row in rows.itertuples():
         table.add_row(f"{row.p:.3g}", f"{row.estimate:.5g}", f"{row.se_mc:.2g}", f"{row.unseen:.1g}")
     console.print(table)
-
-
-def _picture(result: lo.LeakageResult, file: Path) -> None:
-    try:
-        figure = result.plot().get_figure(root=True)
-        assert figure is not None
-        figure.savefig(file, dpi=150)
-    except (ImportError, ValueError) as error:
-        fail(f"{file}: {error}")
-    console.print(f"Picture: {file}", markup=False)

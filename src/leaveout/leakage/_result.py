@@ -180,7 +180,10 @@ class LeakageResult:
 
     @functools.cached_property
     def per_cluster(self) -> pd.DataFrame:
-        """By cluster: `naive`, `estimate`, `se_mc` (λ as for all), `se_data` (over its records; NaN for one)."""
+        """By cluster: `naive`, `estimate`, `se_mc` (λ as for all), `se_data` (over its records; NaN for one).
+
+        NaN where the draws of some level left no record of a cluster.
+        """
         if not self.measure.per_record:
             raise ValueError(f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record.")
         rows = []
@@ -191,16 +194,18 @@ class LeakageResult:
             p, q = self.shares.p_train[k], self.shares.p_test[k]
             for c, name in enumerate(run.clusters):
                 losses = combine(run.cluster[:, :, c], run.outside, self.shares, k)
-                mean = np.nanmean(losses, axis=1)
-                off = np.nan_to_num(losses - mean[:, None])
+                seen = np.isfinite(losses)
+                known = bool(seen.any(axis=1).all())
+                mean = np.where(seen, losses, 0.0).sum(1) / np.maximum(seen.sum(1), 1)
+                off = np.where(seen, losses - mean[:, None], 0.0)
                 mine = record[run.members == c] * (1 - p) / (1 - p - q)
                 rows.append(
                     {
                         "cluster": self.names[name],
                         "records": int(np.sum(run.members == c)),
                         "naive": float(np.nanmean(run.cluster[0, :, c])),
-                        "estimate": system.solve(mean, self.solved.lam, True, self.measure.upper).estimate,
-                        "se_mc": float(np.std(weights @ off, ddof=1) / np.sqrt(off.shape[1])),
+                        "estimate": system.solve(mean, self.solved.lam, True, self.measure.upper).estimate if known else np.nan,
+                        "se_mc": float(np.std(weights @ off, ddof=1) / np.sqrt(off.shape[1])) if known else np.nan,
                         "se_data": float(np.std(mine, ddof=1) / np.sqrt(len(mine))) if len(mine) > 1 else float("nan"),
                     }
                 )

@@ -17,6 +17,29 @@ def pick(array: Any, index: Any) -> Array:
     return jnp.asarray(array).at[index].get(mode="clip")
 
 
+def touched(index: Array, delta: Array, n: int) -> tuple[Any, Array]:
+    """The touched units of n and their δ, zero for padding, without a gather where they are all."""
+    return (slice(None), delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
+
+
+def by_weight(value: Array, weight: Any, index: Any) -> Array:
+    """Values of the listed rows, `[rows, ...]`, times their sample weights, if there are any."""
+    if weight is None:
+        return value
+    own = pick(weight, index)
+    return value * own.reshape(own.shape + (1,) * (value.ndim - 1))
+
+
+def shift(offset: Any, index: Any = slice(None)) -> Any:
+    """The offsets of the listed rows, or zero."""
+    return 0.0 if offset is None else pick(offset, index)
+
+
+def mean_offset(offset: Any, weight: np.ndarray) -> Any:
+    """The weighted mean of the offsets, which an intercept to start from must not count again."""
+    return 0.0 if offset is None else np.average(offset, weights=weight)
+
+
 def design(X: ArrayLike, intercept: bool, caller: str = "GLM") -> tuple[np.ndarray, tuple[str, ...]]:
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
@@ -59,6 +82,16 @@ def column(name: str, value: ArrayLike, n: int, caller: str = "GLM") -> np.ndarr
     if not np.isfinite(array.astype(np.float64)).all():
         raise ValueError(f"{caller}: {name} holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
     return stored(array)
+
+
+def sample_weights(value: ArrayLike | None, n: int, caller: str = "GLM") -> np.ndarray | None:
+    """Sample weights, not negative."""
+    if value is None:
+        return None
+    array = column("sample_weight", value, n, caller)
+    if (array < 0).any() or not array.any():
+        raise ValueError(f"{caller}: sample_weight must not be negative, nor zero everywhere.")
+    return array
 
 
 def coded(y: ArrayLike, n: int, caller: str = "GLM") -> tuple[np.ndarray, np.ndarray]:

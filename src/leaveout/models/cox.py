@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from .._objective import AbstractObjective, aligned, float64
 from . import penalties
-from ._rows import column, design, pick
+from ._rows import column, design, pick, shift
 
 FAR = 20.0  # m/ρ − m from which log Γ is expanded: differences of large ones cancel
 
@@ -117,7 +117,7 @@ class Cox(AbstractObjective):
         return eta if kind == "link" else jnp.exp(eta)
 
     def _predictor(self, theta: Array, index: Array | slice) -> Array:
-        return pick(self.design, index) @ theta + (0.0 if self.offset is None else pick(self.offset, index))
+        return pick(self.design, index) @ theta + shift(self.offset, index)
 
     @property
     def convex(self):

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from .._objective import AbstractLinearPredictor, float64, stored
 from . import losses, penalties
-from ._rows import coded, column, design, pick
+from ._rows import by_weight, coded, column, design, mean_offset, pick, sample_weights, shift, touched
 
 SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
 BLOCK = 8192  # rows of the design that are weighted at a time when a Hessian is summed
@@ -76,9 +76,7 @@ class GLM(AbstractLinearPredictor):
         else:
             self.classes, self.y = (), column("y", y, n)
             self.loss_function.check(self.y)
-        self.sample_weight = None if sample_weight is None else column("sample_weight", sample_weight, n)
-        if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
-            raise ValueError("GLM: sample_weight must not be negative, nor zero everywhere.")
+        self.sample_weight = sample_weights(sample_weight, n)
         if offset is not None and multinomial:
             offset = np.broadcast_to(np.asarray(offset, float).reshape(n, -1), (n, len(self.classes)))
         self.offset = None if offset is None else column("offset", offset, n)
@@ -109,8 +107,7 @@ class GLM(AbstractLinearPredictor):
         theta = np.zeros((len(self.classes), self.design.shape[1]) if self.classes else self.design.shape[1])
         if self.intercept and not self.classes:
             weight = np.ones(self.num_units) if self.sample_weight is None else self.sample_weight
-            offset = 0.0 if self.offset is None else np.average(self.offset, weights=weight)
-            theta[-1] = self.loss_function.start(np.asarray(self.y), weight) - offset
+            theta[-1] = self.loss_function.start(np.asarray(self.y), weight) - mean_offset(self.offset, weight)
         return theta
 
     def natural(self, theta):
@@ -146,12 +143,9 @@ class GLM(AbstractLinearPredictor):
 
     # F and its parts
 
-    def _offset(self, index: Any = slice(None)) -> Any:
-        return 0.0 if self.offset is None else pick(self.offset, index)
-
     def _effective(self, weights: Array) -> tuple[Array, Array]:
         """`ω(w)` and `κ(w)`."""
-        omega = weights if self.sample_weight is None else weights * self.sample_weight
+        omega = by_weight(weights, self.sample_weight, slice(None))
         kappa = self.penalty.times(weights, omega)
         if self.class_code is not None:
             code = self.class_code.astype(int)
@@ -167,7 +161,7 @@ class GLM(AbstractLinearPredictor):
 
     def loss(self, theta, weights):
         omega, kappa = self._effective(weights)
-        eta = self.design @ theta.T + self._offset()
+        eta = self.design @ theta.T + shift(self.offset)
         out = omega == 0  # a row of weight zero may lie outside the domain of ℓ: it must not reach F, nor its derivatives
         inside = jax.lax.stop_gradient(jnp.full_like(eta, self.loss_function.inside))
         eta = jnp.where(out[:, None] if eta.ndim > 1 else out, inside, eta)
@@ -176,7 +170,7 @@ class GLM(AbstractLinearPredictor):
 
     def hessian(self, theta, weights):
         omega, kappa = self._effective(weights)
-        eta = self.design @ theta.T + self._offset()
+        eta = self.design @ theta.T + shift(self.offset)
         curvature = jax.vmap(jax.hessian(self.loss_function))(eta, self.y)
         scale = omega.reshape(omega.shape + (1,) * (curvature.ndim - 1))
         curvature = jnp.where(scale == 0, 0.0, scale * curvature)  # [units] or [units, outputs, outputs]
@@ -189,8 +183,8 @@ class GLM(AbstractLinearPredictor):
     def perturbation(self, theta, index, delta):
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
-        index, raw = self._touched(index, delta)
-        delta = raw if self.sample_weight is None else raw * pick(self.sample_weight, index)
+        index, raw = touched(index, delta, self.num_units)
+        delta = by_weight(raw, self.sample_weight, index)
         value = delta @ self.score(theta, None, index, None)
         if isinstance(self.penalty, penalties.PerWeight):
             value = value + self.penalty.times(raw, delta) * self.penalty(self.natural(theta)["coef"])
@@ -199,7 +193,7 @@ class GLM(AbstractLinearPredictor):
     def hessian_change(self, theta, index, delta):
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
-        index, delta = self._touched(index, delta)
+        index, delta = touched(index, delta, self.num_units)
         curvature = self.derivative(theta, index, 2)
         curvature = delta.reshape(delta.shape + (1,) * (curvature.ndim - 1)) * curvature
         if isinstance(index, slice):
@@ -208,12 +202,8 @@ class GLM(AbstractLinearPredictor):
             change = _gram(pick(self.design, index), curvature)
         if not isinstance(self.penalty, penalties.PerWeight):
             return change
-        own = delta if self.sample_weight is None else delta * pick(self.sample_weight, index)
-        return change + self.penalty.times(delta, own) * self._penalty_hessian(theta)
-
-    def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
-        """The touched units and their δ, without a gather where they are all."""
-        return (slice(None), delta) if len(index) == self.num_units else (index, jnp.where(index < self.num_units, delta, 0.0))
+        omega = by_weight(delta, self.sample_weight, index)
+        return change + self.penalty.times(delta, omega) * self._penalty_hessian(theta)
 
     def _penalty_hessian(self, theta: Array) -> Array:
         return jax.hessian(lambda v: self.penalty(self.natural(v.reshape(theta.shape))["coef"]))(theta.reshape(-1))
@@ -223,7 +213,7 @@ class GLM(AbstractLinearPredictor):
         return eta if kind == "link" else self.loss_function.inverse_link(eta)
 
     def _predictor(self, theta: Array, index: Any) -> Array:
-        return pick(self.design, index) @ theta.T + self._offset(index)
+        return pick(self.design, index) @ theta.T + shift(self.offset, index)
 
     # the fast path
 
@@ -250,15 +240,12 @@ class GLM(AbstractLinearPredictor):
         for _ in range(order):
             function = jax.jacfwd(function)
         value = jax.vmap(function)(self._predictor(theta, index), pick(self.y, index))
-        if self.sample_weight is None or not weighted:
-            return value
-        weight = pick(self.sample_weight, index)
-        return value * weight.reshape(weight.shape + (1,) * (value.ndim - 1))
+        return by_weight(value, self.sample_weight, index) if weighted else value
 
     def crossings(self, start, end):
         if self.loss_function.smooth or self.classes:
             return jnp.zeros(())
-        eta0, eta1 = (self.design @ theta + self._offset() for theta in (start, end))
+        eta0, eta1 = (self.design @ theta + shift(self.offset) for theta in (start, end))
         # ℓ″ at 17 points between: a smooth loss spreads its change over the pieces, a kink makes it in one
         between = eta0 + jnp.linspace(0.0, 1.0, 17)[:, None] * (eta1 - eta0)
         curvature = jax.vmap(jax.vmap(jax.hessian(self.loss_function)), (0, None))(between, self.y)

@@ -1,6 +1,7 @@
 """Links `η = g(μ)` between a mean and its linear predictor, for the losses that take one.
 
-identity, log, inverse (1/μ), sqrt, inverse_squared (1/μ²), Power(p): μ^p, NegativeBinomial(α): log(αμ / (1 + αμ))
+identity, log, inverse (1/μ), sqrt, inverse_squared (1/μ²), Power(p): μ^p, cloglog: log(−log(1 − μ)),
+NegativeBinomial(α): log(αμ / (1 + αμ))
 """
 
 import abc
@@ -105,12 +106,23 @@ class NegativeBinomial(AbstractLink):
         return eta - jnp.log(-jnp.expm1(eta)) - jnp.log(self.dispersion)
 
 
+class ComplementaryLogLog(AbstractLink):
+    """`η = log(−log(1 − μ))`, of a mean between 0 and 1."""
+
+    def __call__(self, mean):
+        return jnp.log(-jnp.log1p(-mean))
+
+    def inverse(self, eta):
+        return -jnp.expm1(-jnp.exp(eta))
+
+
 NAMED: dict[str, Callable[[], AbstractLink]] = {
     "identity": Identity,
     "log": Log,
     "inverse": lambda: Power(-1.0),
     "sqrt": lambda: Power(0.5),
     "inverse_squared": lambda: Power(-2.0),
+    "cloglog": ComplementaryLogLog,
 }
 
 

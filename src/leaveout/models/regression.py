@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from .._objective import AbstractLinearPredictor, float64, stored
 from . import _shared as shared
 from . import penalties
-from ._rows import column, design, pick
+from ._rows import by_weight, column, design, mean_offset, pick, sample_weights, shift, touched
 
 
 class Regression(AbstractLinearPredictor):
@@ -68,9 +68,7 @@ class Regression(AbstractLinearPredictor):
         n = len(self.design)
         self.y = column("y", y, n, "Regression")
         self.loss_function.check(self.y)
-        self.sample_weight = None if sample_weight is None else column("sample_weight", sample_weight, n, "Regression")
-        if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
-            raise ValueError("Regression: sample_weight must not be negative, nor zero everywhere.")
+        self.sample_weight = sample_weights(sample_weight, n, "Regression")
         self.offset = None if offset is None else stored(np.ravel(column("offset", offset, n, "Regression")))
         self.penalty.check(self.num_features)
 
@@ -88,7 +86,7 @@ class Regression(AbstractLinearPredictor):
         start, tau = self.loss_function.start(np.asarray(self.y), weight)
         beta = np.zeros(self.design.shape[1])
         if self.intercept:
-            beta[-1] = start - (0.0 if self.offset is None else np.average(self.offset, weights=weight))
+            beta[-1] = start - mean_offset(self.offset, weight)
         return {"beta": beta, "own": np.asarray(tau, np.float64)}
 
     def natural(self, theta):
@@ -111,21 +109,13 @@ class Regression(AbstractLinearPredictor):
     # F and its parts
 
     def _predictor(self, theta: PyTree, index: Array | slice) -> Array:
-        offset = 0.0 if self.offset is None else pick(self.offset, index)
-        return pick(self.design, index) @ theta["beta"] + offset
+        return pick(self.design, index) @ theta["beta"] + shift(self.offset, index)
 
     def _losses(self, eta: Array, tau: Array, y: Array) -> Array:
         return jax.vmap(self.loss_function, (0, None, 0))(eta, tau, y)
 
-    def _weighted(self, weights: Array, index: Array | slice) -> Array:
-        return weights if self.sample_weight is None else weights * pick(self.sample_weight, index)
-
-    def _touched(self, index: Array, delta: Array) -> tuple[Array | slice, Array]:
-        """The touched units and their δ, without a gather where they are all."""
-        return (slice(None), delta) if len(index) == self.num_units else (index, jnp.where(index < self.num_units, delta, 0.0))
-
     def loss(self, theta, weights):
-        omega = self._weighted(weights, slice(None))
+        omega = by_weight(weights, self.sample_weight, slice(None))
         eta = jnp.where(omega == 0, 0.0, self._predictor(theta, slice(None)))  # what is out must not overflow
         losses = self._losses(eta, theta["own"], self.y)
         total = omega @ jnp.where(omega == 0, 0.0, losses)
@@ -136,21 +126,21 @@ class Regression(AbstractLinearPredictor):
         return self._losses(self._predictor(theta, index), theta["own"], pick(self.y, index))
 
     def perturbation(self, theta, index, delta):
-        index, delta = self._touched(index, delta)
-        omega = self._weighted(delta, index)
+        index, delta = touched(index, delta, self.num_units)
+        omega = by_weight(delta, self.sample_weight, index)
         value = omega @ self.score(theta, None, index, None)
         if self.low_rank:
             return value
         return value + self.penalty.times(delta, omega) * self.penalty(theta["beta"][: self.num_features])
 
     def hessian(self, theta, weights):
-        omega = self._weighted(weights, slice(None))
+        omega = by_weight(weights, self.sample_weight, slice(None))
         curvature = jnp.where(omega[:, None, None] == 0, 0.0, omega[:, None, None] * self._derivative(theta, slice(None), 2))
         return _assembled(self.design, curvature) + self.penalty.times(weights, omega) * self._penalty_hessian(theta)
 
     def hessian_change(self, theta, index, delta):
-        index, delta = self._touched(index, delta)
-        omega = self._weighted(delta, index)
+        index, delta = touched(index, delta, self.num_units)
+        omega = by_weight(delta, self.sample_weight, index)
         change = _assembled(pick(self.design, index), omega[:, None, None] * self._derivative(theta, index, 2))
         return change if self.low_rank else change + self.penalty.times(delta, omega) * self._penalty_hessian(theta)
 
@@ -188,10 +178,7 @@ class Regression(AbstractLinearPredictor):
 
     def derivative(self, theta, index, order, *, weighted=True):
         value = self._derivative(theta, index, order)
-        if self.sample_weight is None or not weighted:
-            return value
-        weight = pick(self.sample_weight, index)
-        return value * weight.reshape(weight.shape + (1,) * (value.ndim - 1))
+        return by_weight(value, self.sample_weight, index) if weighted else value
 
     def _derivative(self, theta: PyTree, index: Array | slice, order: int) -> Array:
         function = lambda z, y: self.loss_function(z[0], z[1:], y)

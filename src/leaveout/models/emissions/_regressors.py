@@ -31,9 +31,15 @@ class Regressors(eqx.Module):
 
     def _positive(self, exposure: ArrayLike) -> np.ndarray:
         array = np.asarray(exposure)
-        if array.ndim != 1 or array.dtype.kind not in "iuf" or not np.isfinite(array).all() or not (array > 0).all():
+        if array.ndim != 1 or array.dtype.kind not in "iuf":
             raise ValueError(
-                f"{self.emission}: exposure must be positive and finite, one number a step or site; got {exposure!r}."
+                f"{self.emission}: exposure must be one number a step or site; got {array.dtype} of shape {array.shape}."
+            )
+        wrong = ~(np.isfinite(array) & (array > 0))
+        if wrong.any():
+            raise ValueError(
+                f"{self.emission}: exposure must be positive and finite; got {wrong.sum()} other values, the first "
+                f"{array[wrong][0]:g} at step or site {np.flatnonzero(wrong)[0]}."
             )
         return stored(array)
 

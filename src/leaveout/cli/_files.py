@@ -1,0 +1,234 @@
+"""Files: rows of a CSV or Parquet file, tables and pictures, with one line on standard error for what cannot be used."""
+
+import csv
+import io
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ._console import console, fail
+
+PARQUET = (".parquet", ".pq")
+NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name, such as an index that was written
+WIDEST = 5000  # columns that are used: more are surely a mistake
+MARKS = ",;\t"  # between cells: where the header has most, commas first
+COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A file as it was read: its rows, numbered from 0 as in the file, its name, and what is to be said of it."""
+
+    frame: pd.DataFrame
+    name: str
+    note: str = ""
+    columns: tuple[str, ...] = ()  # of the file, where they were too many to be read
+
+    def column(self, name: str) -> pd.Series:
+        """A column, or an end that says which there are."""
+        if name not in self.frame.columns:
+            fail(f"{self.name} has no column {name!r}; {self.has}")
+        return self.frame[name]
+
+    def only(self, column: str | None) -> str:
+        """The column that is named; else the only one there is."""
+        if column is None and self.frame.shape[1] > 1:
+            fail(f"{self.name} has several columns: name one by --column; {self.has}")
+        return self.frame.columns[0] if column is None else column.strip()
+
+    @property
+    def has(self) -> str:
+        known = list(self.columns or self.frame.columns)
+        return f"it has {', '.join(known[:20])}{', …' if len(known) > 20 else ''}."
+
+    def numbers(self, name: str, way: str) -> np.ndarray:
+        """A column as numbers, NaN where a cell is empty; `way` is the way out where it holds anything else."""
+        column = self.column(name)
+        if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_object_dtype(column)):
+            column = column.astype(object)  # of dates and times too, which are not to become nanoseconds
+        dates = column.map(lambda value: hasattr(value, "isoformat")) if column.dtype == object else None
+        number = pd.to_numeric(column if dates is None else column.mask(dates, "date"), errors="coerce")
+        wrong = np.flatnonzero(column.notna() & number.isna())
+        if len(wrong):
+            value = str(column.iloc[wrong[0]])
+            way = "write numbers without separators of thousands" if THOUSANDS.fullmatch(value) else way
+            fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]] + 1}; {way}.")
+        return number.to_numpy(float, na_value=np.nan)
+
+
+def listed(text: str | None) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str]:
+    """The bytes of a file, or of standard input for `-`, and what to call it."""
+    if str(file) == "-":
+        return sys.stdin.buffer.read(), "standard input"
+    if file.is_dir():
+        fail(f"{file} is a folder; name a file in it.")
+    if not file.exists():
+        fail(f"{file}: there is no such file; give the path of {what}, or - for standard input.")
+    try:
+        return file.read_bytes(), file.name
+    except OSError as error:
+        fail(f"{file}: it could not be read ({error.strerror}); see to its permissions, or name another file.")
+
+
+def text(data: bytes, name: str) -> str:
+    """Text of a file, with or without a byte-order mark."""
+    if data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"BZh")):
+        fail(f"{name}: it is compressed, or a spreadsheet; unpack it, or save it as CSV.")
+    try:
+        found = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fail(f"{name}: it could not be read as text in UTF-8 (byte {error.start + 1}); save it as UTF-8.")
+    if "\0" in found:
+        fail(f"{name}: it holds bytes that are no text; give a text file.")
+    return found
+
+
+def read(file: Path, used: Container[str] = (), as_text: Callable[[str], bool] = lambda _: False) -> Rows:
+    """The rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on standard input for `-`.
+
+    Columns without a name, such as an index that was written, are left out, and so it is said. Of a CSV file with more
+    columns than any model has, only those that are `used` are read.
+    """
+    data, name = content(file)
+    notes: list[str] = []
+    header: list[str] = []
+    if not (data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
+        frame, header = _csv(text(data, name), name, used, as_text, notes)
+    else:
+        try:
+            frame = pd.read_parquet(io.BytesIO(data))
+        except ImportError as error:
+            fail(f"{name}: Parquet needs pyarrow: pip install 'leaveout[parquet]' ({error}).")
+        except (ValueError, OSError) as error:
+            fail(f"{name}: it could not be read as Parquet ({error}).")
+    frame = frame.rename(columns=str).reset_index(drop=True)
+    bare = [column for column in frame.columns if NAMELESS.fullmatch(column)]
+    if bare:
+        notes.append(f"{len(bare)} columns without names left out" if len(bare) > 1 else "a column without a name left out")
+        frame = frame.drop(columns=bare)
+    if frame.empty:
+        fail(f"{name}: a header and no rows.")
+    return Rows(frame, name, "; ".join(notes), tuple(header) if len(header) > WIDEST else ())
+
+
+def _csv(
+    content: str, name: str, used: Container[str], as_text: Callable[[str], bool], notes: list[str]
+) -> tuple[pd.DataFrame, list[str]]:
+    mark, header = _header(content, name)
+    names = [column.strip() for column in header]
+    twice = [column for column, count in Counter(filter(None, names)).items() if count > 1]
+    if twice:
+        fail(f"{name}: columns that share a name: {', '.join(map(repr, twice[:5]))}; rename them.")
+    if not any(names) or all(map(_is_number, filter(None, names))):
+        fail(f"{name}: its first line, {mark.join(names)[:40]!r}, is no header; put one with the columns' names above it.")
+    kinds = {column: str for column in header if as_text(column.strip())}
+    wide = len(header) > WIDEST
+    if wide and not any(column in used for column in names):
+        fail(f"{name}: its {len(header)} columns are too many; name those to use, such as by --features.")
+    some = {"usecols": [column for column in header if column.strip() in used]} if wide else {}
+    options: dict[str, Any] = {"sep": mark, "low_memory": False, "skipinitialspace": True, "index_col": False, "dtype": kinds}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that would be lost
+            frame = pd.read_csv(io.StringIO(content), **options, **some)
+    except pd.errors.ParserWarning:
+        fail(f"{name}: its first line, {mark.join(names)[:40]!r}, has fewer cells than its rows; give each column a name.")
+    except ValueError as error:  # of pandas' own, all are ValueErrors
+        fail(f"{name}: it could not be read as CSV with a header ({error}).")
+    frame.columns = frame.columns.str.strip()
+    return frame if mark != ";" else _decimal_commas(frame, as_text, notes), names
+
+
+def _header(content: str, name: str) -> tuple[str, list[str]]:
+    """What is between the cells, and those of the header."""
+    first = next(filter(str.strip, io.StringIO(content)), "").rstrip("\r\n")
+    if not first:
+        fail(f"{name}: it is empty; give CSV with a header.")
+    cells = {mark: _cells(first, mark) for mark in MARKS}
+    mark = max(cells, key=lambda mark: len(cells[mark]))
+    return mark, cells[mark]
+
+
+def _cells(line: str, mark: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=mark, skipinitialspace=True))
+    except csv.Error:  # a cell beyond all measure
+        return [line]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(float(cell)))
+    except ValueError:
+        return False
+
+
+def _decimal_commas(frame: pd.DataFrame, as_text: Callable[[str], bool], notes: list[str]) -> pd.DataFrame:
+    """With semicolons between cells, 1,5 is a number."""
+    read = []
+    for column in frame.columns:
+        if pd.api.types.is_numeric_dtype(frame[column]) or as_text(column):
+            continue
+        filled = frame[column].dropna().astype(str)
+        if len(filled) and filled.str.fullmatch(COMMA).all():
+            frame[column] = pd.to_numeric(filled.str.replace(",", ".")).reindex(frame.index)
+            read.append(column)
+    if read:
+        notes.append(f"commas in {', '.join(read[:5])}{', …' if len(read) > 5 else ''} read as decimal points")
+    return frame
+
+
+def complete(rows: Rows, columns: Sequence[str], drop: bool, way: str = "") -> Rows:
+    """The rows without missing values in the columns that are used."""
+    used = [column for column in dict.fromkeys(columns) if column in rows.frame.columns]
+    missing = rows.frame[used].isna()
+    count = missing.sum()
+    count = count[count > 0]
+    if not len(count):
+        return rows
+    by = ", ".join(f"{name} ({number})" for name, number in count.head(8).items()) + (", …" if len(count) > 8 else "")
+    if not drop:
+        fail(f"{rows.name}: missing values in {by}; --drop-missing leaves those rows out{f', or {way}' if way else ''}.")
+    keep = ~missing.any(axis=1)
+    if not keep.any():
+        fail(f"{rows.name}: every row has a missing value, in {by}; {way or 'fill them, or drop those columns'}.")
+    left = f"{int((~keep).sum())} rows with missing values left out"
+    return replace(rows, frame=rows.frame[keep], note="; ".join(filter(None, (rows.note, left))))
+
+
+def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:
+    """Write a table, its index too where that has a name."""
+    if file is None:
+        return
+    try:
+        table.to_csv(file, index=table.index.name is not None)
+    except OSError as error:
+        fail(f"{file}: it could not be written ({error.strerror}); name another file.")
+    console.print(f"{name}: {file}", markup=False)
+
+
+def picture(draw: Callable[[], Any], file: Path | None) -> None:
+    """Draw axes and save them; what the drawing warns of was said already."""
+    if file is None:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            draw().get_figure(root=True).savefig(file, dpi=150)
+        except OSError as error:
+            fail(f"{file}: it could not be written ({error.strerror}); name another file.")
+    console.print(f"Picture: {file}", markup=False)

@@ -1,0 +1,83 @@
+"""Options that several commands have, each checked before anything is computed."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import leaveout as lo
+
+from ._console import fail
+
+REFITS: dict[str, lo.AbstractRefit] = {
+    "certified": lo.Certified(),
+    "exact": lo.Exact(),
+    "newton": lo.NewtonStep(),
+    "ij": lo.InfinitesimalJackknife(),
+    "none": lo.NoUpdate(),
+}
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def one_of(option: str, choices: Sequence[str]) -> Callable[[str], str]:
+    """A callback: the value must be one of the choices."""
+
+    def check(value: str) -> str:
+        return value if value in choices else fail(f"{option} {value}: it must be one of {', '.join(choices)}.")
+
+    return check
+
+
+def at_least(option: str, least: int) -> Callable[[int], int]:
+    """A callback: the value must be so large."""
+
+    def check(value: int) -> int:
+        return value if value >= least else fail(f"{option} {value}: give {least} or more.")
+
+    return check
+
+
+def writable(file: Path | None) -> Path | None:
+    """A callback: it must be possible to write the file."""
+    if file is None:
+        return None
+    if not file.parent.is_dir():
+        fail(f"{file}: there is no folder {file.parent}; make it first.")
+    if file.is_dir():
+        fail(f"{file} is a folder; name a file in it.")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        fail(f"{file}: no permission to write there; name another file.")
+    return file
+
+
+def drawable(file: Path | None) -> Path | None:
+    """A callback: it must be possible to draw a picture into the file."""
+    if file is not None and file.suffix.lower() not in PICTURES:
+        fail(f"--plot {file}: the name of a picture must end in one of {', '.join(PICTURES)}.")
+    if file is not None and importlib.util.find_spec("matplotlib") is None:
+        fail("--plot needs Matplotlib: pip install 'leaveout[plot]'.")
+    return writable(file)
+
+
+def out_option(what: str) -> typer.models.OptionInfo:
+    """An option `--out` for a CSV file of what is said."""
+    return typer.Option(help=f"A CSV file for {what}.", readable=False, callback=writable)
+
+
+Data = Annotated[Path, typer.Argument(help="A CSV file with a header, or Parquet; - is CSV on standard input.", readable=False)]
+Features = Annotated[str | None, typer.Option(help="Columns to use, with commas between; all others if not given.")]
+Categorical = Annotated[str | None, typer.Option(help="Columns of categories, with commas between.")]
+Seed = Annotated[int, typer.Option(help="Of the folds.")]
+Refit = Annotated[str, typer.Option(help=f"One of {', '.join(REFITS)}.", callback=one_of("--refit", tuple(REFITS)))]
+Starts = Annotated[int, typer.Option(help="Starts of each fit.", callback=at_least("--starts", 1))]
+StartSeed = Annotated[int, typer.Option(help="Of the starts, and of random folds.")]
+States = Annotated[str, typer.Option(help="Numbers of states to compare: 2,3,4 or 2-4.")]
+Offset = Annotated[str | None, typer.Option(help="A column added to the linear predictor.")]
+Weights = Annotated[str | None, typer.Option(help="A column of weights.")]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave rows with missing values out.")]
+Table = Annotated[Path | None, out_option("the table")]
+RowTable = Annotated[Path | None, out_option("the losses of the rows")]
+Plot = Annotated[Path | None, typer.Option(help="A file for a picture (png, pdf, svg).", readable=False, callback=drawable)]

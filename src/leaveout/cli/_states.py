@@ -1,0 +1,91 @@
+"""What `hmm` and `mrf` share: numbers of states, emissions, and models that are fitted and cross-validated one by one."""
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import leaveout as lo
+
+from ._console import fail
+from ._options import REFITS
+from ._table import Heading, compared, mistrusted
+
+CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of states, of `2,3,4` or `2-4`."""
+    span = re.fullmatch(r"(\d+)-(\d+)", text.strip())
+    if span:
+        found = list(range(int(span[1]), int(span[2]) + 1))
+    elif re.fullmatch(r"\d+(,\d+)*", text.replace(" ", "")):
+        found = sorted({int(part) for part in text.split(",")})
+    else:
+        found = []
+    if not found or min(found) < 1:
+        fail(f"--states {text}: give numbers of states, 1 or more, such as 2,3,4 or 2-4.")
+    return found
+
+
+def emission_of(name: str, x: np.ndarray, choices: tuple[str, ...], **own: Callable[[], Any]) -> Any:
+    """An emission by its name, with those that a command makes in its own way."""
+    largest = np.nanmax(x, initial=1)
+    make: dict[str, Callable[[], Any]] = {
+        "gaussian": lo.emissions.Gaussian,
+        "poisson": lo.emissions.Poisson,
+        "negative-binomial": lo.emissions.NegativeBinomial,
+        "categorical": lambda: lo.emissions.Categorical(int(min(largest, 2**20)) + 1),
+    }
+    name = name.lower().replace("_", "-")
+    if name not in choices:
+        fail(f"--emission {name}: it must be one of {', '.join(choices)}.")
+    return (make | own)[name]()
+
+
+@dataclass
+class Fitted:
+    """Models by name, their fits and estimates, what is to be said of them, and why some could not be fitted."""
+
+    models: dict[str, Any]
+    fits: dict[str, lo.Fit] = field(default_factory=dict)
+    estimates: dict[str, lo.Estimate] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def table(self, **own: Callable[[str], Any]) -> pd.DataFrame:
+        """Of the models that could be fitted, a command's own columns, made from their names, first."""
+        before = {name: {column: make(name) for column, make in own.items()} for name in self.estimates}
+        made = [(name, self.models[name], self.fits[name]) for name in self.estimates]
+        after = {name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, model, fit in made}
+        rows, said = compared(self.estimates, before, after)
+        self.notes += said
+        return rows
+
+    def end(self, way: str) -> None:
+        """End the command with what could not be fitted, if anything."""
+        if self.failures:
+            fail("; ".join(f"{name}: {message}" for name, message in self.failures.items()) + f" {way}")
+
+
+def fitted(models: dict[str, Any], folds: lo.Plan, refit: str, starts: int, seed: int) -> Fitted:
+    """Every model fitted and cross-validated. Ends the command where none could be."""
+    found = Fitted(models)
+    for name, model in models.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                found.fits[name] = lo.fit(model, num_starts=starts, seed=seed)
+                found.estimates[name] = lo.cross_validate(found.fits[name], folds, REFITS[refit])
+            except (ValueError, TypeError, RuntimeError) as error:
+                found.failures[name] = str(error)
+        found.notes += mistrusted(name, found.estimates[name], refit) if name in found.estimates else []
+        found.notes += [f"{name}: {warning.message}" for warning in caught if issubclass(warning.category, UserWarning)]
+    if not found.estimates:
+        name, message = next(iter(found.failures.items()))
+        fail(f"{name}: {message}")
+    return found

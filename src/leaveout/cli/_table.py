@@ -1,0 +1,99 @@
+"""Several models side by side, over the same folds: the table, what is said below it, and the picture."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+import leaveout as lo
+
+from ._console import console
+from ._files import picture
+
+Heading = tuple[str, str | Callable[[Any], str]]  # over a column, and the format of its numbers
+LOSSES: dict[str, Heading] = {
+    "mean": ("loss", ".4f"),
+    "se": ("SE", ".4f"),
+    "approximation": ("± refit", ".0e"),
+    "difference": ("diff.", ".4f"),
+    "se_difference": ("SE", ".4f"),
+    "no_update": ("no upd.", ".4f"),
+}
+PAIRED = ("mean", "se", "difference", "se_difference", "kind")  # over the units that all models score
+
+
+def compared(
+    estimates: dict[str, lo.Estimate], before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
+) -> tuple[pd.DataFrame, list[str]]:
+    """One row a model, with columns of its own before the losses and after them, and what is to be said of it all."""
+    losses = {
+        name: {
+            "mean": estimate.mean,
+            "se": estimate.se,
+            "kind": estimate.standard_error.kind,
+            "approximation": estimate.approximation_error,
+            "no_update": estimate.summary().value["no update, mean"],
+        }
+        for name, estimate in estimates.items()
+    }
+    flagged = {name: {"flagged": len(estimate.flagged())} for name, estimate in estimates.items()}
+    rows = pd.DataFrame([before[k] | losses[k] | after[k] | flagged[k] for k in estimates], index=list(estimates))
+    if len(estimates) < 2:
+        return rows, []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        paired = lo.compare(estimates)
+    for name in PAIRED:
+        rows[name] = paired.loc[rows.index, name]
+    return rows, [str(warning.message) for warning in caught]
+
+
+def mistrusted(name: str, estimate: lo.Estimate, refit: str) -> list[str]:
+    """What is to be said of an estimate with flagged refits."""
+    count = len(estimate.flagged())
+    way_out = "" if refit == "exact" else "; --refit exact is the way out"
+    return [f"{name}: {count} of {estimate.plan.num_refits} refits are flagged, not to be trusted{way_out}."] if count else []
+
+
+def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str]) -> None:
+    """Print the table, the lowest loss in bold, the kinds of its standard errors, and the notes."""
+    shown = {name: heading for name, heading in headings.items() if name in rows}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, (heading, _) in shown.items():
+        words = not pd.api.types.is_numeric_dtype(rows[name])
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    best = rows["mean"].idxmin() if rows["mean"].notna().any() else None
+    for at, row in zip(rows.index, rows.itertuples(), strict=True):
+        table.add_row(*(_cell(row, name, how) for name, (_, how) in shown.items()), style="bold" if at == best else None)
+    console.print(table)
+    for kind, group in rows.groupby("kind", sort=False):
+        of = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
+        console.print(f"SE{of} {kind}", markup=False)
+    for note in dict.fromkeys(filter(None, notes)):
+        console.print(note, markup=False)
+
+
+def _cell(row: Any, name: str, how: str | Callable[[Any], str]) -> str:
+    if callable(how):
+        return how(row)
+    value = getattr(row, name)
+    return format(value, how) if isinstance(value, str) or np.isfinite(value) else "–"
+
+
+def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) -> None:
+    """The picture of the table, if one is wanted."""
+    if file is not None and len(estimates) < 2:
+        console.print("No picture: it compares two or more models.")
+        return
+
+    def draw() -> Any:
+        axes = lo.plot.comparison(estimates)
+        axes.set_xlabel(what)
+        return axes
+
+    picture(draw, file)

@@ -1,0 +1,67 @@
+"""The bar for what takes long."""
+
+import io
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import leaveout as lo
+from leaveout import _progress
+from leaveout._progress import Slow
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    seen = io.StringIO()
+    monkeypatch.setattr(_progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(_progress, "Console", lambda **_: Console(file=seen, force_terminal=True, width=100))
+    return seen
+
+
+def test_a_long_first_step_is_seen_and_cleared_away(terminal):
+    with Slow("refits", 7) as bar:
+        time.sleep(0.3)
+        assert "refits" in terminal.getvalue() and "0/7" in terminal.getvalue()
+        bar.advance(3)
+        time.sleep(0.3)
+        assert "3/7" in terminal.getvalue()
+    end = terminal.getvalue()
+    time.sleep(0.2)
+    assert terminal.getvalue() == end and end.endswith("\x1b[2K")  # the line is empty again, and stays so
+
+
+def test_what_is_quick_says_nothing_and_there_is_one_bar_at_a_time(terminal):
+    with Slow("starts", 3) as bar:
+        bar.advance()
+    time.sleep(0.2)
+    assert terminal.getvalue() == ""
+    with Slow("levels", 3), Slow("refits", 3) as inner:
+        time.sleep(0.3)
+        inner.advance()
+    assert "levels" in terminal.getvalue() and "refits" not in terminal.getvalue()
+    with pytest.raises(KeyError), Slow("draws", 2):
+        raise KeyError
+    with Slow("draws", 2):  # an error has ended the bar before
+        time.sleep(0.3)
+    assert "draws" in terminal.getvalue()
+
+
+def test_a_bar_ends_with_an_error_in_what_is_done_with_the_refits(terminal):
+    fit = lo.fit(lo.Separable(lambda theta, x: (x - theta) ** 2, np.array([1.0, 2.0, 4.0]), theta0=0.0))
+    calls = []
+
+    def evaluate(held, seen, theta):
+        calls.append(theta)
+        if len(calls) < 5:  # the baseline, of three refits and one to see its shape, comes first
+            return 0.0
+        time.sleep(0.3)
+        raise KeyError
+
+    with pytest.raises(KeyError) as error:
+        lo.cross_validate(fit, lo.leave_one_out(3), evaluate=evaluate)
+    assert len(calls) == 5 and "refits" in terminal.getvalue()
+    end = terminal.getvalue()
+    time.sleep(0.3)  # the error, and with it every frame, is still held
+    assert error.value is not None and terminal.getvalue() == end and end.endswith("\x1b[2K")
