@@ -109,11 +109,11 @@ def slopes(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[A
         loss = lambda v: scores(fit, v, index, weight, held)
         value, moved = jax.jvp(loss, (vector,), (direction,))
         left_out = long and fit.objective.pointwise
-        return value, jnp.sum(jnp.abs(moved)), jnp.zeros(0) if left_out else jax.grad(lambda v: jnp.sum(loss(v)))(vector)
+        return value, jnp.sum(jnp.abs(moved)), jnp.zeros(()) if left_out else jax.grad(lambda v: jnp.sum(loss(v)))(vector)
 
     each = (rows.index, rows.weight, rows.held, parameters(fit, u), fit.unwhiten(step))
     value, change, gradient = jax.lax.map(one, each, batch_size=chunk)
-    total = jnp.linalg.norm(fit.whiten(gradient), axis=1) if gradient.shape[1] else jnp.zeros(len(u))
+    total = jnp.linalg.norm(fit.whiten(gradient), axis=1) if gradient.ndim > 1 else gradient
     return Slopes(total, change / jnp.maximum(jnp.linalg.norm(step, axis=1), 1e-300), value)
 
 
