@@ -394,6 +394,30 @@ def test_predictions_and_labels():
         lo.cross_predict(fitted("field, learned"), lo.leave_one_out(6), kind="state")
 
 
+def test_the_map():
+    """Every site in the colour of its state, where it is; the sites that surprise most are named; wrong input is refused."""
+    rng, (_, edges) = np.random.default_rng(3), planted()
+    at = rng.random((36, 2))
+    names = pd.Index([f"site {s}" for s in range(36)])
+    x = pd.Series(rng.poisson(np.where(np.arange(36) % 6 < 3, 3.0, 30.0)).astype(float), index=names)
+    fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5))
+    cv = lo.cross_validate(fit, lo.leave_one_out(36), lo.NoUpdate())
+    axes = lo.plot.field(fit, at, cv, named=3)
+    drawn = [np.asarray(group.get_offsets()) for group in axes.collections]
+    state = np.asarray(fit.objective.decode(fit))
+    for k in (0, 1):
+        assert any(group.shape == at[state == k].shape and (group == at[state == k]).all() for group in drawn)
+    worst = names[np.argsort(-cv.per_unit())[:3]]
+    assert {text.get_text() for text in axes.texts} == set(worst)
+    for wrong, message in (((fit, at[:, :1]), "one pair a site"), ((fit, at * np.nan), "must be finite")):
+        with pytest.raises(ValueError, match=message):
+            lo.plot.field(*wrong)
+    with pytest.raises(ValueError, match="which must be a field, 0 to 0"):
+        lo.plot.field(fit, at, which=1)
+    with pytest.raises(TypeError, match="a Fit of a Markov random field"):
+        lo.plot.field(cv, at)
+
+
 def test_population_at_risk():
     """An offset: rates per person; the score is that of counts in sites of any size."""
     rng, (_, edges) = np.random.default_rng(7), planted()

@@ -322,8 +322,9 @@ def philadelphia() -> Areas:
 def st_louis() -> Areas:
     """Homicides in 78 counties around St. Louis in three periods, and the 199 pairs of counties that touch.
 
-    `HC7984`, `HC8488`, `HC8893` are counts, `PO7984`, … person-years at risk in the same periods, `NAME` the county. From
-    libpysal (Messner et al. 1999; BSD-3), which is not imported for it; `pip install 'leaveout[spatial]'`.
+    `HC7984`, `HC8488`, `HC8893` are counts, `PO7984`, … person-years at risk in the same periods, `RDAC80`, … an index of
+    deprivation, `NAME` the county, `longitude` and `latitude` the middle of it. From libpysal (Messner et al. 1999; BSD-3),
+    which is not imported for it; `pip install 'leaveout[spatial]'`.
     """
     import numpy as np
     import pandas as pd
@@ -332,7 +333,9 @@ def st_louis() -> Areas:
     if found is None or found.origin is None:
         raise ImportError("datasets.st_louis: its files come with libpysal: pip install 'leaveout[spatial]'")
     folder = Path(found.origin).parent / "examples" / "stl"
-    areas = pd.read_csv(folder / "stl_hom.csv").drop(columns="WKT")
+    areas = pd.read_csv(folder / "stl_hom.csv")
+    corners = areas.pop("WKT").str.extractall(r"(-?[\d.]+) (-?[\d.]+)").astype(float)
+    areas[["longitude", "latitude"]] = corners.groupby(level=0).agg(lambda c: (c.min() + c.max()) / 2)
     lines = [line.split() for line in (folder / "stl.gal").read_text().splitlines()[1:]]
     pairs = [(int(site[0]) - 1, int(near) - 1) for site, row in zip(lines[::2], lines[1::2], strict=True) for near in row]
     return Areas(areas, np.array([pair for pair in pairs if pair[0] < pair[1]]))

@@ -220,6 +220,50 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
     return ax
 
 
+def field(
+    fit: Any, coordinates: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, which: int = 0, named: int = 5
+) -> "Axes":
+    """The map of a fitted Markov random field: edges, and sites in the colour of their most probable state, pale where it is
+    not certain; `coordinates` are `[sites, 2]`, across and up. Of several fields it is the one numbered `which`.
+
+    With an `estimate` the `named` sites that surprise most when they are held out are ringed and labelled.
+    """
+    mrf: Any = getattr(fit, "objective", None)
+    if not hasattr(mrf, "edges"):
+        got = type(fit if mrf is None else mrf).__name__
+        raise TypeError(f"plot.field: the first argument is a Fit of a Markov random field; got {got}.")
+    number, sites = mrf.x.shape[:2]
+    at = np.asarray(coordinates, float)
+    if at.shape != (sites, 2) or not np.isfinite(at).all():
+        raise ValueError(f"plot.field: coordinates must be finite, one pair a site, shape ({sites}, 2); got shape {at.shape}.")
+    if not 0 <= which < number:
+        raise ValueError(f"plot.field: which must be a field, 0 to {number - 1}; got {which}.")
+    if estimate is not None and estimate.plan.num_units != number * sites:
+        raise ValueError("plot.field: the estimate must score sites; leave estimate= out where whole fields are held out.")
+    ax = _axes(ax, (6.0, 6.0))
+    probable = mrf.state_probabilities(fit)
+    names = probable.index if isinstance(probable, pd.DataFrame) else pd.RangeIndex(sites)
+    probable = np.asarray(probable).reshape(number, sites, -1)[which]
+    state, K = probable.argmax(1), probable.shape[1]
+    certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)
+    ends = at[mrf.edges]
+    ax.plot(*np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1)
+    for k in range(K):
+        mine = state == k
+        ax.scatter(*at[mine].T, s=30, color=f"C{k % 10}", alpha=1 - 0.75 * (1 - certain[mine]), linewidths=0, zorder=2)
+        ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
+    if estimate is not None:
+        losses = pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
+        most = losses.index.to_numpy()
+        ax.scatter(*at[most].T, s=90, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
+        for s in most:
+            ax.annotate(str(names[s]), at[s], xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+    ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    return ax
+
+
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     """The mean loss at every level of injection, the curve e that explains them, and what its extrapolants say at zero.
 
