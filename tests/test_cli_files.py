@@ -150,6 +150,7 @@ def test_one_table_in_many_shapes(tmp_path):
     [
         (["glm", "--target", "age", "--features", "day"], "'day' holds text: '2020-01-01' in row 1; name it in --categorical"),
         (["glm", "--target", "age", "--features", "big"], "'1,200.50' in row 1; write numbers without separators of thousands"),
+        (["hmm", "--column", "marked"], "'?' in row 3; leave the cell empty where a value is missing"),
         (["glm", "--target", "age", "--features", "dose", "--categorical", "age"], "is among --categorical too"),
         (["glm", "--target", "age", "--features", "dose,again"], "start elsewhere. (here: --l2 1.0)"),
         (["glm", "--formula", "age ~ C(same)"], "category 'same' has one level, 'x'"),
@@ -184,7 +185,14 @@ def test_one_table_in_many_shapes(tmp_path):
 def test_columns_and_words_that_cannot_be_used(words, message, tmp_path):
     big = FRAME["dose"].map("{:,.2f}".format).where(FRAME.index > 0, "1,200.50")
     (tmp_path / "table.csv").write_text(
-        text(FRAME.assign(big=big, again=2 * FRAME.dose, gap=FRAME.dose.where(FRAME.index != 3)))
+        text(
+            FRAME.assign(
+                big=big,
+                again=2 * FRAME.dose,
+                marked=FRAME.dose.astype(str).where(FRAME.index != 2, "?"),
+                gap=FRAME.dose.where(FRAME.index != 3),
+            )
+        )
     )
     more = COMMANDS["leakage"] if words[0] == "leakage" else []
     one_line(run(words[0], *more, *words[1:], tmp_path / "table.csv"), message)
