@@ -2,7 +2,7 @@
 
     python benchmarks/peers.py [squared logistic probit cloglog poisson gamma]
 
-Ten problems: squared, logistic, probit, cloglog, Poisson with an offset, gamma with a log link; with and without an
+Eleven problems: squared, logistic, probit, cloglog, Poisson with an offset, gamma with a log link; with and without an
 intercept, with weights, with a ridge penalty. Each program gives the linear predictor of every row from the fit without it:
 
     leaveout        Certified(), and NewtonStep(), which is ALO
