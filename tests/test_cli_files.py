@@ -274,3 +274,4 @@ def test_a_fault_of_ours_is_one_line_too_and_can_be_seen(tmp_path, monkeypatch):
 def test_no_words_at_all_are_the_help():
     result = run()
     assert result.exit_code == 2 and "Usage:" in result.output and "compare" in result.output
+    assert "Error" not in result.output
