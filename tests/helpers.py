@@ -197,9 +197,8 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
         F = lambda v: objective.loss(unravel(v), jnp.asarray(weights))
         value, gradient, hessian = jax.jit(F), jax.jit(jax.grad(F)), jax.jit(jax.hessian(F))
         flat = objective.symmetries(theta)
-        found = scipy.optimize.minimize(
-            lambda v: np.asarray(value(v)), np.asarray(start), jac=lambda v: np.asarray(gradient(v)), method="BFGS"
-        )
+        outside = lambda v: np.nan_to_num(np.asarray(value(v)), nan=1e100)  # of the domain of a link
+        found = scipy.optimize.minimize(outside, np.asarray(start), jac=lambda v: np.asarray(gradient(v)), method="BFGS")
         v = found.x
         for _ in range(6):
             v = v - np.linalg.solve(np.asarray(hessian(v)) + flat.T @ flat, np.asarray(gradient(v)))

@@ -106,6 +106,7 @@ def test_files_that_cannot_be_written(command, words, tmp_path, monkeypatch):
     given = [*(["crf"] if command == "crf" else words(command)), tmp_path / "table.csv"]
     one_line(run(*given, "--out", tmp_path / "none" / "out.csv"), "there is no folder")
     one_line(run(*given, "--out", tmp_path), "is a folder")
+    one_line(run(*given, "--out", tmp_path / "table.csv"), "it is the file that is read; name another")
     if command != "crf":
         one_line(run(*given, "--plot", tmp_path / "out.xyz"), "must end in one of .png, .pdf, .svg")
     monkeypatch.setattr("os.access", lambda *_: False)
@@ -149,7 +150,9 @@ def test_one_table_in_many_shapes(tmp_path):
     [
         (["glm", "--target", "age", "--features", "day"], "'day' holds text: '2020-01-01' in row 1; name it in --categorical"),
         (["glm", "--target", "age", "--features", "big"], "'1,200.50' in row 1; write numbers without separators of thousands"),
+        (["hmm", "--column", "marked"], "'?' in row 3; leave the cell empty where a value is missing"),
         (["glm", "--target", "age", "--features", "dose", "--categorical", "age"], "is among --categorical too"),
+        (["glm", "--target", "age", "--features", "dose,again"], "start elsewhere. (here: --l2 1.0)"),
         (["glm", "--formula", "age ~ C(same)"], "category 'same' has one level, 'x'"),
         (["glm", "--formula", "age ~ dose + C(rare)"], "levels 'C(rare)[T.only]' have all their rows in one fold"),
         (["glm", "--formula", "age ~ gap"], "missing values in gap (1); --drop-missing"),
@@ -181,7 +184,16 @@ def test_one_table_in_many_shapes(tmp_path):
 )
 def test_columns_and_words_that_cannot_be_used(words, message, tmp_path):
     big = FRAME["dose"].map("{:,.2f}".format).where(FRAME.index > 0, "1,200.50")
-    (tmp_path / "table.csv").write_text(text(FRAME.assign(big=big, gap=FRAME.dose.where(FRAME.index != 3))))
+    (tmp_path / "table.csv").write_text(
+        text(
+            FRAME.assign(
+                big=big,
+                again=2 * FRAME.dose,
+                marked=FRAME.dose.astype(str).where(FRAME.index != 2, "?"),
+                gap=FRAME.dose.where(FRAME.index != 3),
+            )
+        )
+    )
     more = COMMANDS["leakage"] if words[0] == "leakage" else []
     one_line(run(words[0], *more, *words[1:], tmp_path / "table.csv"), message)
 
@@ -262,3 +274,4 @@ def test_a_fault_of_ours_is_one_line_too_and_can_be_seen(tmp_path, monkeypatch):
 def test_no_words_at_all_are_the_help():
     result = run()
     assert result.exit_code == 2 and "Usage:" in result.output and "compare" in result.output
+    assert "Error" not in result.output

@@ -61,7 +61,7 @@ HOSTS = {
         "real",
     ),
     "TweedieRegressor, no intercept": (
-        TweedieRegressor(power=3, alpha=0.1, fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=999),
+        TweedieRegressor(power=2, alpha=0.1, fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=999),
         "positive",
     ),
     "HuberRegressor, no intercept": (HuberRegressor(alpha=0.1, fit_intercept=False, tol=1e-9, max_iter=5000), "heavy"),

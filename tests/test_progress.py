@@ -32,6 +32,16 @@ def test_a_long_first_step_is_seen_and_cleared_away(terminal):
     assert terminal.getvalue() == end and end.endswith("\x1b[2K")  # the line is empty again, and stays so
 
 
+def test_in_a_file_there_is_nothing(monkeypatch):
+    file = io.StringIO()
+    monkeypatch.setattr(_progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(_progress, "Console", lambda **_: Console(file=file, force_jupyter=False))
+    with Slow("refits", 7) as bar:
+        time.sleep(0.2)
+        bar.advance(7)
+    assert file.getvalue() == ""
+
+
 def test_what_is_quick_says_nothing_and_there_is_one_bar_at_a_time(terminal):
     with Slow("starts", 3) as bar:
         bar.advance()

@@ -28,7 +28,9 @@ class Slow:
 
     def _show(self) -> None:
         with self.changing:
-            if self.clock is None or not ONE.acquire(blocking=False):
+            console = Console(stderr=True)
+            someone = console.is_terminal or console.is_jupyter  # a file is no one
+            if self.clock is None or not someone or not ONE.acquire(blocking=False):
                 return
             columns = (
                 SpinnerColumn(),
@@ -36,7 +38,7 @@ class Slow:
                 BarColumn(),
                 TextColumn("{task.completed}/{task.total}"),
             )
-            self.bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self.bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
             self.task = self.bar.add_task(self.label, total=self.total, completed=self.finished)
             self.bar.start()
 

@@ -36,7 +36,7 @@ def _ended(error: Any) -> int:
     """Print how a command ended, and return its exit code."""
     if hasattr(error, "format_message"):  # of the options: which class they raise is typer's own affair
         message = error.format_message()
-        if not message:  # no words at all: the help
+        if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
             path = getattr(getattr(error, "ctx", None), "command_path", "leaveout")
@@ -48,7 +48,7 @@ def _ended(error: Any) -> int:
     if os.environ.get("LEAVEOUT_TRACEBACK"):
         raise error
     if isinstance(error, MemoryError):
-        _say("this needs more memory than there is; use fewer rows or columns, or larger folds.")
+        _say("this needs more memory than there is; use fewer rows or columns.")
         return 2
     if isinstance(error, INPUT):
         _say(str(error) or type(error).__name__)

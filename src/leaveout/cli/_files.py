@@ -19,6 +19,7 @@ from ._console import console, fail
 PARQUET = (".parquet", ".pq")
 NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name, such as an index that was written
 WIDEST = 5000  # columns that are used: more are surely a mistake
+MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # what some write where pandas knows NA, nan and null
 MARKS = ",;\t"  # between cells: where the header has most, commas first
 COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
@@ -61,6 +62,7 @@ class Rows:
         if len(wrong):
             value = str(column.iloc[wrong[0]])
             way = "write numbers without separators of thousands" if THOUSANDS.fullmatch(value) else way
+            way = "leave the cell empty where a value is missing" if value.strip().lower() in MISSING else way
             fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]] + 1}; {way}.")
         return number.to_numpy(float, na_value=np.nan)
 

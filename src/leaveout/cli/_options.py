@@ -62,6 +62,13 @@ def drawable(file: Path | None) -> Path | None:
     return writable(file)
 
 
+def kept(data: Path, *written: Path | None) -> None:
+    """What is read is not written over."""
+    for file in written:
+        if file is not None and file.resolve() == data.resolve():
+            fail(f"{file}: it is the file that is read; name another.")
+
+
 def out_option(what: str) -> typer.models.OptionInfo:
     """An option `--out` for a CSV file of what is said."""
     return typer.Option(help=f"A CSV file for {what}.", readable=False, callback=writable)

@@ -10,7 +10,7 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, named
 from ._files import complete, read, save
-from ._options import REFITS, Data, DropMissing, Offset, Plot, Refit, Seed, Table, Weights
+from ._options import REFITS, Data, DropMissing, Offset, Plot, Refit, Seed, Table, Weights, kept
 from ._table import LOSSES as COLUMNS
 from ._table import Heading, compared, comparison, mistrusted, show
 from .glm import OTHERS, Prepared, prepared, validated
@@ -43,6 +43,7 @@ def compare(
     Beside each mean: its standard error, the estimated error of the approximation, the paired difference from the lowest
     and its standard error, the loss with no update (too low), and how many refits are flagged.
     """
+    kept(data, out, plot)
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     common = Model(target, loss, l2, features, categorical, None, offset, weights)

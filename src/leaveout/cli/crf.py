@@ -17,7 +17,7 @@ import leaveout as lo
 
 from ._console import console, fail
 from ._files import content, save, text
-from ._options import REFITS, Refit, at_least, out_option
+from ._options import REFITS, Refit, at_least, kept, out_option
 
 ENTITY = re.compile(r"O|[BI]-.+")
 
@@ -60,6 +60,7 @@ def crf(
     """
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")
+    kept(train, out)
     tagged, name = _read(train, word, label, limit)
     x, names = indicators(tagged.words, tagged.lengths, features)
     model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))

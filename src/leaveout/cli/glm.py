@@ -12,7 +12,7 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, lone_levels, named, objective, plan_of
 from ._files import Rows, complete, picture, read, save
-from ._options import REFITS, Categorical, Data, DropMissing, Features, Offset, Plot, Refit, RowTable, Seed, Weights
+from ._options import REFITS, Categorical, Data, DropMissing, Features, Offset, Plot, Refit, RowTable, Seed, Weights, kept
 
 OTHERS = "name other columns by --features"
 
@@ -39,6 +39,7 @@ def glm(
     The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared".
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
     """
+    kept(data, out, plot)
     if formula and (features or categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
@@ -87,7 +88,7 @@ def validated(model: Prepared, refit: lo.AbstractRefit) -> tuple[lo.Estimate, lo
         warnings.simplefilter("always")
         try:
             fit = lo.fit(model.objective)
-        except RuntimeError as error:
+        except (RuntimeError, lo.IndefiniteHessianError) as error:
             fail(f"{error} (here: --l2 1.0)")
         estimate = lo.cross_validate(fit, model.folds, refit)
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]

@@ -10,7 +10,7 @@ import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._files import Rows, listed, read, save
-from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table
+from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table, kept
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, show
 
@@ -44,6 +44,7 @@ def hmm(
     error, the estimated error of the approximation, the paired difference from the lowest and its standard error, the
     loss with no update (too low), and, of the whole series, AIC and BIC.
     """
+    kept(series, out, plot)
     wanted = numbers(states)
     rows = read(series, listed(column))
     x = _series(rows, column)

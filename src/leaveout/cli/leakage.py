@@ -14,7 +14,7 @@ import leaveout as lo
 
 from ._console import console, fail
 from ._files import WIDEST, Rows, complete, listed, picture, read, save
-from ._options import Data, DropMissing, Features, Plot, one_of, out_option, writable
+from ._options import Data, DropMissing, Features, Plot, kept, one_of, out_option, writable
 
 MODELS = ("ridge", "logistic", "knn", "forest")
 MECHANISMS = ("record", "split")
@@ -55,6 +55,7 @@ def leakage(
     Every other column is a feature: numbers as they are, text one-hot encoded. Printed are the naive loss, the corrected one
     with its Monte-Carlo and data errors, whether the model exploits leakage, a verdict, and the estimate for other amounts.
     """
+    kept(data, out, plot, checkpoint)
     rows = read(data, {target, cluster, *listed(features)} if features else ())
     rows = _rows(rows, target, cluster, listed(features), drop_missing)
     y, classes = _target(rows, target, model)

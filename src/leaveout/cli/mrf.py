@@ -12,7 +12,7 @@ import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._files import Rows, read, save
-from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table, one_of
+from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table, kept, one_of
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, show
 
@@ -59,6 +59,8 @@ def mrf(
     it: its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from
     the lowest and its standard error, the loss with no update (too low), and, of the whole field, AIC and BIC.
     """
+    kept(counts, out, plot)
+    kept(edges, out, plot)
     grid = list(itertools.product(numbers(states), _couplings(coupling)))
     rows = read(counts, {column, exposure, site}, lambda name: name == site)
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), name=rows.only(column))

@@ -29,8 +29,9 @@ def from_glum(
         raise TypeError(f"from_glum: {name} is not supported; give a fitted GeneralizedLinearRegressor.")
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_glum: this {name} is not fitted.")
-    alpha = np.asarray(getattr(estimator, "alpha_", estimator.alpha if estimator.alpha is not None else 0.0), np.float64)
     chosen = name.endswith("CV")
+    given = estimator.alpha_ if chosen else estimator.alpha
+    alpha = np.asarray(0.0 if given is None else given, np.float64)
     ratio = getattr(estimator, "l1_ratio_", estimator.l1_ratio)
     refused = {
         "an l1 penalty, which is not smooth": np.any(np.asarray(ratio) > 0) and np.any(alpha > 0),

@@ -165,13 +165,13 @@ class GLM(AbstractLinearPredictor):
         out = omega == 0  # a row of weight zero may lie outside the domain of ℓ: it must not reach F, nor its derivatives
         inside = jax.lax.stop_gradient(jnp.full_like(eta, self.loss_function.inside))
         eta = jnp.where(out[:, None] if eta.ndim > 1 else out, inside, eta)
-        total = omega @ jax.vmap(self.loss_function)(eta, self.y)
+        total = omega @ jax.vmap(self.loss_function)(eta, jnp.asarray(self.y))
         return total + kappa * self.penalty(self.natural(theta)["coef"])
 
     def hessian(self, theta, weights):
         omega, kappa = self._effective(weights)
         eta = self.design @ theta.T + shift(self.offset)
-        curvature = jax.vmap(jax.hessian(self.loss_function))(eta, self.y)
+        curvature = jax.vmap(jax.hessian(self.loss_function))(eta, jnp.asarray(self.y))
         scale = omega.reshape(omega.shape + (1,) * (curvature.ndim - 1))
         curvature = jnp.where(scale == 0, 0.0, scale * curvature)  # [units] or [units, outputs, outputs]
         return _weighted_gram(self.design, curvature) + kappa * self._penalty_hessian(theta)

@@ -117,7 +117,7 @@ class Regression(AbstractLinearPredictor):
     def loss(self, theta, weights):
         omega = by_weight(weights, self.sample_weight, slice(None))
         eta = jnp.where(omega == 0, 0.0, self._predictor(theta, slice(None)))  # what is out must not overflow
-        losses = self._losses(eta, theta["own"], self.y)
+        losses = self._losses(eta, theta["own"], jnp.asarray(self.y))
         total = omega @ jnp.where(omega == 0, 0.0, losses)
         return total + self.penalty.times(weights, omega) * self.penalty(theta["beta"][: self.num_features])
 
