@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
 from .._objective import aligned, ravel, unravel
 from ._moments import covariance
-from ._tags import Sparse
+from ._tags import Sparse, Turned, turned
 from .chain import FEW_STATES, TINY, Layout, Posterior, Potentials, layout, log_partition, posterior
 
 RANGE = 500.0  # scores further apart than that underflow as probabilities
@@ -34,6 +34,7 @@ class Block(eqx.Module):
     unit: Int[Array, "rows lanes"]  # the sequence at each place, by number
     scores: Scores | None
     features: Any  # of all places, one after another, dense or sparse
+    turned: Turned | None = None  # sparse features by column
 
     @property
     def real(self) -> Bool[Array, "rows lanes"]:
@@ -65,7 +66,8 @@ def lay_out(
     elif features is not None:
         features = laid(features).reshape(-1, features.shape[1])
     scores = None if scores is None else laid(scores)
-    block = Block(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features)
+    by_column = turned(features) if isinstance(features, Sparse) else None
+    block = Block(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column)
     step = (np.cumsum(lengths) - lengths)[:, None] + np.arange(lengths.max())
     inside = np.arange(lengths.max()) < lengths[:, None]
     return block, np.where(inside, where.inverse[np.minimum(step, len(codes) - 1)], -1).astype(np.int32)
@@ -87,7 +89,9 @@ def emission(theta: PyTree, block: Block) -> Scores:
     if block.scores is not None:
         out = out + block.scores
     if block.features is not None:
-        out = out + (block.features @ theta["weights"]).reshape(out.shape)
+        turned, weights = block.turned, theta["weights"]
+        own = block.features @ weights if turned is None else turned.times(block.features, weights)
+        out = out + own.reshape(out.shape)
     return out
 
 
