@@ -53,6 +53,22 @@ def test_sites_by_name_a_learned_coupling_and_a_population(files):
     assert "* learned" in result.output and "coupling ~ Normal(0, 1)" in result.output
 
 
+def test_covariates_and_the_map(files):
+    frame = pd.read_csv(files / "counts.csv").assign(x=np.arange(25) % 5, y=np.arange(25) // 5)
+    frame["wealth"] = np.random.default_rng(1).standard_normal(25)
+    frame.to_csv(files / "counts.csv", index=False)
+    options = ["--edges", files / "edges.csv", "--column", "count", "--coupling", "0.5", "--starts", 1, "--refit", "none"]
+    extra = ["--covariates", "wealth", "--coordinates", "x,y", "--map", files / "map.png", "--out", files / "table.csv"]
+    result = run(files / "counts.csv", *options, *extra, "--emission", "negative-binomial")
+    assert result.exit_code == 0, result.output
+    assert "coefficients ~ Normal(0" in result.output and (files / "map.png").stat().st_size > 1000
+    edges = pd.read_csv(files / "edges.csv").to_numpy()
+    kind = lo.emissions.NegativeBinomial(covariates=frame[["wealth"]])
+    fit = lo.fit(lo.MRF(frame["count"], edges, kind, 2, coupling=0.5, drop="site"))
+    same = lo.cross_validate(fit, lo.leave_one_out(25), lo.NoUpdate()).mean
+    assert pd.read_csv(files / "table.csv")["mean"][0] == pytest.approx(same, rel=1e-8)
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -68,6 +84,11 @@ def test_sites_by_name_a_learned_coupling_and_a_population(files):
         (["--column", "count", "--site", "nome"], "no column 'nome'"),
         (["--column", "count", "--emission", "zip"], "must be one of poisson"),
         (["--column", "count", "--emission", "gaussian", "--exposure", "people"], "--exposure is for"),
+        (["--column", "count", "--emission", "gaussian", "--covariates", "people"], "--covariates is for"),
+        (["--column", "count", "--covariates", "people"], "covariates must vary; column 0 does not"),
+        (["--column", "count", "--covariates", "wealth"], "no column 'wealth'"),
+        (["--column", "count", "--map", "map.png"], "--map FILE and --coordinates ACROSS,UP go together"),
+        (["--column", "count", "--map", "map.png", "--coordinates", "people"], "name two columns"),
         (["--column", "count", "--states", "two"], "such as 2,3,4 or 2-4"),
         (["--column", "count", "--coupling", "strong"], "0.5,1,free"),
         (["--column", "count", "--coupling", "nan"], "coupling must be a finite number"),

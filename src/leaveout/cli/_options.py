@@ -56,9 +56,9 @@ def writable(file: Path | None) -> Path | None:
 def drawable(file: Path | None) -> Path | None:
     """A callback: it must be possible to draw a picture into the file."""
     if file is not None and file.suffix.lower() not in PICTURES:
-        fail(f"--plot {file}: the name of a picture must end in one of {', '.join(PICTURES)}.")
+        fail(f"{file}: the name of a picture must end in one of {', '.join(PICTURES)}.")
     if file is not None and importlib.util.find_spec("matplotlib") is None:
-        fail("--plot needs Matplotlib: pip install 'leaveout[plot]'.")
+        fail("A picture needs Matplotlib: pip install 'leaveout[plot]'.")
     return writable(file)
 
 

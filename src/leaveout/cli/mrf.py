@@ -11,8 +11,8 @@ import typer
 import leaveout as lo
 
 from ._console import console, fail, one_line
-from ._files import Rows, read, save
-from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table, kept, one_of
+from ._files import Rows, listed, picture, read, save
+from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table, drawable, kept, one_of
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, show
 
@@ -37,7 +37,10 @@ def mrf(
     site: Annotated[
         str | None, typer.Option(help="The column that names the sites as EDGES does; without it, rows from 0.")
     ] = None,
-    exposure: Annotated[str | None, typer.Option(help="The column of the population at risk, for Poisson counts.")] = None,
+    exposure: Annotated[str | None, typer.Option(help="The column of the population at risk, for counts.")] = None,
+    covariates: Annotated[
+        str | None, typer.Option(help="Columns, with commas between, of what else is known of the sites, for counts.")
+    ] = None,
     emission: Annotated[str, typer.Option(help=f"One of {', '.join(EMISSIONS)}.")] = "poisson",
     states: States = "2",
     coupling: Annotated[str, typer.Option(help="Couplings to compare, and free for one that is learned: 0.5,1,free.")] = "free",
@@ -50,6 +53,13 @@ def mrf(
     seed: StartSeed = 0,
     out: Table = None,
     plot: Plot = None,
+    coordinates: Annotated[
+        str | None, typer.Option(help="Two columns, across and up, with a comma between, for --map.")
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option("--map", help="A file for a map of the best model (png, pdf, svg).", readable=False, callback=drawable),
+    ] = None,
 ) -> None:
     """Cross-validate hidden Markov random fields over numbers of states and couplings.
 
@@ -59,16 +69,21 @@ def mrf(
     it: its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from
     the lowest and its standard error, the loss with no update (too low), and, of the whole field, AIC and BIC.
     """
-    kept(counts, out, plot)
-    kept(edges, out, plot)
+    kept(counts, out, plot, chart)
+    kept(edges, out, plot, chart)
     grid = list(itertools.product(numbers(states), _couplings(coupling)))
-    rows = read(counts, {column, exposure, site}, lambda name: name == site)
+    known, places = listed(covariates), listed(coordinates)
+    if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
+        fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
+    rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site)
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
+    told = np.stack([rows.numbers(name, COUNTS) for name in known], axis=1) if known else None
+    at = np.stack([rows.numbers(name, "give numbers") for name in places], axis=1) if places else None
     pairs = _edges(edges, None if site is None else _names(rows, site))
     with one_line(f"--plan {plan}: "):
         folds = _plan(plan, len(x), pairs, seed)
-    kind = _emission(emission, x.to_numpy(), people)
+    kind = _emission(emission, x.to_numpy(), exposure=people, covariates=told)
     how = cast(Literal["observation", "site"], drop)
     models = {f"{K} states, {text}": lo.MRF(x, pairs, kind, K, coupling=value, drop=how) for K, (text, value) in grid}
     missing = int(x.isna().sum())
@@ -84,6 +99,8 @@ def mrf(
     show(table, HEADINGS, [learned, *found.notes, rows.note, next(iter(models.values())).note])
     save(table, out)
     comparison(found.estimates, plot, "model")
+    best = str(table["mean"].idxmin())
+    picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
     found.end("Leave these out of --states or --coupling.")
 
 
@@ -141,7 +158,12 @@ def _plan(text: str, sites: int, edges: np.ndarray, seed: int) -> lo.Plan:
     return fail(f"it must be {PLANS}, such as near:1+1.")
 
 
-def _emission(name: str, x: np.ndarray, exposure: np.ndarray | None) -> Any:
-    if exposure is not None and name.lower() != "poisson":
-        fail(f"--exposure is for --emission poisson; got --emission {name}.")
-    return emission_of(name, x, EMISSIONS, poisson=lambda: lo.emissions.Poisson(exposure=exposure))
+def _emission(name: str, x: np.ndarray, **regressors: np.ndarray | None) -> Any:
+    given = [option for option, value in regressors.items() if value is not None]
+    if given and name.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
+        fail(f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {name}.")
+    counting = {
+        "poisson": lambda: lo.emissions.Poisson(**regressors),
+        "negative-binomial": lambda: lo.emissions.NegativeBinomial(**regressors),
+    }
+    return emission_of(name, x, EMISSIONS, **counting)
