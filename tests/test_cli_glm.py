@@ -99,6 +99,7 @@ def test_compare(file, tmp_path):
     fit = lo.fit(lo.GLM(FRAME[["age"]], FRAME.cost, "squared", lo.penalties.Ridge(100.0)))
     assert table["mean"]["l2=100 features=age"] == pytest.approx(lo.cross_validate(fit, lo.kfold(N, 5, seed=0)).mean, rel=1e-6)
     assert table["difference"].min() == 0 and plot.exists() and "no upd." in result.output
+    assert "…" not in result.output and "l2=100 features=age" in result.output  # all of the table, in 80 columns too
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 import leaveout as lo
@@ -24,6 +26,7 @@ LOSSES: dict[str, Heading] = {
     "se_difference": ("SE", ".4f"),
     "no_update": ("no upd.", ".4f"),
 }
+NAME, WIDE = 40, 400  # the most that a name of a model, and a whole table, may take
 PAIRED = ("mean", "se", "difference", "se_difference", "kind")  # over the units that all models score
 
 
@@ -63,14 +66,16 @@ def mistrusted(name: str, estimate: lo.Estimate, refit: str) -> list[str]:
 def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str]) -> None:
     """Print the table, the lowest loss in bold, the kinds of its standard errors, and the notes."""
     shown = {name: heading for name, heading in headings.items() if name in rows}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name, (heading, _) in shown.items():
         words = not pd.api.types.is_numeric_dtype(rows[name])
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+        shape: dict[str, Any] = {"max_width": NAME, "overflow": "fold"} if words else {"justify": "right", "no_wrap": True}
+        table.add_column(heading, **shape)
     best = rows["mean"].idxmin() if rows["mean"].notna().any() else None
     for at, row in zip(rows.index, rows.itertuples(), strict=True):
         table.add_row(*(_cell(row, name, how) for name, (_, how) in shown.items()), style="bold" if at == best else None)
-    console.print(table)
+    wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
+    Console(width=max(wide, console.width), highlight=False).print(table)  # a number that is cut short is none
     for kind, group in rows.groupby("kind", sort=False):
         of = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
         console.print(f"SE{of} {kind}", markup=False)
@@ -82,7 +87,9 @@ def _cell(row: Any, name: str, how: str | Callable[[Any], str]) -> str:
     if callable(how):
         return how(row)
     value = getattr(row, name)
-    return format(value, how) if isinstance(value, str) or np.isfinite(value) else "–"
+    if isinstance(value, str):
+        return value
+    return format(value, ".6g" if how == ".4f" and abs(value) >= 1000 else how) if np.isfinite(value) else "–"
 
 
 def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) -> None:
