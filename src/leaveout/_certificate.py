@@ -116,6 +116,17 @@ def slopes(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[A
     return jax.lax.map(one, (rows.index, rows.weight, rows.held, u, step), batch_size=chunk)
 
 
+@eqx.filter_jit
+def change(fit: Fit, rows: Rows, u: Float[Array, "refits params"], v: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+    """Σ |change of the held-out losses| of each refit between two displacements."""
+
+    def one(index, weight, held, u, v):
+        loss = lambda u: scores(fit, u, index, weight, held)
+        return jnp.sum(jnp.abs(loss(u) - loss(v)))
+
+    return jax.vmap(one)(rows.index, rows.weight, rows.held, u, v)
+
+
 def loss_error(slopes: Slopes, distance: np.ndarray, num_scored: np.ndarray, num_params: int) -> np.ndarray:
     """The error of a fold's summed loss when the refit is `distance` away, in the H-norm.
 
