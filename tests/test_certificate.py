@@ -32,6 +32,15 @@ def test_reported_errors_hold(name):
         assert np.all(true <= 1.5 * cv.error + 1e-10), refit
 
 
+@pytest.mark.parametrize("name", ["logistic", "hidden Markov"])
+def test_what_no_update_reports_is_no_multiple_of_its_error(name):
+    fit = fitted(name)
+    plan = lo.leave_one_out(fit.objective.num_units)
+    exact, cv = (lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(1e-12), lo.NoUpdate()))
+    ratio = cv.error / np.abs(cv.losses - exact.losses)
+    assert np.median(ratio) < 1.5 and np.mean(ratio < 0.99) <= 0.02
+
+
 def test_the_tolerance_is_kept():
     for name in ("logistic", "multinomial", "hidden Markov"):
         fit = fitted(name)

@@ -117,6 +117,17 @@ def slopes(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[A
     return Slopes(total, change / jnp.maximum(jnp.linalg.norm(step, axis=1), 1e-300), value)
 
 
+@eqx.filter_jit
+def change(fit: Fit, rows: Rows, u: Float[Array, "refits params"], v: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+    """Σ |change of the held-out losses| of each refit between two displacements."""
+
+    def one(index, weight, held, first, second):
+        loss = lambda vector: scores(fit, vector, index, weight, held)
+        return jnp.sum(jnp.abs(loss(first) - loss(second)))
+
+    return jax.vmap(one)(rows.index, rows.weight, rows.held, parameters(fit, u), parameters(fit, v))
+
+
 def loss_error(slopes: Slopes, distance: np.ndarray, num_scored: np.ndarray, num_params: int) -> np.ndarray:
     """The error of a fold's summed loss when the refit is `distance` away, in the H-norm.
 

@@ -39,6 +39,7 @@ from ._results import RESULTS
 
 AFFORDABLE = 2e10  # operations that gradients of every refit may cost before bounds are tried first
 SAMPLE = 2048  # units in a sample of the next term
+MOST = 0.9  # of contractions that one look is trusted to tell
 
 
 class AbstractRefit(eqx.Module):
@@ -52,7 +53,7 @@ class AbstractRefit(eqx.Module):
 
 
 class NoUpdate(AbstractRefit):
-    """Keep θ̂: the baseline. Its error is what one Newton (or chord) step would change."""
+    """Keep θ̂: the baseline. Its error is what one Newton (or chord) step would change, and that step's own error."""
 
     def __call__(self, fit, rows, *, judge=True):
         u = np.zeros((len(rows.index), fit.num_params))
@@ -173,6 +174,8 @@ def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> 
 @eqx.filter_jit
 def _step(fit: Fit, metric: AbstractMetric, gradient: Array) -> Array:
     """Minus the steps that gradients ask for."""
+    if fit.factor is None:  # each by many passes over the data
+        return -jax.lax.map(lambda args: args[0].solve(fit, args[1]), (metric, gradient), batch_size=certificate.passes(fit))
     return jax.vmap(lambda m, g: -m.solve(fit, g))(metric, gradient)
 
 
@@ -239,7 +242,8 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
 @eqx.filter_jit
 def _path(fit: Fit, rows: Rows, order: int) -> Array:
     """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0, whitened all together."""
-    ones, chunk = jnp.ones(fit.objective.num_units), certificate.own_passes(fit, rows)
+    ones = jnp.ones(fit.objective.num_units)
+    chunk = certificate.own_passes(fit, rows) if fit.factor is not None else certificate.passes(fit)
     solve = lambda gradients: jax.lax.map(fit.newton, fit.whiten(gradients), batch_size=chunk)
     start = certificate.parameters(fit, jnp.zeros(fit.num_params))
     delta = jnp.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
@@ -302,18 +306,36 @@ def _judged(
     if _affordable(fit, rows) or not _has_bound(fit):
         step, size, unsure = _look(fit, rows, metric, u)
         travelled = np.maximum(np.linalg.norm(u, axis=1), size)
-        left = np.minimum(FIRST_SAFETY * size / np.maximum(travelled, 1e-300), 0.9)
+        left = np.minimum(FIRST_SAFETY * size / np.maximum(travelled, 1e-300), MOST)
         moving = slopes(fit, rows, u, step, np.arange(len(u)))
         known = np.asarray(moving.scores)
         error = certificate.loss_error(moving, size / (1 - left), num_scored(fit, rows), fit.num_params) + unsure
+        far = np.flatnonzero((left == MOST) & np.isfinite(size))
+        if far.size:
+            error[far] = np.minimum(error[far], _error_from_beyond(fit, rows, metric, u - step, size, known, far))
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
-        error = np.asarray(bound) + np.asarray(_change(fit, rows, u, _step(fit, metric, gradient)))
+        error = np.asarray(bound) + np.asarray(certificate.change(fit, rows, u, _step(fit, metric, gradient)))
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
     return Refitted(np.asarray(parameters_of(fit, u)), error, result, known)
+
+
+def _error_from_beyond(
+    fit: Fit, rows: Rows, metric: AbstractMetric, v: np.ndarray, size: np.ndarray, known: np.ndarray, lanes: np.ndarray
+) -> np.ndarray:
+    """Errors of refits that one look does not settle: what their losses change by over the step to v, and v's own error."""
+    some = padded(lanes, len(v), 64)
+    rows, metric, v = take(rows, some), take_metric(metric, some), v[some]
+    step, beyond, unsure = _look(fit, rows, metric, v)
+    q = np.minimum(FIRST_SAFETY * beyond / size[some], 1.0)
+    moving = slopes(fit, rows, v, step, np.arange(len(v)))
+    with np.errstate(divide="ignore"):
+        distance = np.where(q < MOST, beyond / (1 - q), np.inf)
+    change = np.abs(np.asarray(moving.scores) - known[some]).reshape(len(some), -1).sum(1)
+    return (change + certificate.loss_error(moving, distance, num_scored(fit, rows), fit.num_params) + unsure)[: len(lanes)]
 
 
 def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
@@ -325,17 +347,6 @@ def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[
         return -change, size, np.asarray(found.error)
     seen = examined(fit, rows, metric, u, np.arange(len(u)))
     return np.asarray(seen.step), np.asarray(seen.size), 0.0
-
-
-@eqx.filter_jit
-def _change(fit: Fit, rows: Rows, u: Array, v: Array) -> Array:
-    """Σ |change of the held-out losses| of each refit between two displacements."""
-
-    def one(index, weight, held, first, second):
-        loss = lambda vector: certificate.scores(fit, vector, index, weight, held)
-        return jnp.sum(jnp.abs(loss(first) - loss(second)))
-
-    return jax.vmap(one)(rows.index, rows.weight, rows.held, parameters_of(fit, u), parameters_of(fit, v))
 
 
 def _screen(fit: Fit, rows: Rows, state: State, allowed: np.ndarray) -> None:
@@ -367,7 +378,7 @@ def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
     else:
         left = (np.abs(move) + 3 * sampling) * (1 + bend)
     some = rows._replace(index=rows.index[lanes], weight=rows.weight[lanes], held=rows.held[lanes])
-    error = np.asarray(_change(fit, some, state.u[lanes], state.u[lanes] + left[:, None] * direction))
+    error = np.asarray(certificate.change(fit, some, state.u[lanes], state.u[lanes] + left[:, None] * direction))
     state.error[lanes] = np.minimum(error, bound[lanes])
     state.finished |= _within(state.error, allowed) & (rho < 1.0)
 
