@@ -82,6 +82,14 @@ def scores(fit: Fit, vector: Array, index: Array, weight: Array, held: Array) ->
 
 
 @eqx.filter_jit
+def steps(fit: Fit, metric: AbstractMetric, gradient: Array) -> Array:
+    """Minus the steps that gradients ask for."""
+    if fit.factor is None:  # each by many passes over the data
+        return -jax.lax.map(lambda args: args[0].solve(fit, args[1]), (metric, gradient), batch_size=passes(fit))
+    return jax.vmap(lambda m, g: -m.solve(fit, g))(metric, gradient)
+
+
+@eqx.filter_jit
 def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refits params"], chunk: int) -> Examination:
     """One gradient of every refit's own F at u, `chunk` refits a pass over the data; whitened all together, since one
     product with a large matrix is cheaper than one a pass."""
@@ -137,6 +145,11 @@ def loss_error(slopes: Slopes, distance: np.ndarray, num_scored: np.ndarray, num
     """
     spread = np.minimum(1.0, 2 / np.sqrt(np.clip(num_scored, 1, num_params)))
     return np.maximum(slopes.change, spread * slopes.sensitivity) * distance
+
+
+def reach(fit: Fit) -> np.ndarray:
+    """√h_max: a step Δ moves no unit's linear predictor by more than `reach · ‖Δ‖_H`."""
+    return np.sqrt(fit.leverage.max())
 
 
 @eqx.filter_jit

@@ -36,9 +36,8 @@ from ._fit import Fit
 from ._objective import AbstractLinearPredictor, AbstractObjective, unravel
 from ._plan import Rows
 from ._results import RESULTS
+from ._screen import AFFORDABLE, screen, screen_by_sample
 
-AFFORDABLE = 2e10  # operations that gradients of every refit may cost before bounds are tried first
-SAMPLE = 2048  # units in a sample of the next term
 MOST = 0.9  # of contractions that one look is trusted to tell
 
 
@@ -135,9 +134,9 @@ class Certified(AbstractRefit):
         _flag_crossings(fit, rows, state.u, state.result)
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
         if not _affordable(fit, rows) and _has_bound(fit):
-            _screen(fit, rows, state, allowed)
+            screen(fit, rows, state, allowed)
         elif sampling.available(fit, rows):
-            _screen_by_sample(fit, rows, state, allowed)
+            screen_by_sample(fit, rows, state, allowed)
         descend(fit, rows, state, functools.partial(self._shortfall, fit, rows, state, np.maximum(allowed, 1e-300), kinked))
         if not (_has_bound(fit) and fit.objective.self_concordance == 0):  # unless the first step is exact
             state.error = np.maximum(state.error, 1e-4 * allowed)  # what is far below the tolerance is not resolved
@@ -171,14 +170,6 @@ def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> 
     return fit.whiten(fit.gradient + moved)
 
 
-@eqx.filter_jit
-def _step(fit: Fit, metric: AbstractMetric, gradient: Array) -> Array:
-    """Minus the steps that gradients ask for."""
-    if fit.factor is None:  # each by many passes over the data
-        return -jax.lax.map(lambda args: args[0].solve(fit, args[1]), (metric, gradient), batch_size=certificate.passes(fit))
-    return jax.vmap(lambda m, g: -m.solve(fit, g))(metric, gradient)
-
-
 def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
     """The folds' own Hessians for linear predictors, the anchor's elsewhere; and which are singular."""
     if isinstance(fit.objective, AbstractLinearPredictor):
@@ -203,7 +194,7 @@ def _first_step(
         return metric, np.asarray(singular), gradient, u
     metric, which = choose(fit, rows)
     gradient = _first_gradient(fit, rows, metric)
-    return metric, which, gradient, _step(fit, metric, gradient)
+    return metric, which, gradient, certificate.steps(fit, metric, gradient)
 
 
 @eqx.filter_jit
@@ -211,7 +202,7 @@ def _newton_step_of_one_row(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Array
     """The same for single rows, in one program."""
     metric, singular = one_row_metric(fit, rows)
     gradient = _first_gradient_of_touched(fit, rows, metric)
-    return metric, singular, gradient, _step(fit, metric, gradient)
+    return metric, singular, gradient, certificate.steps(fit, metric, gradient)
 
 
 @eqx.filter_jit
@@ -266,11 +257,6 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
     return first - 0.5 * solve(jax.lax.map(second_push, (rows.index, delta, fit.unwhiten(first)), batch_size=chunk))
 
 
-def _reach(fit: Fit) -> np.ndarray:
-    """√h_max: a step Δ moves no unit's linear predictor by more than `reach · ‖Δ‖_H`."""
-    return np.sqrt(fit.leverage.max())
-
-
 def _affordable(fit: Fit, rows: Rows) -> bool:
     """Can every refit of the plan have a gradient of its own?"""
     return certificate.work(fit) * int(rows.num_refits) <= AFFORDABLE
@@ -315,8 +301,8 @@ def _judged(
             error[far] = np.minimum(error[far], _error_from_beyond(fit, rows, metric, u - step, size, known, far))
     else:
         gradient = _first_gradient(fit, rows, metric)
-        bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, _reach(fit))
-        error = np.asarray(bound) + np.asarray(certificate.change(fit, rows, u, _step(fit, metric, gradient)))
+        bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, certificate.reach(fit))
+        error = np.asarray(bound) + np.asarray(certificate.change(fit, rows, u, certificate.steps(fit, metric, gradient)))
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
@@ -342,79 +328,11 @@ def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[
     """The step that each refit's gradient at u asks for, its length, and what a loss may be off for having sampled it."""
     if sampling.available(fit, rows):
         found = sampling.bent(fit, rows, u)
-        change = np.array(_step(fit, metric, found.gradient))
+        change = np.array(certificate.steps(fit, metric, found.gradient))
         size = np.linalg.norm(change, axis=1)
         return -change, size, np.asarray(found.error)
     seen = examined(fit, rows, metric, u, np.arange(len(u)))
     return np.asarray(seen.step), np.asarray(seen.size), 0.0
-
-
-def _screen(fit: Fit, rows: Rows, state: State, allowed: np.ndarray) -> None:
-    """Accept what the bound allows; for single rows, correct the rest by the next term where that is enough."""
-    terms = certificate.newton_bound(fit, rows, state.metric, state.gradient, _reach(fit))
-    bound, rho, state.theta = (np.asarray(term) for term in terms)
-    state.error = np.where(state.finished, np.inf, bound)
-    state.finished |= _within(state.error, allowed) & (rho < 0.3)
-    if rows.index.shape[1] == 1 and getattr(fit.objective, "outputs", 0) == 1:
-        for size in (SAMPLE, fit.objective.num_units):  # a sample of the next term tells its size; the whole of it corrects
-            if size <= fit.objective.num_units:
-                _expand_lanes(fit, rows, state, allowed, bound, rho, size)
-
-
-def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
-    """The next term for the rows still open: accept by a sample of it, or correct by the whole."""
-    lanes = np.flatnonzero(~state.finished)
-    if 4.0 * len(lanes) * fit.objective.num_units * fit.num_params <= AFFORDABLE / 10:
-        return  # few enough for gradients of their own
-    n = fit.objective.num_units
-    units, worth = (np.arange(n), np.ones(n)) if size == n else certificate.sample(fit, size)
-    lanes = padded(lanes, len(rho), 64)
-    terms = _next_term(fit, rows, state.metric, state.gradient, lanes, units, worth)
-    direction, move, absolute, sampling = (np.asarray(a) for a in terms)
-    bend = rho[lanes] * np.exp(rho[lanes])
-    if size == n:  # what it leaves: 2ρ of it, or of a third of what its terms are without cancelling
-        state.move(lanes, move[:, None] * direction)
-        left = np.minimum(2 * bend * np.maximum(np.abs(move), 0.3 * absolute), np.abs(move) + absolute)
-    else:
-        left = (np.abs(move) + 3 * sampling) * (1 + bend)
-    some = rows._replace(index=rows.index[lanes], weight=rows.weight[lanes], held=rows.held[lanes])
-    error = np.asarray(certificate.change(fit, some, state.u[lanes], state.u[lanes] + left[:, None] * direction))
-    state.error[lanes] = np.minimum(error, bound[lanes])
-    state.finished |= _within(state.error, allowed) & (rho < 1.0)
-
-
-def _screen_by_sample(fit: Fit, rows: Rows, state: State, allowed: np.ndarray) -> None:
-    """One more step with what the units that leave say, and accept where samples of the others say that little is left."""
-    state.step = np.zeros_like(state.u)
-    for size in range(len(sampling.SIZES)):
-        lanes = np.flatnonzero(~state.finished)
-        if not lanes.size:
-            return
-        lanes = padded(lanes, len(state.u), 64)
-        found = sampling.bent(fit, take(rows, lanes), state.u[lanes], size)
-        change = np.array(_step(fit, state.metric, found.gradient))
-        length = np.linalg.norm(change, axis=1)
-        ratio = length / np.maximum(state.first[lanes], 1e-300)
-        q = np.minimum(FIRST_SAFETY * ratio, 0.95)
-        near = ratio < 0.5
-        state.move(lanes[near], change[near])
-        state.step[lanes] = -change
-        left = np.where(near, length * q / (1 - q), np.inf)
-        state.error[lanes] = loss_error(fit, rows, state, lanes, left) + found.error
-        state.finished[lanes] = near & (state.error[lanes] <= allowed[lanes])
-
-
-def _within(error: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """The refits of smallest error that together stay within what is allowed together, none above five times its share."""
-    order = np.argsort(error)
-    within = np.empty(len(error), bool)
-    within[order] = np.cumsum(error[order]) <= allowed.sum()
-    return within & (error <= 5 * allowed)
-
-
-@eqx.filter_jit
-def _next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, lanes: Array, units: Array, worth: Array):
-    return certificate.next_term(fit, take(rows, lanes), take_metric(metric, lanes), gradient[lanes], units, worth)
 
 
 def _flag_crossings(fit: Fit, rows: Rows, u: np.ndarray, result: np.ndarray) -> None:
