@@ -65,8 +65,8 @@ def test_one_step_is_alo():
 
 def large_paths(monkeypatch, gradients: float):
     """Make a small problem take the path of a large one: bounds, a sample, the whole next term."""
-    monkeypatch.setattr("leaveout._refit.AFFORDABLE", gradients)
-    monkeypatch.setattr("leaveout._refit.SAMPLE", 64)
+    monkeypatch.setattr("leaveout._screen.AFFORDABLE", gradients)
+    monkeypatch.setattr("leaveout._screen.SAMPLE", 64)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "poisson", "pseudo_huber"])

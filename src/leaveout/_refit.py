@@ -36,7 +36,7 @@ from ._fit import Fit
 from ._objective import AbstractLinearPredictor, AbstractObjective, unravel
 from ._plan import Rows
 from ._results import RESULTS
-from ._screen import AFFORDABLE, screen, screen_by_sample
+from ._screen import affordable, screen, screen_by_sample
 
 MOST = 0.9  # of contractions that one look is trusted to tell
 
@@ -133,7 +133,7 @@ class Certified(AbstractRefit):
         allowed = self.rtol * float(rows.scale) * num_scored(fit, rows)
         _flag_crossings(fit, rows, state.u, state.result)
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
-        if not _affordable(fit, rows) and _has_bound(fit):
+        if not affordable(fit, rows) and _has_bound(fit):
             screen(fit, rows, state, allowed)
         elif sampling.available(fit, rows):
             screen_by_sample(fit, rows, state, allowed)
@@ -257,11 +257,6 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
     return first - 0.5 * solve(jax.lax.map(second_push, (rows.index, delta, fit.unwhiten(first)), batch_size=chunk))
 
 
-def _affordable(fit: Fit, rows: Rows) -> bool:
-    """Can every refit of the plan have a gradient of its own?"""
-    return certificate.work(fit) * int(rows.num_refits) <= AFFORDABLE
-
-
 def _has_bound(fit: Fit) -> bool:
     objective = fit.objective
     known = isinstance(objective, AbstractLinearPredictor) and objective.low_rank and objective.self_concordance is not None
@@ -289,7 +284,7 @@ def _judged(
     if metric is None or singular is None:
         metric, singular = _cheapest_metric(fit, rows)
     result, known = np.where(singular, RESULTS.undetermined, RESULTS.successful), None
-    if _affordable(fit, rows) or not _has_bound(fit):
+    if affordable(fit, rows) or not _has_bound(fit):
         step, size, unsure = _look(fit, rows, metric, u)
         travelled = np.maximum(np.linalg.norm(u, axis=1), size)
         left = np.minimum(FIRST_SAFETY * size / np.maximum(travelled, 1e-300), MOST)

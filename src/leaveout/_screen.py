@@ -16,6 +16,11 @@ AFFORDABLE = 2e10  # operations that gradients of every refit may cost before bo
 SAMPLE = 2048  # units in a sample of the next term
 
 
+def affordable(fit: Fit, rows: Rows) -> bool:
+    """Can every refit of the plan have a gradient of its own?"""
+    return certificate.work(fit) * int(rows.num_refits) <= AFFORDABLE
+
+
 def screen(fit: Fit, rows: Rows, state: State, allowed: np.ndarray) -> None:
     """Accept what the bound allows; for single rows, correct the rest by the next term where that is enough."""
     terms = certificate.newton_bound(fit, rows, state.metric, state.gradient, certificate.reach(fit))
