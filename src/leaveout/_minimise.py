@@ -133,7 +133,6 @@ def _newton(
     curvature = lambda v: objective.hessian(unravel(v, theta), weights)
     start = ravel(theta)
     first = curvature(start)
-    renewed = (lambda _: first) if objective.self_concordance == 0 else curvature  # of a quadratic: none
     if factor is None:
         factor = jnp.linalg.cholesky(first + gauge_matrix(gauge, first))
         factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.eye(len(start)))
@@ -152,7 +151,7 @@ def _newton(
         new = v - s * d
         size = length(d)
         done = definite & (s == 1) & ((size <= 1e-8 * length(new - start)) | (size <= 1e-11 * jnp.sqrt(jnp.abs(value))))
-        return new, F(new), jax.lax.cond(done, lambda: H, lambda: renewed(new)), done, size, k + 1
+        return new, F(new), jax.lax.cond(done, lambda: H, lambda: curvature(new)), done, size, k + 1
 
     init = (start, F(start), first, jnp.array(False), jnp.array(jnp.inf), 0)
     going = lambda state: ~state[3] & (state[5] < STEPS) & jnp.isfinite(state[1])
