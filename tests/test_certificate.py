@@ -15,7 +15,7 @@ import leaveout as lo
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 
-QUICK = ("logistic", "poisson, mean loss", "multinomial", "two functions", "hidden Markov")
+QUICK = ("logistic", "poisson, mean loss", "two functions")
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES])
@@ -41,6 +41,7 @@ def test_what_no_update_reports_is_no_multiple_of_its_error(name):
     assert np.median(ratio) < 1.5 and np.mean(ratio < 0.99) <= 0.02
 
 
+@pytest.mark.slow
 def test_the_tolerance_is_kept():
     for name in ("logistic", "multinomial", "hidden Markov"):
         fit = fitted(name)
@@ -69,7 +70,7 @@ def large_paths(monkeypatch, gradients: float):
     monkeypatch.setattr("leaveout._screen.SAMPLE", 64)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "poisson", "pseudo_huber"])
+@pytest.mark.parametrize("loss", ["logistic", *(pytest.param(n, marks=pytest.mark.slow) for n in ("poisson", "pseudo_huber"))])
 def test_the_paths_of_large_problems_are_honest_too(monkeypatch, loss):
     fit = lo.fit(glm(loss, lo.penalties.Ridge(0.5), n=400, p=12, weights=True))
     plan = lo.leave_one_out(400)

@@ -273,7 +273,7 @@ def test_exact_is_the_refit(name):
         np.testing.assert_allclose(own, minimiser(fit, w), atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence"))
+@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence", "step"))
 def test_derivatives(name):
     """Gradient and Hessian by finite differences; `perturbation` and `hessian_change` are differences of the whole."""
     fit = fitted(name)
@@ -417,7 +417,8 @@ def test_warnings_name_states_and_edges():
     assert hmm.warning(at(hmm, GIVEN)) == ""
 
 
-@pytest.mark.parametrize("drop", ["observation", pytest.param("sequence", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("drop", ["observation", "sequence"])
 def test_a_fold_that_holds_every_observation_of_a_state_is_flagged(drop):
     rng = np.random.default_rng(0)
     x = rng.poisson(3.0, 60).astype(float)

@@ -38,7 +38,9 @@ def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
     )
 
 
-@pytest.mark.parametrize("name", [slowly(n, "probit", "multinomial", "gamma") for n in OBJECTIVES if n not in NO_GLM])
+@pytest.mark.parametrize(
+    "name", [slowly(n, "probit", "multinomial", "gamma", "cloglog") for n in OBJECTIVES if n not in NO_GLM]
+)
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
     objective, theta = fitted(name).objective, fitted(name).theta
     n = objective.num_units
@@ -55,7 +57,11 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
 
 
 @pytest.mark.parametrize(
-    "name", [slowly(n, "negative binomial, its dispersion", "multinomial", "ordinal", "Cox", CRFS[0]) for n in OBJECTIVES]
+    "name",
+    [
+        slowly(n, "negative binomial, its dispersion", "multinomial", "ordinal", "Cox", "probit", "hidden Markov", *CRFS)
+        for n in OBJECTIVES
+    ],
 )
 def test_perturbation_and_hessian_change_equal_their_defaults(name):
     fit = fitted(name)
@@ -76,7 +82,7 @@ def test_perturbation_and_hessian_change_equal_their_defaults(name):
         )
 
 
-@pytest.mark.parametrize("name", SEPARABLE)
+@pytest.mark.parametrize("name", [slowly(n, "negative binomial, its dispersion", "ordinal", CRFS[0]) for n in SEPARABLE])
 def test_permuting_units_permutes_scores(name):
     fit = fitted(name)
     order = np.random.default_rng(0).permutation(fit.objective.num_units)
