@@ -107,6 +107,7 @@ def test_the_next_term_corrects():
     assert np.mean(np.abs(sampled - move) <= 3 * np.asarray(sampling) + 1e-12) > 0.97
 
 
+@pytest.mark.slow
 def test_a_step_past_the_minimiser_comes_back():
     """A fold with almost all of a coefficient's information: the chord would stall, its own Hessian does not."""
     rng = np.random.default_rng(0)

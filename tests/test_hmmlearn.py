@@ -92,6 +92,7 @@ def test_maximum_likelihood_of_the_earthquakes(K, loss):
     np.testing.assert_allclose(-hmm.log_likelihood(fit), loss, atol=5e-5)
 
 
+@pytest.mark.slow
 def test_an_early_stopped_model_is_taken_and_said():
     model = host.PoissonHMM(2, random_state=0, n_iter=3, tol=1e-2).fit(COUNTS)
     with pytest.warns(UserWarning, match="not stationary|went on from there"):

@@ -76,6 +76,7 @@ def test_any_objective_has_a_cooks_distance():
     assert (cook >= 0).all() and cook.argmax() != cook.argmin()
 
 
+@pytest.mark.slow
 def test_what_has_no_such_measure():
     with pytest.raises(TypeError, match=r"leverage: needs linear predictors; got ToyHMM. Use lo.fold_parameters"):
         lo.leverage(fitted("hidden Markov"))

@@ -163,6 +163,7 @@ def test_the_ring_of_appendix_e():
     assert losses["ring", "site"] == pytest.approx(losses["chain", "site"], rel=1e-13)
 
 
+@pytest.mark.slow
 def test_a_chain_is_a_hidden_markov_model():
     """A Potts chain is the Markov chain that stays with odds exp(β) : 1 for each other state; both are left out alike."""
     rng, T, beta = np.random.default_rng(4), 40, 1.3
@@ -218,7 +219,7 @@ NAMES = ["observation", "site", "site, learned", "field, learned"]
 ORDERS = {"NoUpdate": (lo.NoUpdate(), 1), "IJ": (lo.InfinitesimalJackknife(), 2), "Newton": (lo.NewtonStep(), 2)}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * ("learned" not in name)) for name in NAMES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "site, learned")) for name in NAMES])
 def test_order_of_accuracy_and_exact_refits(name):
     """Errors against SciPy's minimiser as weights go 1 → 1 − t; and the minimiser itself."""
     fit = fitted(name)
@@ -238,6 +239,7 @@ def test_order_of_accuracy_and_exact_refits(name):
     np.testing.assert_allclose(unravelled(lo.fold_parameters(fit, plan, lo.Exact(1e-10))), oracle, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_certified_against_exact():
     fit = fitted("site")
     plan = lo.leave_one_out(36)
@@ -275,6 +277,7 @@ def test_fit_learns_the_coupling():
     np.testing.assert_allclose(fit.parameters["rate"], law["rate"], rtol=0.08)
 
 
+@pytest.mark.slow
 def test_draws_have_the_law_of_the_field():
     edges = random_graph(6, 4, 0.8)
     field = built(counts(np.random.default_rng(6), 4), edges, 2, 0.7)
@@ -438,7 +441,7 @@ def test_population_at_risk():
     np.testing.assert_allclose(drawn.mean(0), (people * np.asarray(fit.parameters["rate"])[z]).mean(0), rtol=0.05)
 
 
-@pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial"])
+@pytest.mark.parametrize("family", ["Poisson", pytest.param("NegativeBinomial", marks=pytest.mark.slow)])
 def test_covariates(family):
     """Their coefficients are found again, and a left-out site is one that was never seen."""
     rng, (_, edges) = np.random.default_rng(11), planted()

@@ -121,7 +121,7 @@ def test_self_concordance(loss):
         assert np.all(np.abs(third(eta, y)) <= M * np.asarray(second(eta, y)) * (1 + 1e-9))
 
 
-@pytest.mark.parametrize("loss", ["negative_binomial", "ordinal"])
+@pytest.mark.parametrize("loss", ["negative_binomial", pytest.param("ordinal", marks=pytest.mark.slow)])
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(loss):
     whole = regression(loss)
     theta, n = whole.initial(0), whole.num_units
@@ -179,6 +179,7 @@ def test_efrons_correction_is_smooth_where_its_formulas_meet():
         np.testing.assert_allclose(sides[0], sides[1], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_cox_leave_one_out_and_groups_on_transplant_patients():
     """The Stanford heart transplants: Verweij and van Houwelingen's losses by statsmodels' own refits."""
     data = sm.datasets.heart.load_pandas().data
