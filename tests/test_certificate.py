@@ -32,7 +32,7 @@ def test_reported_errors_hold(name):
         assert np.all(true <= 1.5 * cv.error + 1e-10), refit
 
 
-@pytest.mark.parametrize("name", ["logistic", "hidden Markov"])
+@pytest.mark.parametrize("name", ["logistic", pytest.param("hidden Markov", marks=pytest.mark.slow)])
 def test_what_no_update_reports_is_no_multiple_of_its_error(name):
     fit = fitted(name)
     plan = lo.leave_one_out(fit.objective.num_units)
@@ -70,7 +70,8 @@ def large_paths(monkeypatch, gradients: float):
     monkeypatch.setattr("leaveout._screen.SAMPLE", 64)
 
 
-@pytest.mark.parametrize("loss", ["logistic", *(pytest.param(n, marks=pytest.mark.slow) for n in ("poisson", "pseudo_huber"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["logistic", "poisson", "pseudo_huber"])
 def test_the_paths_of_large_problems_are_honest_too(monkeypatch, loss):
     fit = lo.fit(glm(loss, lo.penalties.Ridge(0.5), n=400, p=12, weights=True))
     plan = lo.leave_one_out(400)

@@ -20,6 +20,7 @@ def series(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_a_table_over_the_number_of_states(series, tmp_path):
     out, picture = tmp_path / "table.csv", tmp_path / "picture.png"
     options = ["--column", "gaps", "--emission", "poisson", "--states", "1,2", "--plan", "contiguous:0.1x20", "--starts", 1]

@@ -263,7 +263,8 @@ def test_order_of_accuracy(name):
     np.testing.assert_allclose(np.log2(errors[0]) - np.log2(errors[1]), [1, 2, 2, 2], atol=0.35)
 
 
-@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence", "step"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_exact_is_the_refit(name):
     fit = fitted(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 2, seed=1)

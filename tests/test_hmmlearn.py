@@ -23,10 +23,10 @@ def gaussian(kind, **kwargs):
 
 
 HOSTS = {
-    "full, priors": gaussian("full", **PRIOR, startprob_prior=2.0, transmat_prior=np.array([[3.0, 1.5], [1.0, 2.0]])),
     "Poisson": lambda: (host.PoissonHMM(2, **TIGHT), COUNTS),
 }
 MORE = {
+    "full, priors": gaussian("full", **PRIOR, startprob_prior=2.0, transmat_prior=np.array([[3.0, 1.5], [1.0, 2.0]])),
     "categorical": lambda: (host.CategoricalHMM(2, emissionprob_prior=np.array([2.0, 1.0, 1.5]), **TIGHT), SYMBOLS),
     **{kind: gaussian(kind) for kind in ("diag", "spherical", "tied", "full")},
     **{f"{kind}, priors": gaussian(kind, **PRIOR) for kind in ("diag", "spherical", "tied")},

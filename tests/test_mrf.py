@@ -219,7 +219,8 @@ NAMES = ["observation", "site", "site, learned", "field, learned"]
 ORDERS = {"NoUpdate": (lo.NoUpdate(), 1), "IJ": (lo.InfinitesimalJackknife(), 2), "Newton": (lo.NewtonStep(), 2)}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "site, learned")) for name in NAMES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_order_of_accuracy_and_exact_refits(name):
     """Errors against SciPy's minimiser as weights go 1 → 1 − t; and the minimiser itself."""
     fit = fitted(name)
@@ -441,7 +442,8 @@ def test_population_at_risk():
     np.testing.assert_allclose(drawn.mean(0), (people * np.asarray(fit.parameters["rate"])[z]).mean(0), rtol=0.05)
 
 
-@pytest.mark.parametrize("family", ["Poisson", pytest.param("NegativeBinomial", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial"])
 def test_covariates(family):
     """Their coefficients are found again, and a left-out site is one that was never seen."""
     rng, (_, edges) = np.random.default_rng(11), planted()

@@ -78,7 +78,10 @@ def test_order_of_accuracy(name, refit, width):
     assert abs(slope[-1] - ORDERS[refit]) < 0.35 or slope[-1] > ORDERS[refit], (errors, slope)
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICK = ("logistic", "ridge", "two functions", "separable", "gamma")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES])
 def test_exact_is_the_refit(name):
     fit = fitted(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, seed=1)

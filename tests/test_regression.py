@@ -121,7 +121,8 @@ def test_self_concordance(loss):
         assert np.all(np.abs(third(eta, y)) <= M * np.asarray(second(eta, y)) * (1 + 1e-9))
 
 
-@pytest.mark.parametrize("loss", ["negative_binomial", pytest.param("ordinal", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["negative_binomial", "ordinal"])
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(loss):
     whole = regression(loss)
     theta, n = whole.initial(0), whole.num_units
@@ -235,7 +236,7 @@ def shares():
     return X, rng.beta(4 * p, 4 * (1 - p)).clip(1e-6, 1 - 1e-6)
 
 
-QUICK = ("tweedie", "negative binomial")
+QUICK = ("tweedie",)
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CERTIFIED])

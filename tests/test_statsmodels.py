@@ -177,7 +177,11 @@ OWN = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("negative binomial, linear variance", "beta") else n for n in OWN]
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in ("negative binomial, linear variance", "beta", "ordinal") else n
+        for n in OWN
+    ],
 )
 def test_a_models_own_parameters_are_refitted_too(name):
     own, host, of = OWN[name]
