@@ -15,7 +15,7 @@ import leaveout as lo
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 
-QUICK = ("logistic", "poisson, mean loss", "two functions")
+QUICK = ("logistic", "two functions")
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES])

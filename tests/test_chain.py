@@ -97,7 +97,11 @@ def test_enumeration_with_a_matrix_for_each_step(case):
 
 @pytest.mark.parametrize(
     ("name", "zeros", "highest"),
-    [("several", False, 2), ("several", True, 2), pytest.param("linked, several", False, 3, marks=pytest.mark.slow)],
+    [
+        ("several", False, 2),
+        pytest.param("several", True, 2, marks=pytest.mark.slow),
+        pytest.param("linked, several", False, 3, marks=pytest.mark.slow),
+    ],
 )
 def test_derivatives_are_those_of_a_plain_loop(name, zeros, highest, monkeypatch):
     """The gradient, second and third derivatives along a direction."""

@@ -31,6 +31,7 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_table_over_couplings(files):
     out, picture = files / "table.csv", files / "picture.png"
     options = ["--edges", files / "edges.csv", "--column", "count", "--coupling", "0.2,0.6", "--starts", 1, "--refit", "none"]

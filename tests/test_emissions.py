@@ -258,7 +258,14 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ALIKE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("event counts", "autoregressive, full") else ())
+        for name in CASES
+        if name not in ALIKE
+    ],
+)
 def test_derivatives(name):
     """The gradient, and the second and third derivative along a line, by finite differences; and no LAPACK inside."""
     emission, _, data, observed, parameters = case(name, missing=True)
