@@ -21,16 +21,17 @@ class Slow:
         self.clock: threading.Timer | None = None
 
     def __enter__(self) -> "Slow":
-        self.clock = threading.Timer(PATIENCE, self._show)
-        self.clock.daemon = True
-        self.clock.start()
+        if ONE.acquire(blocking=False):
+            self.clock = threading.Timer(PATIENCE, self._show)
+            self.clock.daemon = True
+            self.clock.start()
         return self
 
     def _show(self) -> None:
         with self.changing:
             console = Console(stderr=True)
             someone = console.is_terminal or console.is_jupyter  # a file is no one
-            if self.clock is None or not someone or not ONE.acquire(blocking=False):
+            if self.clock is None or not someone:
                 return
             columns = (
                 SpinnerColumn(),
@@ -50,9 +51,9 @@ class Slow:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         with self.changing:
-            if self.clock is not None:
-                self.clock.cancel()
-            self.clock = None
             if self.bar is not None:
                 self.bar.stop()
+            if self.clock is not None:
+                self.clock.cancel()
+                self.clock = None
                 ONE.release()
