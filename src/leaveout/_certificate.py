@@ -99,7 +99,7 @@ def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refit
         return ravel(jax.grad(fit.objective.loss)(unravel(vector, fit.theta), fold_weights(fit, index, weight)))
 
     gradients = jax.lax.map(slope, (rows.index, rows.weight, parameters(fit, u)), batch_size=chunk)
-    step = jax.lax.map(lambda args: args[0].solve(fit, args[1]), (metric, fit.whiten(gradients)), batch_size=chunk)
+    step = -steps(fit, metric, fit.whiten(gradients))
     return Examination(step, jnp.linalg.norm(step, axis=1))
 
 

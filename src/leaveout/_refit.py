@@ -235,7 +235,7 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
     """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0, whitened all together."""
     ones = jnp.ones(fit.objective.num_units)
     chunk = certificate.own_passes(fit, rows) if fit.factor is not None else certificate.passes(fit)
-    solve = lambda gradients: jax.lax.map(fit.newton, fit.whiten(gradients), batch_size=chunk)
+    back = lambda gradients: certificate.steps(fit, Anchor(), fit.whiten(gradients))
     start = certificate.parameters(fit, jnp.zeros(fit.num_params))
     delta = jnp.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
 
@@ -251,10 +251,10 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
         path = lambda s: full(start + s * direction) + push(start + s * direction, index, delta, s)
         return jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1]
 
-    first = -solve(jax.lax.map(first_push, (rows.index, delta), batch_size=chunk))
+    first = back(jax.lax.map(first_push, (rows.index, delta), batch_size=chunk))
     if order == 1:
         return first
-    return first - 0.5 * solve(jax.lax.map(second_push, (rows.index, delta, fit.unwhiten(first)), batch_size=chunk))
+    return first + 0.5 * back(jax.lax.map(second_push, (rows.index, delta, fit.unwhiten(first)), batch_size=chunk))
 
 
 def _has_bound(fit: Fit) -> bool:

@@ -42,15 +42,14 @@ def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
     units, worth = (np.arange(n), np.ones(n)) if size == n else certificate.sample(fit, size)
     lanes = padded(lanes, len(rho), 64)
     terms = _next_term(fit, rows, state.metric, state.gradient, lanes, units, worth)
-    direction, move, absolute, sampling = (np.asarray(a) for a in terms)
+    direction, move, absolute, spread = (np.asarray(a) for a in terms)
     bend = rho[lanes] * np.exp(rho[lanes])
     if size == n:  # what it leaves: 2ρ of it, or of a third of what its terms are without cancelling
         state.move(lanes, move[:, None] * direction)
         left = np.minimum(2 * bend * np.maximum(np.abs(move), 0.3 * absolute), np.abs(move) + absolute)
     else:
-        left = (np.abs(move) + 3 * sampling) * (1 + bend)
-    some = rows._replace(index=rows.index[lanes], weight=rows.weight[lanes], held=rows.held[lanes])
-    error = np.asarray(certificate.change(fit, some, state.u[lanes], state.u[lanes] + left[:, None] * direction))
+        left = (np.abs(move) + 3 * spread) * (1 + bend)
+    error = np.asarray(certificate.change(fit, take(rows, lanes), state.u[lanes], state.u[lanes] + left[:, None] * direction))
     state.error[lanes] = np.minimum(error, bound[lanes])
     state.finished |= _within(state.error, allowed) & (rho < 1.0)
 
