@@ -13,6 +13,7 @@ import equinox as eqx
 import fresh
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 import pandas as pd
 from linear import main, once, race, show
@@ -250,7 +251,8 @@ def coverage(quick: bool, out: Path) -> None:
     """
     rows = []
     for coupling in (0.4, 0.8):
-        runs = [replication(coupling, 4 if quick else 20, seed) for seed in range(5 if quick else 100)]
+        every = joblib.Parallel(n_jobs=-1)
+        runs = every(joblib.delayed(replication)(coupling, 4 if quick else 20, seed) for seed in range(5 if quick else 100))
         for scheme in runs[0]:
             mean, se, naive, fresh = np.array([run[scheme] for run in runs]).T
             off, sd = abs(mean - fresh), (mean - fresh).std(ddof=1)

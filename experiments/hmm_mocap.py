@@ -99,21 +99,16 @@ def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
     """L-BFGS on F(·, w), of raveled θ, compiled once for all starts and weights."""
     with jax.enable_x64(True):
         _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.initial(0)))
-        both = jax.jit(jax.value_and_grad(lambda v, w, hmm: hmm.loss(unravel(v), w)))
+        back = jax.jit(lambda u, start, whitener: start + (u if whitener is None else u @ whitener))
+        both = jax.jit(jax.value_and_grad(lambda u, start, whitener, w, hmm: hmm.loss(unravel(back(u, start, whitener)), w)))
 
-    def down(start: np.ndarray, weights: np.ndarray, gtol: float = 1e-3, whitener: np.ndarray | None = None):
+    def down(start: np.ndarray, weights: np.ndarray, gtol: float = 1e-3, whitener: jax.Array | None = None):
         """From `start`; with a whitener L⁻¹ in the coordinates Lᵀ(θ − start)."""
-        into = (lambda g: g) if whitener is None else (lambda g: whitener @ g)
-        back = (lambda u: start + u) if whitener is None else (lambda u: start + u @ whitener)
-
-        def function(u):
-            value, gradient = both(jnp.asarray(back(u)), jnp.asarray(weights), hmm)
-            return float(value), into(np.asarray(gradient))
-
         with jax.enable_x64(True):
             options = {"gtol": gtol, "ftol": 1e-15, "maxiter": 20_000, "maxfun": 40_000, "maxcor": 20}
+            function = lambda u: [np.asarray(part) for part in both(u, start, whitener, weights, hmm)]
             found = scipy.optimize.minimize(function, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
-        return scipy.optimize.OptimizeResult(x=back(found.x), fun=found.fun, nfev=found.nfev)
+            return scipy.optimize.OptimizeResult(x=np.asarray(back(found.x, start, whitener)), fun=found.fun, nfev=found.nfev)
 
     return down
 
@@ -147,10 +142,12 @@ def refitted(fit: lo.Fit, plan: lo.Plan) -> tuple[float, lo.Estimate, np.ndarray
         _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
         score = jax.jit(lambda v, w, index, hmm: hmm.score(unravel(v), w, index, jnp.ones(len(index))))
     weights = plan.matrix()
-    down(start, weights[0], 1e30)
+    with jax.enable_x64(True):
+        whitener = jnp.asarray(fit.whitener)
+    down(start, weights[0], 1e30, whitener)
     seconds, minima = 0.0, np.zeros(plan.num_refits)
     for k, w in enumerate(weights):
-        took, found = timed(lambda w=w: down(start, w, 1e-6, fit.whitener))
+        took, found = timed(lambda w=w: down(start, w, 1e-6, whitener))
         mine = np.flatnonzero((plan.refit == k) & plan.held)
         with jax.enable_x64(True):
             losses[mine] = np.asarray(score(found.x, jnp.asarray(w), plan.index[mine], fit.objective))

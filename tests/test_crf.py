@@ -196,3 +196,29 @@ def test_preconditioner_is_about_the_diagonal():
     diagonal = np.diag(call(crf.hessian, theta, np.ones(8)))
     about = call(crf.preconditioner, theta)
     assert (about / diagonal > 0.2).all() and (about / diagonal < 5).all()
+
+
+@pytest.mark.parametrize("drop", ["sequence", "label"])
+def test_a_sum_that_underflows_is_no_minimum(drop):
+    """Scores too far apart for probabilities: the loss is what enumeration says, or +∞, never −∞, so that no search goes there."""
+    crf, theta, emission, labels = built(3, drop, "scores")
+    theta["start"] = np.array([2000.0, 0.0, 0.0])
+    theta["transition"][0] -= 2000.0
+    known, nothing = np.ones(8, bool), np.zeros(8, bool)
+    want = (log_sums(theta, emission, LENGTHS, labels, nothing) - log_sums(theta, emission, LENGTHS, labels, known)).sum()
+    found = float(call(crf.loss, theta, np.ones(crf.num_units)))
+    assert found == np.inf or np.isclose(found, want + ridge(theta))
+
+
+def test_fit_of_many_weights():
+    """More weights than are worth a Hessian at every step, from a start where the first Newton step would be far off."""
+    lengths = [12] * 15
+    labels, _, X, _ = problem(4, lengths, features=40)
+    labels[X[:, 0] > 0] = 0
+    crf = lo.CRF(labels, lengths, features=30 * X, num_labels=4, penalty=lo.penalties.Ridge(1e-3))
+    fit = lo.fit(crf)
+    gradient = jax.grad(lambda theta: crf.loss(theta, jnp.ones(15)))
+    with jax.enable_x64(True):
+        slope = flat(jax.tree.map(np.asarray, gradient(jax.tree.map(jnp.asarray, fit.theta))))
+    assert np.abs(slope).max() < 1e-6
+    assert fit.decrement < 1e-6

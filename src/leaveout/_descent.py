@@ -14,14 +14,13 @@ from . import _certificate as certificate
 from ._certificate import FIRST_SAFETY, SAFETY
 from ._curvature import AbstractMetric, Dense, fold_weights, own_metric_at
 from ._fit import Fit
-from ._minimise import newton
+from ._minimise import DEAR, newton
 from ._objective import AbstractLinearPredictor, unravel
 from ._plan import Rows
 from ._results import RESULTS
 
 OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
-DEAR = 30  # gradients that a Hessian costs, from which it is not made for a refit of its own
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 

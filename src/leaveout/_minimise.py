@@ -15,24 +15,26 @@ from jaxtyping import Array, Float, PyTree, Scalar
 from ._objective import AbstractLinearPredictor, AbstractObjective, placed, ravel, unravel
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
+DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
 def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
-    weights = np.ones(objective.num_units)
-    if not objective.convex:
-        start = np.asarray(ravel(theta))
+    weights, start = np.ones(objective.num_units), np.asarray(ravel(theta))
+    dear = start.size > DEAR and not isinstance(objective, AbstractLinearPredictor)
+    if dear or not objective.convex:
+        small, large = start.size <= 500 and not objective.convex, start.size > LARGE
         found = scipy.optimize.minimize(
             lambda v: [np.asarray(part) for part in value_and_gradient(objective, placed(v, theta), weights)],
             start,
             jac=True,
-            method="BFGS" if start.size <= 500 else "L-BFGS-B",
-            options={"gtol": 1e-6, "maxiter": 2000} if start.size <= LARGE else {"gtol": 1e-6, "ftol": 1e-15, "maxiter": 20000},
+            method="BFGS" if small else "L-BFGS-B",
+            options={"gtol": 1e-6, "maxiter": 20000 if large else 2000} | ({} if small else {"ftol": 1e-15 if large else 1e-12}),
         )
         theta = placed(found.x if np.isfinite(found.fun) else start, theta)
-        if start.size > LARGE:
+        if large:
             return _chord(objective, theta)
     value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
     return float(value), np.asarray(vector), bool(converged)

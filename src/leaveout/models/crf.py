@@ -180,9 +180,11 @@ class CRF(AbstractObjective):
 
     def loss(self, theta, weights):
         if self.drop == "sequence":
-            return _lattice.losses(theta, self.block, self._per_place(weights)) + self.penalty(ravel(theta))
-        known = _lattice.known(theta, self.block, self._laid(weights))
-        return _lattice.whole(theta, self.block) - known + self.penalty(ravel(theta))
+            found = _lattice.losses(theta, self.block, self._per_place(weights))
+        else:
+            found = _lattice.whole(theta, self.block) - _lattice.known(theta, self.block, self._laid(weights))
+        found = jnp.where(found > -jnp.inf, found, jnp.inf)  # else a sum has underflowed, far from any minimum
+        return found + self.penalty(ravel(theta))
 
     def _per_place(self, weights: Array) -> Float[Array, "rows lanes"]:
         """Weights of sequences at all their steps."""
