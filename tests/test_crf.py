@@ -200,7 +200,7 @@ def test_preconditioner_is_about_the_diagonal():
 
 @pytest.mark.parametrize("drop", ["sequence", "label"])
 def test_a_sum_that_underflows_is_no_minimum(drop):
-    """Scores too far apart for probabilities: the loss is what enumeration says, or +∞, never −∞, so that no search goes there."""
+    """Scores too far apart for probabilities: the loss is what enumeration says, or +∞, and no search goes there."""
     crf, theta, emission, labels = built(3, drop, "scores")
     theta["start"] = np.array([2000.0, 0.0, 0.0])
     theta["transition"][0] -= 2000.0

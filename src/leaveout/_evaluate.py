@@ -63,7 +63,7 @@ def cross_validate(
         raise ValueError(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
-    batches = _batches(fit, plan)
+    batches = _batches(fit, plan, refit)
     entries = len(plan.index) if evaluate is not None or fit.objective.pointwise else plan.num_refits
     baseline, losses = np.full(entries, np.nan), np.full(entries, np.nan)
 
@@ -122,7 +122,7 @@ def cross_predict(
     if kind not in fit.objective.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.kinds))}; got {kind!r}.")
     gathered = _Predictions(plan)
-    batches = _batches(fit, plan)
+    batches = _batches(fit, plan, refit)
     scale = _scale(fit, plan, refit, batches)
     then = lambda rows, done: _predictions(fit, rows, done.theta, kind)
     with closing(_refitted(fit, plan, refit, scale, batches, then, judge=False)) as refitted:
@@ -141,7 +141,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_
     """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
     _check(caller, fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
-    batches = _batches(fit, plan)
+    batches = _batches(fit, plan, refit)
     scale = _scale(fit, plan, refit, batches)
     with closing(_refitted(fit, plan, refit, scale, batches, None, judge=False)) as refitted:
         for refits, _, _, done, _ in refitted:
@@ -215,10 +215,11 @@ def _chunk(fit: Fit, rows: Rows) -> int:
 Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]]
 
 
-def _batches(fit: Fit, plan: Plan) -> Batches:
+def _batches(fit: Fit, plan: Plan, refit: AbstractRefit) -> Batches:
     """The plan's batches, to be gone through several times; kept where they are small."""
     narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
-    own = 0 if narrow else fit.num_params**2  # an inverse a refit
+    wanted = refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
+    own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
     dear = certificate.work(fit) * plan.num_refits > SHARED
     least, uniform = _workers(fit) if dear else 1, not fit.objective.local  # there a pass over all units is made anyway
     make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own, least, uniform)

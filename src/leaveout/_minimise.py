@@ -22,22 +22,27 @@ SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
-    weights, start = np.ones(objective.num_units), np.asarray(ravel(theta))
-    dear = start.size > DEAR and not isinstance(objective, AbstractLinearPredictor)
+    size = np.asarray(ravel(theta)).size
+    dear = size > DEAR and not isinstance(objective, AbstractLinearPredictor)
     if dear or not objective.convex:
-        small, large = start.size <= 500 and not objective.convex, start.size > LARGE
-        found = scipy.optimize.minimize(
-            lambda v: [np.asarray(part) for part in value_and_gradient(objective, placed(v, theta), weights)],
-            start,
-            jac=True,
-            method="BFGS" if small else "L-BFGS-B",
-            options={"gtol": 1e-6, "maxiter": 20000 if large else 2000} | ({} if small else {"ftol": 1e-15 if large else 1e-12}),
-        )
-        theta = placed(found.x if np.isfinite(found.fun) else start, theta)
-        if large:
+        if size <= 500 and not objective.convex:
+            theta = descended(objective, theta, "BFGS", gtol=1e-6, maxiter=2000)
+        else:
+            ftol, maxiter = (1e-12, 2000) if size <= LARGE else (1e-15, 20000)
+            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=maxiter)
+        if size > LARGE:
             return _chord(objective, theta)
+    weights = np.ones(objective.num_units)
     value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
     return float(value), np.asarray(vector), bool(converged)
+
+
+def descended(objective: AbstractObjective, theta: PyTree, method: str, **options: float) -> PyTree:
+    """θ after a quasi-Newton method of SciPy's, which goes down from where F is finite."""
+    weights = np.ones(objective.num_units)
+    function = lambda v: [np.asarray(part) for part in value_and_gradient(objective, placed(v, theta), weights)]
+    found = scipy.optimize.minimize(function, np.asarray(ravel(theta)), jac=True, method=method, options=options)
+    return placed(found.x, theta) if np.isfinite(found.fun) else theta
 
 
 def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:

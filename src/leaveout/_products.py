@@ -8,12 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 import scipy.sparse.linalg
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PyTree
 
-from ._minimise import contract, value_and_gradient
+from ._minimise import contract, descended
 from ._objective import AbstractObjective, placed, ravel, unravel
 
 COARSE, FINE = 1e-7, 1e-12  # residuals of a solve, of the gradient: in refits, and where nothing corrects them
@@ -84,15 +83,8 @@ def least_curvature(
 
 def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """L-BFGS, then Newton's steps: F, the raveled minimiser, converged."""
-    weights, start = np.ones(objective.num_units), np.asarray(ravel(theta))
-    found = scipy.optimize.minimize(
-        lambda v: [np.asarray(part) for part in value_and_gradient(objective, placed(v, theta), weights)],
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        options={"gtol": 1e-5, "ftol": 1e-12, "maxiter": 20000, "maxfun": 40000},
-    )
-    theta = placed(found.x, theta)
+    weights = np.ones(objective.num_units)
+    theta = descended(objective, theta, "L-BFGS-B", gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
     scale = diagonal(objective, theta) ** -0.5
     gauge = scaled_gauge(objective, theta, scale)
     newton = lambda at, slope: scale * np.asarray(solved(objective, at, weights, scale, gauge, scale * slope, COARSE))

@@ -45,6 +45,7 @@ class AbstractRefit(eqx.Module):
     """How to move from the fit at weights one to the fit at other weights."""
 
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
+    own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
@@ -78,6 +79,8 @@ class InfinitesimalJackknife(AbstractRefit):
 
 class NewtonStep(AbstractRefit):
     """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
+
+    own_hessians = True
 
     def __call__(self, fit, rows, *, judge=True):
         if not judge and is_single(fit, rows):

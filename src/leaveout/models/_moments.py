@@ -15,21 +15,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._tags import Sparse
 from .chain import TINY, Layout, Posterior
 
+COLUMNS = 2**26  # numbers that the recursion leaves for the products after it
+
 
 def _rows(found: Posterior, transition: Array, layout: Layout, ends: Array, unit: Array, count: int) -> tuple:
     """What the recursions read, row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
     starts = jnp.asarray(layout.starts)
+    return _origins(found, transition, layout), found.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
+
+
+def _origins(found: Posterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
+    """Q_t: where each state has come from; zero at starts."""
     step = jnp.exp(transition - jnp.max(transition))
     before = jnp.concatenate([jnp.zeros_like(found.filtered[:1]), found.filtered[:-1]])
     joint = before[..., None] * step
     origin = joint / jnp.maximum(joint.sum(-2, keepdims=True), TINY)
-    origin = jnp.where(starts[..., None, None], 0.0, origin)
-    return origin, found.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
+    return jnp.where(jnp.asarray(layout.starts)[..., None, None], 0.0, origin)
 
 
 def expected_counts(
@@ -109,6 +116,52 @@ def covariance(
     at_once = jnp.einsum("kfg,kl->fkgl", sums["same"], eye).reshape(F * K, F * K)
     square = square.at[counts:, counts:].add(at_once)
     return cross + cross.T + square - mean.T @ (worth[:, None] * mean)
+
+
+def spread_of_sums(
+    found: Posterior,
+    transition: Float[Array, "states states"],
+    layout: Layout,
+    terms: Float[Array, "states own places"],
+    worth: Float[Array, "rows lanes"],
+    count: int,
+) -> Float[Array, "states own states own"]:
+    """`Σ_n worth_n Cov(s_n)`, `s = Σ_t terms[z_t, :, t]` where each state has entries of its own: some columns at a time,
+    the same recursion, all steps' products after it. `worth` is one number for each of `count` sequences at all its steps."""
+    (rows, lanes, K), own = found.states.shape, terms.shape[1]
+    width = int(np.clip(COLUMNS // (rows * lanes * K), 1, own))
+    groups = -(-own // width)
+    origin, states = _origins(found, transition, layout), found.states.reshape(-1, K)
+    real = jnp.asarray(layout.starts) & (jnp.asarray(layout.place) < len(layout.inverse))
+    first = jnp.nonzero(real.reshape(-1), size=count, fill_value=rows * lanes)[0]
+    weigh = worth.reshape(-1)
+
+    def columns(i, sums):
+        out, mean = sums
+        k, at = i // groups, jnp.minimum(i % groups * width, own - width)
+        mine = jax.lax.dynamic_slice(terms, (k, at, 0), (1, width, rows * lanes))[0].T
+        expected = jnp.take(states, k, axis=1)[:, None] * mine
+
+        def back(ahead, x):
+            origin, expected, weigh = x
+            here = ahead.at[:, k].add(expected)
+            return jnp.einsum("ljk,lkd->ljd", origin, here), (weigh[:, None, None] * ahead, here.sum(1))
+
+        xs = (origin, expected.reshape(rows, lanes, width), worth)
+        _, (ahead, total) = jax.lax.scan(back, jnp.zeros((lanes, K, width)), xs, reverse=True)
+        cross = jnp.einsum("ket,tkd->ked", terms, ahead.reshape(-1, K, width))
+        same = jnp.take(terms, k, axis=0) @ (weigh[:, None] * expected)
+        cross = cross.at[k].add(0.5 * same)
+        out = jax.lax.dynamic_update_slice(out, cross[:, :, None], (0, 0, k, at))
+        total = total.reshape(-1, width).at[first].get(mode="fill", fill_value=0.0)
+        return out, jax.lax.dynamic_update_slice(mean, total[:, None], (0, k, at))
+
+    init = jnp.zeros((K, own, K, own)), jnp.zeros((count, K, own))
+    out, mean = jax.lax.fori_loop(0, K * groups, columns, init)
+    mean = mean.reshape(count, -1)
+    weigh = weigh.at[first].get(mode="fill", fill_value=0.0)
+    out = out.reshape(K * own, K * own)
+    return (out + out.T - mean.T @ (weigh[:, None] * mean)).reshape(K, own, K, own)
 
 
 def _dense(features: Any) -> Float[Array, "lanes features"]:

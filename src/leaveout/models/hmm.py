@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
 from .._objective import float64, ravel, stored, unravel
-from . import _explain, _future, _series
+from . import _explain, _future, _information, _series
 from ._hidden import AbstractHiddenStates, mixture, times
 from ._states import Dirichlet, States
 from .chain import Layout, Potentials, layout, log_partition, posterior
@@ -67,6 +67,7 @@ class HMM(AbstractHiddenStates):
     drop: str = eqx.field(static=True)
     joint: bool = eqx.field(static=True)
     shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
+    by_parts: bool = eqx.field(static=True)  # its Hessian, as in `_information`
     labels: _series.Labels = eqx.field(static=True)
 
     @float64
@@ -117,6 +118,7 @@ class HMM(AbstractHiddenStates):
         inside = np.arange(self.lengths.max()) < self.lengths[:, None]
         slots = np.where(inside, self.layout.inverse[np.minimum(steps, len(x) - 1)], -1).astype(np.int32)
         self.slots = slots if drop == "sequence" else None
+        self.by_parts = _information.suits(self, self.unconstrained({**self.states.start(0), **start}))
 
     def _check_size(self) -> None:
         count = len(self.parameter_names())
@@ -250,6 +252,8 @@ class HMM(AbstractHiddenStates):
         return -log_partition(potentials, worth, lanes)
 
     def hessian(self, theta, weights):
+        if self.by_parts:
+            return _information.hessian(self, theta, weights)
         return self._hessian(lambda theta: self.loss(theta, weights), theta)
 
     def hessian_change(self, theta, index, delta):
@@ -259,15 +263,15 @@ class HMM(AbstractHiddenStates):
 
     def _hessian(self, function: Any, theta: PyTree) -> Float[Array, "params params"]:
         """Forward over reverse."""
-        hessian = self._along(jax.grad(lambda v: function(unravel(v, theta))), theta)
+        vector = ravel(theta)
+        hessian = self.along(jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector)))
         return (hessian + hessian.T) / 2
 
-    def _along(self, function: Any, theta: PyTree) -> Float[Array, "params ..."]:
-        """Derivatives of a function of the raveled θ, a group of tangents at a time."""
-        vector = ravel(theta)
+    def along(self, function: Any, vector: Array, entries: Int[np.ndarray, " some"]) -> Float[Array, "some ..."]:
+        """Derivatives of a function of the raveled θ by some of its entries, a group of tangents at a time."""
         size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
-        derivative = lambda tangent: jax.jvp(function, (vector,), (tangent,))[1]
-        return jax.lax.map(derivative, jnp.eye(len(vector)), batch_size=min(size, len(vector)))
+        derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
+        return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
 
     def predict(self, theta, weights, index, kind):
         if self.drop == "sequence" or kind not in ("response", "state"):
