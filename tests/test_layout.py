@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "_corpora": set(),
     "datasets": {"_corpora"},
     "_minimise": {"_objective"},
-    "_products": {"_objective", "_minimise"},
+    "_products": {"_objective", "_minimise", "_progress"},
     "_fit": {"_objective", "_results", "_progress", "_minimise", "_products"},
     "_curvature": {"_plan", "_objective", "_fit"},
     "_certificate": {"_plan", "_objective", "_fit", "_results", "_curvature"},

@@ -85,3 +85,17 @@ def test_more_parameters_than_fit_in_a_matrix():
     train = np.setdiff1d(np.arange(120), plan.index[plan.indptr[0] : plan.indptr[1]])
     host = LogisticRegression(C=10.0, tol=1e-10, max_iter=10_000, solver="newton-cg").fit(X[train], y[train])
     np.testing.assert_allclose(got["coef"][0], host.coef_[0], atol=1e-6)
+
+
+def test_leading_eigenvectors_take_out_what_is_ill_conditioned():
+    """Columns that nearly repeat one another under a small penalty: in its coordinates H is near the identity."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((300, 8)), 10, axis=1) + 0.01 * rng.standard_normal((300, 80))
+    y = (rng.random(300) < 0.5).astype(float)
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)), curvature="products")
+    dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
+    with jax.enable_x64(True):
+        inside = np.asarray(fit.whiten(np.asarray(fit.whiten(dense.hessian)).T))
+        u = rng.standard_normal(fit.num_params)
+        np.testing.assert_allclose(fit.whiten(u) @ u, u @ fit.unwhiten(u))
+    assert np.linalg.cond(inside) < 0.02 * np.linalg.cond(dense.hessian)

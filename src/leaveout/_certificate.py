@@ -191,7 +191,7 @@ def next_term(
     # one unit at a time: an index as long as there are units would mean all of them in order
     rows_of = jax.vmap(lambda unit: objective.rows(unit[None])[0, 0])
     third_of = jax.vmap(lambda unit: objective.derivative(fit.theta, unit[None], 3)[0])
-    own = rows_of(rows.index[:, 0]) @ fit.whitener.T
+    own = jnp.asarray(fit.whiten(rows_of(rows.index[:, 0])))
     leverage = jnp.maximum(jnp.sum(own**2, axis=1), 1e-300)
     leftover = fit.whiten(fit.gradient)
     # Δ = −(α x_j + leftover) and H_w⁻¹x_j = β x_j, so one product with all rows serves both
@@ -199,7 +199,7 @@ def next_term(
     alpha = jnp.sum((step - leftover) * own, axis=1) / leverage
     beta = jnp.sum(jax.vmap(lambda m, g: m.solve(fit, g))(metric, own) * own, axis=1) / leverage
     own32, alpha32, beta32 = (a.astype(jnp.float32) for a in (own, alpha, beta))
-    towards = jnp.asarray(fit.whitener.T, jnp.float32)
+    towards = jnp.asarray(fit.whitener, jnp.float32).T
 
     def add(k, total):
         place = jnp.minimum(k * size, n - size) + jnp.arange(size)

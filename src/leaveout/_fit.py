@@ -25,11 +25,12 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, float64, pla
 from ._products import (
     COARSE,
     FINE,
+    Scaling,
     conjugate_gradients,
-    diagonal,
     least_curvature,
     minimise_by_products,
     scaled_gauge,
+    scaling,
     solved,
 )
 from ._progress import Slow
@@ -68,7 +69,7 @@ class Fit(eqx.Module):
     """An objective, its stationary point θ̂, and the factor of its curvature there. All NumPy, frozen.
 
     `value` is F(θ̂, 1), `decrement` is √(gᵀH⁻¹g), and `result` a code of `RESULTS`. Where H is too large to be formed,
-    `factor` is None, `whitener` a diagonal, and every solve is made by conjugate gradients on products with H.
+    `factor` is None, `whitener` a diagonal and some vectors, and every solve is made by conjugate gradients on products with H.
     """
 
     objective: AbstractObjective
@@ -76,7 +77,7 @@ class Fit(eqx.Module):
     value: Float[np.ndarray, ""]
     gradient: Float[np.ndarray, " params"]
     factor: Float[np.ndarray, "params params"] | None  # H = factor @ factor.T, lower triangular
-    whitener: Float[np.ndarray, "params params"] | Float[np.ndarray, " params"]  # factor⁻¹, or about diag(H)^−½
+    whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or what makes H about the identity
     gauge: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
@@ -112,18 +113,18 @@ class Fit(eqx.Module):
         return np.array(found).T.reshape(np.shape(vector))
 
     def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
-        """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or its diagonal alone)."""
-        return gradient @ self.whitener.T if self.whitener.ndim == 2 else gradient * self.whitener
+        """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or about that)."""
+        return self.whitener.whiten(gradient) if isinstance(self.whitener, Scaling) else gradient @ self.whitener.T
 
     def unwhiten(self, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         """The displacements θ − θ̂ that stand at u."""
-        if self.whitener.ndim == 2:
+        if not isinstance(self.whitener, Scaling):
             return u @ self.whitener
-        moved = u * self.whitener
+        moved = self.whitener.unwhiten(u)
         if not len(self.gauge):
             return moved
         flat = self.gauge / jnp.linalg.norm(self.gauge[0])
-        return moved - (moved @ flat.T) @ flat  # a diagonal does not keep off flat directions
+        return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
     def newton(self, whitened: Float[Array, " params"]) -> Float[Array, " params"]:
         """The whitened displacement `H⁻¹g` that a whitened gradient asks for."""
@@ -305,7 +306,7 @@ def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
 def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
     value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient)
-    whitener = stored(diagonal(objective, theta) ** -0.5)
+    whitener = scaling(objective, theta)
     gauge = stored(scaled_gauge(objective, theta, whitener))
     if not objective.convex:
         least, vector = least_curvature(objective, theta, whitener, gauge)

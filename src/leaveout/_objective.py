@@ -139,10 +139,10 @@ class AbstractObjective(eqx.Module):
         """θ with interchangeable parts (states) put in a standard order."""
         return theta
 
-    def preconditioner(self, theta: PyTree) -> Float[np.ndarray, " params"] | None:
-        """About the diagonal of `∇²F(θ, 1)`, for models of too many parameters to form it; None to have it estimated."""
-        del theta
-        return None
+    def penalty_curvature(self, theta: PyTree) -> Float[Array, " params"]:
+        """What a penalty adds to the diagonal of `∇²F(θ, 1)`, zero where nothing: models of too many parameters to form
+        that are scaled by it."""
+        return jnp.zeros(sum(np.size(leaf) for leaf in jax.tree.leaves(theta)))
 
     def symmetries(self, theta: PyTree) -> Float[np.ndarray, "flat params"]:
         """Orthonormal directions in which F never changes; they are projected out of every solve."""

@@ -1,7 +1,12 @@
 """Curvature by its products with vectors, for models of too many parameters to form a matrix.
 
-With S a positive diagonal near diag(H)^−½, everything is done in u = S⁻¹(θ − θ̂), where the Hessian is S H S: solves by
-conjugate gradients, its smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton's steps after it.
+Everything is done in coordinates u in which the Hessian is not far from the identity,
+
+    θ − θ̂ = S (I + Vᵀ diag(λ^−½ − 1) V) u,
+
+S a positive diagonal and the rows of V the leading eigenvectors of S H S, found by subspace iteration (Halko, Martinsson &
+Tropp 2011): solves by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton's
+steps after it.
 """
 
 import equinox as eqx
@@ -13,25 +18,51 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PyTree
 
 from ._minimise import contract, descended
-from ._objective import AbstractObjective, placed, ravel, unravel
+from ._objective import AbstractObjective, ravel, stored, unravel
+from ._progress import Slow
 
-COARSE, FINE = 1e-7, 1e-12  # residuals of a solve, of the gradient: in refits, and where nothing corrects them
+COARSE, FINE = 1e-6, 1e-12  # residuals of a solve, of the gradient: in refits, and where nothing corrects them
 PROBES = 32  # products for an estimate of the diagonal
+LEADING, ROUNDS = 300, 2  # eigenvectors at most, and products with each before the last
+ABREAST = 4  # products that share a pass over the data
 STEPS = 30  # of Newton's method by products
+
+
+class Scaling(eqx.Module):
+    """The coordinates u: `scale` is the diagonal of S, `bend` is λ^−½ − 1."""
+
+    scale: Float[np.ndarray, " params"]
+    vectors: Float[np.ndarray, "leading params"]
+    bend: Float[np.ndarray, " leading"]
+
+    def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """Gradients by u."""
+        return self._bent(gradient * self.scale)
+
+    def unwhiten(self, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """θ − θ̂."""
+        return self._bent(u) * self.scale
+
+    def _bent(self, x: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        return x + (x @ self.vectors.T * self.bend) @ self.vectors
 
 
 def conjugate_gradients(
     objective: AbstractObjective,
     theta: PyTree,
     weights: Float[Array, " units"],
-    scale: Float[Array, " params"],
+    scaling: Scaling,
     gauge: Float[Array, "flat params"],
     gradient: Float[Array, " params"],
     tol: float,
 ) -> Float[Array, " params"]:
-    """u with `(S H S + gauge) u = gradient`, H at θ and the weights."""
+    """u with `(H + gauge) u = gradient`, H at θ and the weights, in coordinates u."""
     _, product = jax.linearize(_slope(objective, theta, weights), ravel(theta))
-    along = lambda u: scale * (product(scale * u) + gauge.T @ (gauge @ (scale * u)))
+
+    def along(u):
+        step = scaling.unwhiten(u)
+        return scaling.whiten(product(step) + gauge.T @ (gauge @ step))
+
     return cg(along, gradient, tol=tol, maxiter=1000)[0]
 
 
@@ -46,31 +77,52 @@ def _slope(objective: AbstractObjective, theta: PyTree, weights: Array):
 def product(objective: AbstractObjective, theta: PyTree, vectors: Float[Array, "k params"]) -> Float[Array, "k params"]:
     """H times each of the vectors, at weights one."""
     slope, start = _slope(objective, theta, jnp.ones(objective.num_units)), ravel(theta)
-    return jax.lax.map(lambda v: jax.jvp(slope, (start,), (v,))[1], vectors)
+    return jax.lax.map(lambda v: jax.jvp(slope, (start,), (v,))[1], vectors, batch_size=min(ABREAST, len(vectors)))
 
 
-def diagonal(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, " params"]:
-    """About diag(H), positive: the model's own, else by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
-    known = objective.preconditioner(theta)
-    if known is None:
-        size = np.asarray(ravel(theta)).size
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, size))
-        known = np.mean(signs * np.asarray(product(objective, theta, signs)), axis=0)
-    known = np.asarray(known, float)
-    return np.maximum(known, 1e-3 * max(float(np.median(np.abs(known))), 1e-300))
+def scaling(objective: AbstractObjective, theta: PyTree) -> Scaling:
+    """Coordinates at θ; eigenvectors of eigenvalues not above one are left alone."""
+    scale = _diagonal(objective, theta) ** -0.5
+    count = min(LEADING, len(scale) // 8)
+    along = lambda block: scale * np.asarray(product(objective, theta, np.ascontiguousarray(scale * block)))
+    rng = np.random.default_rng(0)
+    block = np.linalg.qr(rng.standard_normal((len(scale), count)))[0].T
+    with Slow("leading curvature", ROUNDS + 1) as bar:
+        for _ in range(ROUNDS):
+            block = np.linalg.qr(along(block).T)[0].T
+            bar.advance(1)
+        image = along(block)
+        bar.advance(1)
+    inside = image @ block.T
+    values, turn = np.linalg.eigh((inside + inside.T) / 2)
+    large = values > 1
+    return Scaling(stored(scale), stored(turn.T[large] @ block), stored(values[large] ** -0.5 - 1))
+
+
+def _diagonal(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, " params"]:
+    """What S² is the inverse of, positive: a penalty's curvature, beside which the data say little in most directions and
+    much in a few; where there is none, diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
+    known = np.asarray(objective.penalty_curvature(theta), float)
+    if (known > 0).all():
+        return known
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(known)))
+    found = np.mean(signs * np.asarray(product(objective, theta, signs)), axis=0)
+    found = np.maximum(found, 1e-3 * max(float(np.median(np.abs(found))), 1e-300))
+    return np.where(known > 0, known, found)
 
 
 def least_curvature(
-    objective: AbstractObjective, theta: PyTree, scale: np.ndarray, gauge: np.ndarray
+    objective: AbstractObjective, theta: PyTree, scaling: Scaling, gauge: np.ndarray
 ) -> tuple[float, Float[np.ndarray, " params"]]:
-    """The smallest eigenvalue of S H S to a few per cent of the largest, and its vector."""
+    """The smallest eigenvalue of H in coordinates u to a few per cent of the largest, and its vector."""
+    size = len(scaling.scale)
 
     def along(u):
-        v = scale * np.ravel(u)
-        return scale * (np.asarray(product(objective, theta, v[None]))[0] + gauge.T @ (gauge @ v))
+        step = scaling.unwhiten(np.ravel(u))
+        return scaling.whiten(np.asarray(product(objective, theta, step[None]))[0] + gauge.T @ (gauge @ step))
 
-    operator = scipy.sparse.linalg.LinearOperator((len(scale), len(scale)), matvec=along, dtype=float)
-    start = np.random.default_rng(0).standard_normal(len(scale))
+    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=along, dtype=float)
+    start = np.random.default_rng(0).standard_normal(size)
     try:
         values, vectors = scipy.sparse.linalg.eigsh(operator, k=1, which="SA", v0=start, ncv=20, maxiter=20, tol=1e-2)
     except scipy.sparse.linalg.ArpackNoConvergence as stopped:  # of a cluster near its end: not negative, so well enough known
@@ -85,13 +137,17 @@ def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[f
     """L-BFGS, then Newton's steps: F, the raveled minimiser, converged."""
     weights = np.ones(objective.num_units)
     theta = descended(objective, theta, "L-BFGS-B", gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
-    scale = diagonal(objective, theta) ** -0.5
-    gauge = scaled_gauge(objective, theta, scale)
-    newton = lambda at, slope: scale * np.asarray(solved(objective, at, weights, scale, gauge, scale * slope, COARSE))
+    coordinates = scaling(objective, theta)
+    gauge = scaled_gauge(objective, theta, coordinates)
+
+    def newton(at, slope):
+        u = solved(objective, at, weights, coordinates, gauge, coordinates.whiten(slope), COARSE)
+        return coordinates.unwhiten(np.asarray(u))
+
     value, vector, size = contract(objective, theta, newton, STEPS)
     return value, vector, size <= 1e-6 * max(1.0, abs(value)) ** 0.5
 
 
-def scaled_gauge(objective: AbstractObjective, theta: PyTree, scale: np.ndarray) -> Float[np.ndarray, "flat params"]:
+def scaled_gauge(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
     """The model's flat directions, scaled to the size of the curvature."""
-    return np.sqrt(np.mean(scale**-2.0)) * np.asarray(objective.symmetries(theta), np.float64)
+    return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.symmetries(theta), np.float64)

@@ -53,7 +53,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
 def _leverage(fit: Fit, index: Array) -> Array:
     objective = fit.objective
     assert isinstance(objective, AbstractLinearPredictor)
-    z = objective.rows(index) @ fit.whitener.T
+    z = fit.whiten(objective.rows(index))
     curvature = objective.derivative(fit.theta, index, 2).reshape(len(index), objective.outputs, objective.outputs)
     return jnp.einsum("nkl,nlp,nkp->n", curvature, z, z)
 

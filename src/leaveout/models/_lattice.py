@@ -135,20 +135,6 @@ def spread(theta: PyTree, block: Block, worth: Float[Array, " sequences"], weigh
     return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features)
 
 
-@eqx.filter_jit
-def variances(theta: PyTree, block: Block) -> Float[Array, " params"]:
-    """About the diagonal of `∇² Σ log Z`: variances of every step's counts, added up."""
-    found = chain(theta, block)
-    spread = jnp.where(block.real[..., None], found.states * (1 - found.states), 0.0)
-    ends, starts = (jnp.sum(jnp.where(at[..., None], spread, 0.0), (0, 1)) for at in (jnp.asarray(block.ends), block.starts))
-    parts = [ends, starts, found.transition.reshape(-1)]
-    if block.features is not None:
-        spread = spread.reshape(-1, spread.shape[-1])
-        _, back = jax.vjp(lambda weights: _squared(block.features) @ weights, theta["weights"])
-        parts.append(back(spread)[0].reshape(-1))
-    return jnp.concatenate(parts)
-
-
 def known_hessian(theta: PyTree, block: Block, weights: Places, worth: Float[Array, " sequences"]) -> Array:
     """`∇² Σ worth M(θ, w)`; away from the vertices it is dear."""
     counts = jnp.asarray(worth).at[block.unit].get(mode="fill", fill_value=0.0)
@@ -194,12 +180,6 @@ def _runs(block: Block, weights: Places) -> tuple[Places, Places]:
     one = before * (1 - weights) * after
     two = before * (1 - weights) * (1 - _up(weights)) * _up(after)
     return jnp.where(block.real, one, 0.0), jnp.where(block.real & ~ends, two, 0.0)
-
-
-def _squared(features: Any) -> Any:
-    if isinstance(features, Sparse):
-        return Sparse(features.columns, features.values**2, features.number)
-    return features**2
 
 
 def _one_hot(theta: PyTree, block: Block) -> Scores:

@@ -155,11 +155,8 @@ class CRF(AbstractObjective):
         del seed  # F(·, 1) is convex
         return {name: np.zeros(shape) for name, shape in self._shapes.items()}
 
-    def preconditioner(self, theta):
-        """Variances of what is counted step by step, the steps taken as independent; and the penalty's curvature."""
-        vector = ravel(theta)
-        bend = jax.jvp(jax.grad(self.penalty), (vector,), (jnp.ones_like(vector),))[1]
-        return jnp.maximum(_lattice.variances(theta, self.block), 0.0) + jnp.maximum(bend, 0.0)
+    def penalty_curvature(self, theta):
+        return penalties.curvature(self.penalty, ravel(theta))
 
     def symmetries(self, theta):
         if not isinstance(self.penalty, penalties.Zero):

@@ -130,6 +130,10 @@ class GLM(AbstractLinearPredictor):
             return coef
         return np.concatenate([coef, np.broadcast_to(intercept, shape)[..., None]], axis=-1)
 
+    def penalty_curvature(self, theta):
+        kappa, of = self._effective(jnp.ones(self.num_units))[1], lambda v: self.natural(v.reshape(np.shape(theta)))["coef"]
+        return penalties.curvature(lambda v: kappa * self.penalty(of(v)), jnp.asarray(theta).reshape(-1))
+
     def symmetries(self, theta):
         """The multinomial's common shift of all intercepts; with no penalty, of every coefficient."""
         if not self.classes:

@@ -12,6 +12,7 @@ import abc
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
@@ -185,6 +186,12 @@ def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
 def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
     """The penalty times the number of rows, `Σ_n w_n`, whatever their sample weights."""
     return PerWeight(resolve(penalty), rows=True)
+
+
+def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]) -> Float[Array, " params"]:
+    """The diagonal of its Hessian where it is a sum over parameters; else about that, by one vector of random signs."""
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], len(vector))
+    return signs * jax.jvp(jax.grad(penalty), (vector,), (jnp.asarray(signs),))[1]
 
 
 def _not_negative(name: str, value: ArrayLike) -> np.ndarray:
