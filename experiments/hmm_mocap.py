@@ -195,34 +195,42 @@ def orders(settings: argparse.Namespace) -> None:
     x, lengths = captured(50 if settings.quick else settings.piece, settings.quick)
     states, starts = (2, 1) if settings.quick else (16, settings.starts)
     plan, rows, found = lo.leave_one_out(len(lengths)), [], {}
+    some = np.unique(np.linspace(0, len(plan) - 1, settings.refits or len(plan)).round().astype(int))
+    truth_plan = lo.Plan(np.arange(len(some) + 1), some, np.zeros(len(some)), np.ones(len(some), bool), len(lengths))
     scored = lengths - LONGEST
     say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps, K = {states}")
     for name in names:
         hmm = lo.HMM(x, emission(name, skip=LONGEST), states, lengths=lengths, drop="sequence")
         fit, told = fitted(hmm, starts)
         say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
-        small = fit.num_params <= settings.dense
-        strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife()]
-        strategies += [lo.NewtonStep(), lo.Certified(), lo.Exact()] if small else []
+        strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified()]
+        strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
         estimates, seconds = {}, {}
         for refit in strategies:
             cold, estimates[by_name(refit)] = timed(lambda f=fit, r=refit: lo.cross_validate(f, plan, r))
             cheap = cold < 60  # else compiling does not matter, and once is enough
             seconds[by_name(refit)] = timed(lambda f=fit, r=refit: lo.cross_validate(f, plan, r))[0] if cheap else cold
             say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s")
-        seconds["refits"], estimates["refits"], _ = refitted(fit, plan)
+        seconds["refits"], estimates["refits"], _ = refitted(fit, truth_plan)
         found[name] = estimates
         truth = summed(estimates["refits"])
         for kind, cv in estimates.items():
-            error = np.abs(summed(cv) - truth) / scored
-            row = {"model": name, "refit": kind, "seconds": seconds[kind], "loss a step": summed(cv).sum() / scored.sum()}
+            mine = some if kind != "refits" else np.arange(len(some))
+            error = np.abs(summed(cv)[mine] - truth) / scored[some]
+            row = {"model": name, "refit": kind, "seconds": seconds[kind], "loss a step": a_step(cv, scored)}
             rows.append({**row, "mean |error|": error.mean(), "worst": error.max(), "flagged": len(cv.flagged()), **told})
-        show(f"Figure 6 so far: {len(plan)} folds; errors of a fold's loss a step against the refits by L-BFGS", rows)
+        folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
+        show(f"Figure 6 so far: {folds}", rows)
     table = pd.DataFrame(rows)
     if len(found) > 1:
-        chosen = {kind: choice(found, kind) for kind in ("IJ", "refits")}
-        print(f"\nOrder chosen by IJ: {chosen['IJ']}, by exact refits: {chosen['refits']}.")
-    figure6(x[: lengths[0]], found, table, scored, settings.out)
+        chosen = {kind: choice(found, kind) for kind in ("IJ", "Certified", "refits")}
+        print("\nOrder chosen by " + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items()))
+    figure6(x[: lengths[0]], found, table, scored, some, settings.out)
+
+
+def a_step(cv: lo.Estimate, scored: np.ndarray) -> float:
+    """The mean loss of the steps of all folds of an estimate."""
+    return summed(cv).sum() / scored[cv.plan.index].sum()
 
 
 def choice(found: dict[str, dict[str, lo.Estimate]], kind: str) -> str:
@@ -232,7 +240,7 @@ def choice(found: dict[str, dict[str, lo.Estimate]], kind: str) -> str:
     return str(table.index[0])
 
 
-def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.ndarray, out: Path) -> None:
+def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.ndarray, some: np.ndarray, out: Path) -> None:
     names = list(found)
     figure = plt.figure(figsize=(max(9.0, 2.1 * len(names)), 10), layout="constrained")
     grid = figure.add_gridspec(3, 2 * len(names), height_ratios=[1, 1.2, 1.4])
@@ -247,10 +255,12 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
     sizes.tick_params(axis="x", rotation=45)
     for i, name in enumerate(names):
         ax = figure.add_subplot(grid[1, 2 * i : 2 * i + 2])
-        truth = summed(found[name]["refits"]) / scored
+        truth = summed(found[name]["refits"]) / scored[some]
         shown = [kind for kind in ("NoUpdate", "IJ", "Certified") if kind in found[name]]
         for kind, marker in zip(shown, "^ox", strict=False):
-            ax.plot(truth, summed(found[name][kind]) / scored, marker, ms=5, color=COLOURS[kind], label=kind, mfc="none")
+            ax.plot(
+                truth, (summed(found[name][kind]) / scored)[some], marker, ms=5, color=COLOURS[kind], label=kind, mfc="none"
+            )
         diagonal(ax, truth)
         ax.set(title=name, xlabel="exact, a step")
         if i == 0:
@@ -262,15 +272,18 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
     for j, kind in enumerate(kinds):
         own = table[table["refit"] == kind]
         place = np.array([names.index(name) for name in own["model"]]) + (j - (len(kinds) - 1) / 2) * width
-        label = "refits by L-BFGS" if kind == "refits" else kind
+        label = f"{len(some)} refits by L-BFGS" if kind == "refits" else kind
         time_panel.bar(place, own["seconds"], width, color=COLOURS[kind], label=label)
     time_panel.plot(range(len(names)), first["Hessian, s"], "k_", ms=22, label="Hessian, once")
-    time_panel.set(yscale="log", ylabel="seconds, all folds", xticks=range(len(names)), xticklabels=names, title="Time")
+    time_panel.set(
+        yscale="log", ylabel=f"seconds, {len(scored)} folds", xticks=range(len(names)), xticklabels=names, title="Time"
+    )
     time_panel.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.07))
     loss_panel = figure.add_subplot(grid[2, len(names) :])
-    for j, kind in enumerate(kind for kind in ("IJ", "Certified", "refits") if kind in kinds):
+    whole = [kind for kind in ("IJ", "Certified", "refits") if kind in kinds and (kind != "refits" or len(some) == len(scored))]
+    for j, kind in enumerate(whole):
         have = [i for i, name in enumerate(names) if kind in found[name]]
-        means = [summed(found[names[i]][kind]).sum() / scored.sum() for i in have]
+        means = [a_step(found[names[i]][kind], scored) for i in have]
         spread = [2 * jackknife(summed(found[names[i]][kind]), scored) for i in have]
         label = "exact" if kind == "refits" else kind
         place = np.array(have) + 0.15 * (j - 1)
@@ -468,6 +481,7 @@ if __name__ == "__main__":
     parser.add_argument("--orders", nargs="*", default=[], help='such as "AR(0)" "NAR(1)"')
     parser.add_argument("--piece", type=int, default=100, help="steps of the pieces that sequences are cut into; 0: whole")
     parser.add_argument("--starts", type=int, default=3, help="starts of each fit")
+    parser.add_argument("--refits", type=int, default=0, help="orders: refits to compare with; 0: all")
     parser.add_argument("--dense", type=int, default=500, help="orders: largest D for own Hessians of folds")
     parser.add_argument("--skip-exact", action="store_true", help="simulated: leave Exact out")
     arguments = parser.parse_args()
