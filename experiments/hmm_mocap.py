@@ -203,7 +203,8 @@ def orders(settings: argparse.Namespace) -> None:
         hmm = lo.HMM(x, emission(name, skip=LONGEST), states, lengths=lengths, drop="sequence")
         fit, told = fitted(hmm, starts)
         say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
-        strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified()]
+        strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife()]
+        strategies += [lo.Certified()] if fit.num_params <= settings.certified else []
         strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
         estimates, seconds = {}, {}
         for refit in strategies:
@@ -217,13 +218,15 @@ def orders(settings: argparse.Namespace) -> None:
         for kind, cv in estimates.items():
             mine = some if kind != "refits" else np.arange(len(some))
             error = np.abs(summed(cv)[mine] - truth) / scored[some]
-            row = {"model": name, "refit": kind, "seconds": seconds[kind], "loss a step": a_step(cv, scored)}
+            row = {"model": name, "refit": kind, "folds": len(cv.plan), "seconds": seconds[kind]}
+            row |= {"loss a step": a_step(cv, scored)}
             rows.append({**row, "mean |error|": error.mean(), "worst": error.max(), "flagged": len(cv.flagged()), **told})
         folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
         show(f"Figure 6 so far: {folds}", rows)
     table = pd.DataFrame(rows)
     if len(found) > 1:
-        chosen = {kind: choice(found, kind) for kind in ("IJ", "Certified", "refits")}
+        kinds = [kind for kind in ("IJ", "Certified", "refits") if all(kind in estimates for estimates in found.values())]
+        chosen = {kind: choice(found, kind) for kind in kinds}
         print("\nOrder chosen by " + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items()))
     figure6(x[: lengths[0]], found, table, scored, some, settings.out)
 
@@ -482,6 +485,7 @@ if __name__ == "__main__":
     parser.add_argument("--piece", type=int, default=100, help="steps of the pieces that sequences are cut into; 0: whole")
     parser.add_argument("--starts", type=int, default=3, help="starts of each fit")
     parser.add_argument("--refits", type=int, default=0, help="orders: refits to compare with; 0: all")
+    parser.add_argument("--certified", type=int, default=3000, help="orders: largest D for Certified")
     parser.add_argument("--dense", type=int, default=500, help="orders: largest D for own Hessians of folds")
     parser.add_argument("--skip-exact", action="store_true", help="simulated: leave Exact out")
     arguments = parser.parse_args()

@@ -215,3 +215,13 @@ def test_fit_of_many_weights():
         slope = flat(jax.tree.map(np.asarray, gradient(jax.tree.map(jnp.asarray, fit.theta))))
     assert np.abs(slope).max() < 1e-6
     assert fit.decrement < 1e-6
+
+
+def test_flat_directions_of_many_weights(monkeypatch):
+    """Without a penalty some directions change nothing: steps with one Hessian, as for thousands of weights, do without them."""
+    labels, scores, _, _ = problem(5, [30] * 40)
+    crf = lo.CRF(labels, [30] * 40, scores=scores, num_labels=5, penalty=None)
+    few = lo.fit(crf)
+    monkeypatch.setattr("leaveout._minimise.LARGE", 30)
+    many = lo.fit(crf)
+    assert many.decrement < 1e-6 and abs(many.value - few.value) < 1e-9 * abs(few.value)

@@ -8,7 +8,7 @@ H-norms, and a fold's Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that 
     LowRank   by Woodbury, for few rows (for one row this is ALO)
     Dense     by its inverse
     Products  by conjugate gradients, where H is too large to be formed; then Anchor is by conjugate gradients too,
-              and the coordinates are whitened by the diagonal of H alone
+              and the coordinates are whitened by a diagonal and leading eigenvectors
 """
 
 import abc

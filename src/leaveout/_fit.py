@@ -194,8 +194,9 @@ def fit(
     """Minimise `F(·, 1)` and factorise its curvature there.
 
     `theta0`, in natural parameters, is the first start; the others (`num_starts` in all) are the
-    objective's own, drawn with `seed`, and the lowest minimum is kept. A convex objective needs no
-    starts: Newton's method with a line search. Any other goes down by BFGS first. `curvature` is "dense", a factor
+    objective's own, drawn with `seed`, and the lowest minimum is kept. A convex objective needs one
+    start. The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
+    gradients. `curvature` is "dense", a factor
     of H, "products", conjugate gradients on products with H, or "auto": products beyond 12,000 parameters.
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
@@ -311,7 +312,8 @@ def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str
     if not objective.convex:
         least, vector = least_curvature(objective, theta, whitener, gauge)
         if least <= 0:
-            raise _indefinite(objective, theta, caller, least, vector)
+            direction = whitener.unwhiten(vector)
+            raise _indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
     found = Fit(objective, theta, value, gradient, None, whitener, gauge, np.zeros(()), np.asarray(RESULTS.successful))
     step = found.solve(gradient)
     decrement = float(np.sqrt(max(gradient @ step, 0.0)))
@@ -386,7 +388,7 @@ def _indefinite(
     dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
     message = (
         f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
-        f"(diagonal scaled to one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
+        f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
     )
     return IndefiniteHessianError(f"{message} {objective.warning(theta)}".rstrip())

@@ -47,7 +47,9 @@ def descended(objective: AbstractObjective, theta: PyTree, method: str, **option
 
 def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged."""
-    factor = _factor(np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2]))
+    hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
+    gauge = np.asarray(objective.symmetries(theta), np.float64)
+    factor = _factor(hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian)
     if factor is None:
         return np.inf, np.asarray(ravel(theta)), False
     value, vector, size = contract(objective, theta, lambda _, slope: scipy.linalg.cho_solve((factor, True), slope), STEPS)

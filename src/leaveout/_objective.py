@@ -172,7 +172,7 @@ class AbstractObjective(eqx.Module):
 
     @property
     def convex(self) -> bool:
-        """Is F convex in θ? Then `fit` is Newton's method from `initial`, and separation can be named."""
+        """Is F convex in θ? Then `fit` needs one start, `initial`, and separation can be named."""
         return False
 
     @property

@@ -80,10 +80,10 @@ def product(objective: AbstractObjective, theta: PyTree, vectors: Float[Array, "
     return jax.lax.map(lambda v: jax.jvp(slope, (start,), (v,))[1], vectors, batch_size=min(ABREAST, len(vectors)))
 
 
-def scaling(objective: AbstractObjective, theta: PyTree) -> Scaling:
-    """Coordinates at θ; eigenvectors of eigenvalues not above one are left alone."""
+def scaling(objective: AbstractObjective, theta: PyTree, most: int = LEADING) -> Scaling:
+    """Coordinates at θ, with `most` eigenvectors at most; those of eigenvalues not above one are left alone."""
     scale = _diagonal(objective, theta) ** -0.5
-    count = min(LEADING, len(scale) // 8)
+    count = min(most, len(scale) // 8)
     along = lambda block: scale * np.asarray(product(objective, theta, np.ascontiguousarray(scale * block)))
     rng = np.random.default_rng(0)
     block = np.linalg.qr(rng.standard_normal((len(scale), count)))[0].T
@@ -101,14 +101,12 @@ def scaling(objective: AbstractObjective, theta: PyTree) -> Scaling:
 
 def _diagonal(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, " params"]:
     """What S² is the inverse of, positive: a penalty's curvature, beside which the data say little in most directions and
-    much in a few; where there is none, diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
+    much in a few; where there is next to none, diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
     known = np.asarray(objective.penalty_curvature(theta), float)
-    if (known > 0).all():
-        return known
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(known)))
     found = np.mean(signs * np.asarray(product(objective, theta, signs)), axis=0)
-    found = np.maximum(found, 1e-3 * max(float(np.median(np.abs(found))), 1e-300))
-    return np.where(known > 0, known, found)
+    least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
+    return np.where(known > least, known, np.maximum(found, least))
 
 
 def least_curvature(
@@ -137,7 +135,7 @@ def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[f
     """L-BFGS, then Newton's steps: F, the raveled minimiser, converged."""
     weights = np.ones(objective.num_units)
     theta = descended(objective, theta, "L-BFGS-B", gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
-    coordinates = scaling(objective, theta)
+    coordinates = scaling(objective, theta, LEADING // 3)  # for a few solves
     gauge = scaled_gauge(objective, theta, coordinates)
 
     def newton(at, slope):

@@ -21,7 +21,7 @@ from ._moments import spread_of_sums
 from .chain import posterior
 
 MANY = 500  # parameters of emissions from which this is quicker than a derivative of the gradient for each
-NUMBERS = 2**28  # in the scores of all steps, which are held
+NUMBERS = 2**27  # in the scores of all steps, which are held
 
 
 def places(hmm: Any, theta: PyTree) -> tuple[Int[np.ndarray, "states own"], Int[np.ndarray, " rest"]]:

@@ -112,6 +112,10 @@ class Cox(AbstractObjective):
             total = total + jnp.sum(jnp.where(seen, _efron(jnp.where(seen, count, 1.0), at_risk, dying, seen), 0.0))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
+    def penalty_curvature(self, theta):
+        ones = jnp.ones(self.num_units)
+        return penalties.curvature(lambda v: self.penalty.times(ones, ones) * self.penalty(v), jnp.asarray(theta))
+
     def predict(self, theta, weights, index, kind):
         eta = self._predictor(theta, index)
         return eta if kind == "link" else jnp.exp(eta)

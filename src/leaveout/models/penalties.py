@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike
 
 from .._objective import stored
 
+PROBES = 32  # of the diagonal of a penalty's Hessian
+
 
 class AbstractPenalty(eqx.Module):
     """A function of the coefficients, `[features]` or `[outputs, features]`."""
@@ -189,9 +191,9 @@ def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
 
 
 def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]) -> Float[Array, " params"]:
-    """The diagonal of its Hessian where it is a sum over parameters; else about that, by one vector of random signs."""
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], len(vector))
-    return signs * jax.jvp(jax.grad(penalty), (vector,), (jnp.asarray(signs),))[1]
+    """The diagonal of its Hessian where it is a sum over parameters; else about that, by vectors of random signs."""
+    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(vector))))
+    return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
 
 
 def _not_negative(name: str, value: ArrayLike) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractLinearPredictor, float64, stored
+from .._objective import AbstractLinearPredictor, float64, ravel, stored, unravel
 from . import _shared as shared
 from . import penalties
 from ._rows import by_weight, column, design, mean_offset, pick, sample_weights, shift, touched
@@ -120,6 +120,12 @@ class Regression(AbstractLinearPredictor):
         losses = self._losses(eta, theta["own"], jnp.asarray(self.y))
         total = omega @ jnp.where(omega == 0, 0.0, losses)
         return total + self.penalty.times(weights, omega) * self.penalty(theta["beta"][: self.num_features])
+
+    def penalty_curvature(self, theta):
+        ones = jnp.ones(self.num_units)
+        kappa = self.penalty.times(ones, by_weight(ones, self.sample_weight, slice(None)))
+        of = lambda v: unravel(v, theta)["beta"][: self.num_features]
+        return penalties.curvature(lambda v: kappa * self.penalty(of(v)), ravel(theta))
 
     def score(self, theta, weights, index, held):
         del weights, held
