@@ -218,7 +218,7 @@ def test_fit_of_many_weights():
 
 
 def test_flat_directions_of_many_weights(monkeypatch):
-    """Without a penalty some directions change nothing: steps with one Hessian, as for thousands of weights, do without them."""
+    """Without a penalty some directions change nothing: steps with one Hessian, as for thousands of weights, avoid them."""
     labels, scores, _, _ = problem(5, [30] * 40)
     crf = lo.CRF(labels, [30] * 40, scores=scores, num_labels=5, penalty=None)
     few = lo.fit(crf)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, ravel, unravel
 from ._plan import Rows
+from ._products import COARSE, LOOSE
 
 GATHERED = 2**20  # numbers of the rows that a group of refits gathers
 SINGULAR = 1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
@@ -44,10 +45,12 @@ class Identity(AbstractMetric):
 
 
 class Anchor(AbstractMetric):
-    """The full fit's Hessian, for every refit."""
+    """The full fit's Hessian, for every refit; `tol` is that of conjugate gradients, where they are needed."""
+
+    tol: float = eqx.field(static=True, default=LOOSE)
 
     def solve(self, fit, gradient):
-        return fit.newton(gradient)
+        return fit.newton(gradient, self.tol)
 
 
 class LowRank(AbstractMetric):
@@ -73,13 +76,20 @@ class Dense(AbstractMetric):
 
 
 class Products(AbstractMetric):
-    """Each fold's own Hessian at θ̂, by its products with vectors."""
+    """Each fold's own Hessian at the displacement u, by its products with vectors."""
 
     index: Int[Array, "*refits width"]
     weight: Float[Array, "*refits width"]
+    u: Float[Array, "*refits params"]
+    tol: float = eqx.field(static=True)
 
     def solve(self, fit, gradient):
-        return fit.newton_at(gradient, fold_weights(fit, self.index, self.weight))
+        return fit.newton_at(self.u, gradient, fold_weights(fit, self.index, self.weight), self.tol)
+
+
+def products(fit: Fit, rows: Rows, tol: float) -> Products:
+    """Those Hessians at θ̂."""
+    return Products(rows.index, rows.weight, np.zeros((len(rows.index), fit.num_params)), tol)
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
@@ -99,7 +109,7 @@ def is_single(fit: Fit, rows: Rows) -> bool:
 def own_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Bool[np.ndarray, " refits"]]:
     """Each fold's own Hessian at θ̂, and which of them are singular or indefinite."""
     if fit.factor is None:
-        return Products(rows.index, rows.weight), np.zeros(len(rows.index), bool)
+        return products(fit, rows, COARSE), np.zeros(len(rows.index), bool)
     size = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
     if not is_narrow(fit, rows.index.shape[1]):
         return _dense(np.asarray(_hessians(fit, rows, size)))

@@ -1,6 +1,7 @@
 """Iterating refits until what is left to go is small enough: chords, own Hessians, Newton's method with a line search."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from . import _certificate as certificate
 from ._certificate import FIRST_SAFETY, SAFETY
-from ._curvature import AbstractMetric, Dense, fold_weights, own_metric_at
+from ._curvature import AbstractMetric, Dense, Products, fold_weights, own_metric_at
 from ._fit import Fit
 from ._minimise import DEAR, newton
 from ._objective import AbstractLinearPredictor, unravel
@@ -54,6 +55,8 @@ class State:
     def move(self, lanes: np.ndarray, change: np.ndarray) -> None:
         self.u[lanes] += change
         self.theta = None
+        if isinstance(self.metric, Products):  # as dear at any displacement
+            self.metric = replace(self.metric, u=self.u)
 
     def refitted(self, fit: Fit) -> Refitted:
         theta = parameters_of(fit, self.u) if self.theta is None else self.theta

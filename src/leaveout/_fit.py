@@ -21,9 +21,8 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._minimise import LARGE, STEPS, minimise, pieces, value_and_gradient
-from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, stored
+from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
 from ._products import (
-    COARSE,
     FINE,
     Scaling,
     conjugate_gradients,
@@ -126,13 +125,18 @@ class Fit(eqx.Module):
         flat = self.gauge / jnp.linalg.norm(self.gauge[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
-    def newton(self, whitened: Float[Array, " params"]) -> Float[Array, " params"]:
-        """The whitened displacement `H⁻¹g` that a whitened gradient asks for."""
-        return whitened if self.factor is not None else self.newton_at(whitened, jnp.ones(self.objective.num_units))
+    def newton(self, whitened: Float[Array, " params"], tol: float) -> Float[Array, " params"]:
+        """The whitened displacement `H⁻¹g` that a whitened gradient asks for; by products to `tol` of the gradient."""
+        if self.factor is not None:
+            return whitened
+        return self.newton_at(jnp.zeros_like(whitened), whitened, jnp.ones(self.objective.num_units), tol)
 
-    def newton_at(self, whitened: Float[Array, " params"], weights: Float[Array, " units"]) -> Float[Array, " params"]:
-        """The same with the Hessian at θ̂ and at other weights, by products."""
-        return conjugate_gradients(self.objective, self.theta, weights, self.whitener, self.gauge, whitened, COARSE)
+    def newton_at(
+        self, u: Float[Array, " params"], whitened: Float[Array, " params"], weights: Float[Array, " units"], tol: float
+    ) -> Float[Array, " params"]:
+        """The same with the Hessian at a displacement u and at other weights, by products."""
+        theta = unravel(ravel(self.theta) + self.unwhiten(u), self.theta)
+        return conjugate_gradients(self.objective, theta, weights, self.whitener, self.gauge, whitened, tol)
 
     @property
     @once

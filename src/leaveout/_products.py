@@ -21,7 +21,7 @@ from ._minimise import contract, descended
 from ._objective import AbstractObjective, ravel, stored, unravel
 from ._progress import Slow
 
-COARSE, FINE = 1e-6, 1e-12  # residuals of a solve, of the gradient: in refits, and where nothing corrects them
+LOOSE, COARSE, FINE = 1e-3, 1e-6, 1e-12  # residuals of a solve, of the gradient: of one step of many, of one alone, for users
 PROBES = 32  # products for an estimate of the diagonal
 LEADING, ROUNDS = 300, 2  # eigenvectors at most, and products with each before the last
 ABREAST = 4  # products that share a pass over the data

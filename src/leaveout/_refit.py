@@ -18,7 +18,7 @@ from jaxtyping import Array
 from . import _certificate as certificate
 from . import _sampling as sampling
 from ._certificate import FIRST_SAFETY
-from ._curvature import AbstractMetric, Anchor, Identity, LowRank, is_single, one_row_metric, own_metric
+from ._curvature import AbstractMetric, Anchor, Identity, LowRank, is_single, one_row_metric, own_metric, products
 from ._descent import (
     Refitted,
     State,
@@ -35,6 +35,7 @@ from ._descent import (
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, AbstractObjective, unravel
 from ._plan import Rows
+from ._products import COARSE, LOOSE
 from ._results import RESULTS
 from ._screen import affordable, screen, screen_by_sample
 
@@ -174,7 +175,10 @@ def _first_gradient_of_touched(fit: Fit, rows: Rows, metric: AbstractMetric) -> 
 
 
 def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
-    """The folds' own Hessians for linear predictors, the anchor's elsewhere; and which are singular."""
+    """The folds' own Hessians for linear predictors, and where a product with one costs no more than with the anchor's; else
+    the anchor's; and which are singular."""
+    if fit.factor is None:
+        return products(fit, rows, LOOSE), np.zeros(len(rows.index), bool)
     if isinstance(fit.objective, AbstractLinearPredictor):
         return own_metric(fit, rows)
     return Anchor(), np.zeros(len(rows.index), bool)
@@ -238,7 +242,7 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
     """Derivatives of the path s ↦ θ̂(1 + s δ) at s = 0, whitened all together."""
     ones = jnp.ones(fit.objective.num_units)
     chunk = certificate.own_passes(fit, rows) if fit.factor is not None else certificate.passes(fit)
-    back = lambda gradients: certificate.steps(fit, Anchor(), fit.whiten(gradients))
+    back = lambda gradients: certificate.steps(fit, Anchor(COARSE), fit.whiten(gradients))
     start = certificate.parameters(fit, jnp.zeros(fit.num_params))
     delta = jnp.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
 
