@@ -16,8 +16,8 @@ demo: $(VENV)/.installed-plot ## certified leave-one-out of real data; the pictu
 test: $(VENV)/.installed-test ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test-all: $(VENV)/.installed-test ## all tests
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test-all: $(VENV)/.installed-test ## all tests, with programs compiled as users have them
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/.installed-dev ## style, format and types
 	$(BIN)/ruff check

@@ -1,6 +1,8 @@
 import os
 from pathlib import Path
 
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these tests
+
 import jax
 import pytest
 

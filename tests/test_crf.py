@@ -203,6 +203,7 @@ def test_a_sum_that_underflows_is_no_minimum(drop):
     assert found == np.inf or np.isclose(found, want + ridge(theta))
 
 
+@pytest.mark.slow
 def test_fit_of_many_weights():
     """More weights than are worth a Hessian at every step, from a start where the first Newton step would be far off."""
     lengths = [12] * 15

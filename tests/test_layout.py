@@ -12,6 +12,7 @@ CORE = {
     "_fit",
     "_curvature",
     "_certificate",
+    "_acceleration",
     "_descent",
     "_sampling",
     "_screen",
@@ -23,6 +24,7 @@ CORE = {
 MAY_IMPORT = {
     "_results": set(),
     "_progress": set(),
+    "_acceleration": set(),
     "_graph": set(),
     "_plan": {"_graph"},
     "_objective": set(),
@@ -33,7 +35,7 @@ MAY_IMPORT = {
     "_fit": {"_objective", "_results", "_progress", "_minimise", "_products"},
     "_curvature": {"_plan", "_objective", "_products", "_fit"},
     "_certificate": {"_plan", "_objective", "_fit", "_results", "_curvature"},
-    "_descent": {"_plan", "_objective", "_fit", "_minimise", "_results", "_curvature", "_certificate"},
+    "_descent": {"_plan", "_objective", "_fit", "_minimise", "_results", "_curvature", "_certificate", "_acceleration"},
     "_sampling": {"_plan", "_objective", "_fit", "_certificate"},
     "_screen": {"_plan", "_fit", "_curvature", "_certificate", "_descent", "_sampling"},
     "_refit": {

@@ -29,7 +29,7 @@ def test_fit_and_solve(name):
     np.testing.assert_allclose(fit.solve(vectors[:, 0]), dense.solve(vectors[:, 0]), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "hidden Markov" else n for n in NAMES])
 def test_exact_is_the_refit(name):
     fit = by_products(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 3, seed=1)

@@ -12,6 +12,7 @@ import scipy.optimize
 from jaxtyping import Array, Float, Int
 
 from . import _certificate as certificate
+from ._acceleration import Acceleration
 from ._certificate import FIRST_SAFETY, SAFETY
 from ._curvature import AbstractMetric, Dense, Products, fold_weights, own_metric_at
 from ._fit import Fit
@@ -22,6 +23,7 @@ from ._results import RESULTS
 
 OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
+NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 
@@ -45,6 +47,7 @@ class State:
 
     def __init__(self, u: np.ndarray, first: np.ndarray, metric: AbstractMetric, gradient: Array, singular: np.ndarray):
         self.u, self.first, self.metric, self.gradient = u, first, metric, gradient
+        self.begun = u.copy()  # the first steps
         self.error = np.full(len(u), np.inf)
         self.result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
         self.finished = singular.copy()
@@ -80,7 +83,7 @@ def descend(fit: Fit, rows: Rows, state: State, shortfall: Callable) -> None:
     slow = _iterate(fit, rows, state, shortfall, np.flatnonzero(~state.finished), own=False)
     if fit.factor is None or (not isinstance(fit.objective, AbstractLinearPredictor) and fit.num_params > DEAR):
         for lane in slow:
-            _quasi_newton_lane(fit, rows, state, lane)
+            _quasi_newton_lane(fit, rows, state, shortfall, lane)
         return
     for start in range(0, len(slow), _most(fit)):
         for lane in _iterate(fit, rows, state, shortfall, slow[start : start + _most(fit)], own=True):
@@ -93,7 +96,7 @@ def _most(fit: Fit) -> int:
 
 
 def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.ndarray, own: bool) -> np.ndarray:
-    """Steps of a group of refits with the metric they have or, if `own`, with their own Hessians.
+    """Accelerated steps of a group of refits with the metric they have or, if `own`, with their own Hessians.
 
     Returns the refits that are not finished: those that need a better metric, or have none.
     """
@@ -104,6 +107,8 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
     previous = np.full(len(state.u), np.inf) if own else state.first.copy()
     contraction, age = np.zeros(len(state.u)), np.zeros(len(state.u), int)  # age: steps with the present metric
     failed = np.zeros(len(state.u), bool)
+    renewed = not own and isinstance(state.metric, Products)  # at every step, as Newton's
+    memory = None if renewed else Acceleration(np.zeros((len(group), fit.num_params)), -state.begun[group])
     size = min(len(state.u), _most(fit))
     inverse = np.zeros((len(padded(group, size, 1)) if own else 0, fit.num_params, fit.num_params))
     for k in range(STEPS):
@@ -116,7 +121,9 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
                 metric, singular = own_metric_at(
                     fit, rows, state.u, padded(stale, size, _smallest(fit, fit.num_params)), certificate.passes(fit)
                 )
-                inverse[np.searchsorted(group, stale)], failed[stale] = metric.inverse[: len(stale)], singular[: len(stale)]
+                place = np.searchsorted(group, stale)
+                inverse[place], failed[stale] = metric.inverse[: len(stale)], singular[: len(stale)]
+                memory.forget(place)
                 lanes = lanes[~failed[lanes]]
                 if not lanes.size:
                     break
@@ -124,23 +131,27 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
         else:
             seen = examined(fit, rows, state.metric, state.u, lanes)
         first = np.isinf(previous[lanes])  # no ratio yet
-        ratio = seen.size / np.maximum(previous[lanes], 1e-300)
+        progress = ratio = seen.size / np.maximum(previous[lanes], 1e-300)
+        step = seen.step
+        if memory is not None:
+            step, along = memory.step(np.searchsorted(group, lanes), state.u[lanes], step)
+            ratio = np.where(np.isfinite(along), np.maximum(along, progress), progress)
         floor = seen.size <= 1e-9 * np.maximum(natural, state.first[lanes])
-        stuck = ~(ratio <= (0.9 if own else 0.5)) & ~floor
+        stuck = ~(progress <= 0.9) & ~floor
         seen_most = np.where(age[lanes] > 0 if own else True, np.maximum(contraction[lanes], ratio), ratio)
         contraction[lanes] = np.where(floor, contraction[lanes], seen_most)
         q = np.minimum((SAFETY if k and not own else FIRST_SAFETY) * contraction[lanes], 0.95)
-        state.move(lanes[~stuck], -seen.step[~stuck])
-        state.step[lanes], state.left[lanes] = seen.step, np.where(stuck | first, np.inf, seen.size * q / (1 - q))
+        state.move(lanes[~stuck], -step[~stuck])
+        state.step[lanes], state.left[lanes] = step, np.where(stuck | first, np.inf, seen.size * q / (1 - q))
         short = np.full(len(lanes), np.inf)
         known = ~(stuck | first)
         if known.any():
             short[known] = shortfall(lanes[known], state.left[lanes[known]])
         enough = (short <= 1) & (k > 0 or not few_units)
-        state.finished[lanes] = ~stuck & (enough | (floor & (ratio > 0.3)))
+        state.finished[lanes] = ~stuck & (enough | (floor & (progress > 0.3)))
         previous[lanes] = np.where(stuck, np.inf, seen.size)
         with np.errstate(divide="ignore", invalid="ignore"):
-            steps_left = np.log(short) / -np.log(np.clip(ratio, 1e-12, 0.99))
+            steps_left = np.log(short) / -np.log(np.clip(progress, 1e-12, 0.99))
         slow = (stuck | (steps_left > (1 if own else 3) + price)) & ~first & ~state.finished[lanes]
         if own:
             failed[lanes[stuck & (age[lanes] == 0) & ~first]] = True
@@ -175,29 +186,34 @@ def _settle(fit: Fit, rows: Rows, state: State, lane: int, u: np.ndarray, left: 
         state.result[lane], state.error[lane], state.left[lane] = RESULTS.not_converged, np.inf, np.inf
 
 
-def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
+def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, lane: int) -> None:
     """One refit by L-BFGS from θ̂ in whitened coordinates, where the anchor's Hessian is the identity; then steps with
     the inverse Hessian that it has learnt, as long as they shrink: near the minimum F itself cannot tell steps apart."""
     one = rows._replace(index=rows.index[[lane]], weight=rows.weight[[lane]], held=rows.held[[lane]])
     value_and_grad = lambda u: [np.asarray(part) for part in _value_and_gradient(fit, one, u)]
-    found = scipy.optimize.minimize(
-        value_and_grad,
-        np.zeros(fit.num_params),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxcor": 30, "ftol": 1e-15, "gtol": 1e-6 * float(state.first[lane]), "maxiter": 500},
-    )
-    u, size, contraction = found.x, np.inf, 0.0
-    for _ in range(2 * STEPS):
-        step = found.hess_inv @ value_and_grad(u)[1]
-        before, size = size, float(np.linalg.norm(step))
-        if not size < 0.9 * before:
+    u, lanes, enough = np.zeros(fit.num_params), np.array([lane]), False
+    for share in NEAR:
+        options = {"maxcor": 30, "ftol": 1e-15, "gtol": share * float(state.first[lane]), "maxiter": 1000}
+        found = scipy.optimize.minimize(value_and_grad, u, jac=True, method="L-BFGS-B", options=options)
+        u, size, contraction = found.x, np.inf, 0.0
+        for _ in range(2 * STEPS):
+            step = found.hess_inv @ value_and_grad(u)[1]
+            before, size = size, float(np.linalg.norm(step))
+            if not size < 0.9 * before:
+                break
+            contraction = max(contraction, size / before)
+            u = u - step
+            state.move(lanes, u - state.u[lane])
+            state.step[lane] = step
+            left = size / (1 - min(FIRST_SAFETY * contraction, 0.95))
+            enough = bool(contraction and shortfall(lanes, np.array([left]))[0] <= 1)
+            if enough:
+                break
+        if enough:
             break
-        contraction = max(contraction, size / before)
-        u = u - step
-    q = min(FIRST_SAFETY * contraction, 0.95)
     state.step[lane] = step
-    _settle(fit, rows, state, lane, u, size / (1 - q), True, size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
+    left = size / (1 - min(FIRST_SAFETY * contraction, 0.95))
+    _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
 
 
 @eqx.filter_jit

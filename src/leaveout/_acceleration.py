@@ -1,0 +1,51 @@
+"""Anderson's acceleration of the steps of many refits at once.
+
+Steps r(u) = P ∇F(u) with a fixed metric P shrink by the same factor each time. The points that a refit has visited tell
+more: of their combinations ū = u − Σ γ_j Δu_j, the one whose step, as far as it is linear, r̄ = r − Σ γ_j Δr_j, is
+least, and from there the step: u ← ū − r̄. On a quadratic F this is GMRES, which asks for no symmetry of P
+(D. G. Anderson, J. ACM 12, 1965; H. F. Walker and P. Ni, SIAM J. Numer. Anal. 49, 2011).
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+DEPTH = 5  # moves that are remembered
+RESOLVED = 1e-13  # of the eigenvalues of the changes' correlations, the least that is used
+
+
+class Acceleration:
+    """What the refits' last moves were and what these changed their steps by, each pair scaled to a change of length one."""
+
+    def __init__(self, u: Float[np.ndarray, "refits params"], step: Float[np.ndarray, "refits params"]):
+        """`step` is the one that was asked for at `u`."""
+        self.u, self.asked = u, step
+        self.moves = np.zeros((len(u), DEPTH, u.shape[1]))
+        self.changes = np.zeros_like(self.moves)
+        self.begun = np.ones(len(u), bool)
+        self.count = np.zeros(len(u), int)
+
+    def forget(self, lanes: Int[np.ndarray, " lanes"]) -> None:
+        """Another metric asks for other steps."""
+        self.begun[lanes], self.count[lanes] = False, 0
+        self.moves[lanes] = self.changes[lanes] = 0.0
+
+    def step(
+        self, lanes: Int[np.ndarray, " lanes"], u: Float[np.ndarray, "lanes params"], asked: Float[np.ndarray, "lanes params"]
+    ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
+        """The accelerated steps of refits that are at `u`, where `asked` is asked for, and the contraction of the plain steps
+        along the last moves, ‖Δu − Δr‖ / ‖Δu‖; infinite where there was none."""
+        moved, changed = u - self.u[lanes], asked - self.asked[lanes]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.linalg.norm(moved - changed, axis=1) / np.linalg.norm(moved, axis=1)
+            length = np.linalg.norm(changed, axis=1)
+            known = self.begun[lanes] & np.isfinite(length) & (length > 0)
+            pair = lanes[known], self.count[lanes[known]] % DEPTH
+            self.moves[pair], self.changes[pair] = moved[known] / length[known, None], changed[known] / length[known, None]
+        ratio[~self.begun[lanes]] = np.inf
+        self.count[lanes[known]] += 1
+        self.u[lanes], self.asked[lanes], self.begun[lanes] = u, asked, True
+        changes = self.changes[lanes]
+        gram = changes @ changes.swapaxes(1, 2)
+        weight = np.linalg.pinv(gram, RESOLVED, hermitian=True) @ (changes @ asked[:, :, None])
+        ahead = (self.moves[lanes] - changes).swapaxes(1, 2) @ weight
+        return asked + ahead[:, :, 0], ratio
