@@ -274,7 +274,7 @@ def test_exact_is_the_refit(name):
         np.testing.assert_allclose(own, minimiser(fit, w), atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence", "step"))
+@pytest.mark.parametrize("name", slowly("observation", "maximum likelihood", "sequence", "gaussian, missing, several", "step"))
 def test_derivatives(name):
     """Gradient and Hessian by finite differences; `perturbation` and `hessian_change` are differences of the whole."""
     fit = fitted(name)

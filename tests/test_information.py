@@ -55,7 +55,7 @@ def both(hmm, seed=1):
 
 CASES = [(name, drop, 2**26) for name in EMISSIONS for drop in ("sequence", "observation")]
 CASES += [(name, "sequence", 700) for name in ("autoregressive", "fixed chain")]  # in several groups of columns
-QUICK = {("autoregressive", "sequence", 700), ("tied", "sequence", 2**26), ("fixed chain", "observation", 2**26)}
+QUICK = {("autoregressive", "sequence", 700), ("fixed chain", "observation", 2**26)}
 CASES = [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
 
 

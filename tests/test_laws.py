@@ -39,7 +39,12 @@ def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
 
 
 @pytest.mark.parametrize(
-    "name", [slowly(n, "probit", "multinomial", "gamma", "cloglog", "ridge") for n in OBJECTIVES if n not in NO_GLM]
+    "name",
+    [
+        slowly(n, "probit", "multinomial", "gamma", "cloglog", "ridge", "pseudo-huber, penalty not quadratic")
+        for n in OBJECTIVES
+        if n not in NO_GLM
+    ],
 )
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
     objective, theta = fitted(name).objective, fitted(name).theta

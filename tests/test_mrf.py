@@ -578,7 +578,8 @@ def test_a_second_data_set_compiles_nothing():
     def trial(seed, beta):
         x, edges = planted(seed, side=5)
         fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=beta, drop="site"))
-        return lo.cross_validate(fit, lo.leave_one_out(25)).mean
+        refit = lo.Certified(rtol=1.0)  # one look at each: how many need more, and of which kind, is the data's affair
+        return lo.cross_validate(fit, lo.leave_one_out(25), refit).mean
 
     trial(0, 0.5)
     before = compiled()

@@ -9,6 +9,7 @@ from helpers import OBJECTIVES, flat, minimiser
 import leaveout as lo
 
 NAMES = ["logistic", "multinomial", "hidden Markov"]
+SLOWLY = [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.slow)]
 _fits: dict[str, lo.Fit] = {}
 
 
@@ -29,7 +30,7 @@ def test_fit_and_solve(name):
     np.testing.assert_allclose(fit.solve(vectors[:, 0]), dense.solve(vectors[:, 0]), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "hidden Markov" else n for n in NAMES])
+@pytest.mark.parametrize("name", SLOWLY)
 def test_exact_is_the_refit(name):
     fit = by_products(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 3, seed=1)
@@ -44,7 +45,7 @@ def test_exact_is_the_refit(name):
 
 
 @pytest.mark.parametrize("refit", [lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep()])
-@pytest.mark.parametrize("name", [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", SLOWLY)
 def test_strategies_agree_with_a_factor(name, refit):
     fit = by_products(name)
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
