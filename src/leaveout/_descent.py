@@ -108,7 +108,8 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
     contraction, age = np.zeros(len(state.u)), np.zeros(len(state.u), int)  # age: steps with the present metric
     failed = np.zeros(len(state.u), bool)
     renewed = not own and isinstance(state.metric, Products)  # at every step, as Newton's
-    memory = None if renewed else Acceleration(np.zeros((len(group), fit.num_params)), -state.begun[group])
+    begun = state.begun[group[:0] if renewed else group]
+    memory = Acceleration(np.zeros_like(begun), -begun)
     size = min(len(state.u), _most(fit))
     inverse = np.zeros((len(padded(group, size, 1)) if own else 0, fit.num_params, fit.num_params))
     for k in range(STEPS):
@@ -132,8 +133,8 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
             seen = examined(fit, rows, state.metric, state.u, lanes)
         first = np.isinf(previous[lanes])  # no ratio yet
         progress = ratio = seen.size / np.maximum(previous[lanes], 1e-300)
-        step = seen.step
-        if memory is not None:
+        step = np.asarray(seen.step)
+        if not renewed:
             step, along = memory.step(np.searchsorted(group, lanes), state.u[lanes], step)
             ratio = np.where(np.isfinite(along), np.maximum(along, progress), progress)
         floor = seen.size <= 1e-9 * np.maximum(natural, state.first[lanes])
