@@ -54,6 +54,7 @@ def test_sites_by_name_a_learned_coupling_and_a_population(files):
     assert "* learned" in result.output and "coupling ~ Normal(0, 1)" in result.output
 
 
+@pytest.mark.slow
 def test_covariates_and_the_map(files):
     frame = pd.read_csv(files / "counts.csv").assign(x=np.arange(25) % 5, y=np.arange(25) // 5)
     frame["wealth"] = np.random.default_rng(1).standard_normal(25)

@@ -361,6 +361,7 @@ def test_neighbourhoods():
         lo.neighbourhoods(RING, -1)
 
 
+@pytest.mark.slow
 def test_standard_errors_go_by_blocks_of_neighbours():
     x, edges = planted(side=8)
     field = built(x, edges, 2, 0.5, emission_prior="default")

@@ -197,7 +197,7 @@ def test_a_models_own_parameters_are_refitted_too(name):
         np.testing.assert_allclose(found[own][k], of(np.asarray(refit.params)), rtol=2e-3)
 
 
-@pytest.mark.parametrize("ties", ["efron", "breslow"])
+@pytest.mark.parametrize("ties", [pytest.param("efron", marks=pytest.mark.slow), "breslow"])
 def test_proportional_hazards(ties):
     time, event = np.ceil(9 * rng.exponential(1 / MEAN)), (rng.random(N) < 0.8).astype(float)
     strata = rng.integers(0, 2, N)
