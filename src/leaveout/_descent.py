@@ -47,7 +47,7 @@ class State:
 
     def __init__(self, u: np.ndarray, first: np.ndarray, metric: AbstractMetric, gradient: Array, singular: np.ndarray):
         self.u, self.first, self.metric, self.gradient = u, first, metric, gradient
-        self.begun = u.copy()  # the first steps
+        self.first_step = u.copy()
         self.error = np.full(len(u), np.inf)
         self.result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
         self.finished = singular.copy()
@@ -108,8 +108,8 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
     contraction, age = np.zeros(len(state.u)), np.zeros(len(state.u), int)  # age: steps with the present metric
     failed = np.zeros(len(state.u), bool)
     renewed = not own and isinstance(state.metric, Products)  # at every step, as Newton's
-    begun = state.begun[group[:0] if renewed else group]
-    memory = Acceleration(np.zeros_like(begun), -begun)
+    first_step = state.first_step[group[:0] if renewed else group]
+    memory = Acceleration(np.zeros_like(first_step), -first_step)
     size = min(len(state.u), _most(fit))
     inverse = np.zeros((len(padded(group, size, 1)) if own else 0, fit.num_params, fit.num_params))
     for k in range(STEPS):
@@ -192,29 +192,37 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
     the inverse Hessian that it has learnt, as long as they shrink: near the minimum F itself cannot tell steps apart."""
     one = rows._replace(index=rows.index[[lane]], weight=rows.weight[[lane]], held=rows.held[[lane]])
     value_and_grad = lambda u: [np.asarray(part) for part in _value_and_gradient(fit, one, u)]
-    u, lanes, enough = np.zeros(fit.num_params), np.array([lane]), False
+    u = np.zeros(fit.num_params)
     for share in NEAR:
         options = {"maxcor": 30, "ftol": 1e-15, "gtol": share * float(state.first[lane]), "maxiter": 1000}
         found = scipy.optimize.minimize(value_and_grad, u, jac=True, method="L-BFGS-B", options=options)
-        u, size, contraction = found.x, np.inf, 0.0
-        for _ in range(2 * STEPS):
-            step = found.hess_inv @ value_and_grad(u)[1]
-            before, size = size, float(np.linalg.norm(step))
-            if not size < 0.9 * before:
-                break
-            contraction = max(contraction, size / before)
-            u = u - step
-            state.move(lanes, u - state.u[lane])
-            state.step[lane] = step
-            left = size / (1 - min(FIRST_SAFETY * contraction, 0.95))
-            enough = bool(contraction and shortfall(lanes, np.array([left]))[0] <= 1)
-            if enough:
-                break
+        learnt = lambda u, inverse=found.hess_inv: inverse @ value_and_grad(u)[1]
+        u, size, left, enough = _shrinking_steps(state, shortfall, lane, found.x, learnt)
         if enough:
             break
-    state.step[lane] = step
-    left = size / (1 - min(FIRST_SAFETY * contraction, 0.95))
     _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
+
+
+def _shrinking_steps(
+    state: State, shortfall: Callable, lane: int, u: np.ndarray, asked: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, float, float, bool]:
+    """One refit's steps from u on, until they no longer shrink or what is left is enough: u, the length of the last step,
+    what is left, and whether that is enough."""
+    lanes, size, left, contraction = np.array([lane]), np.inf, np.inf, 0.0
+    for _ in range(2 * STEPS):
+        step = asked(u)
+        before, size = size, float(np.linalg.norm(step))
+        shrinks = size < 0.9 * before
+        contraction = max(contraction, size / before) if shrinks else contraction
+        left = size / (1 - min(FIRST_SAFETY * contraction, 0.95))
+        state.step[lane] = step
+        if not shrinks:
+            break
+        u = u - step
+        state.move(lanes, u - state.u[lane])
+        if contraction and shortfall(lanes, np.array([left]))[0] <= 1:
+            return u, size, left, True
+    return u, size, left, False
 
 
 @eqx.filter_jit
