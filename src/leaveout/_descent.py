@@ -133,17 +133,22 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
             seen = examined(fit, rows, state.metric, state.u, lanes)
         first = np.isinf(previous[lanes])  # no ratio yet
         progress = ratio = seen.size / np.maximum(previous[lanes], 1e-300)
-        step = np.asarray(seen.step)
+        step, ahead = np.asarray(seen.step), 0.0
         if not renewed:
-            step, along = memory.step(np.searchsorted(group, lanes), state.u[lanes], step)
+            accelerated, along = memory.step(np.searchsorted(group, lanes), state.u[lanes], step)
+            ahead = accelerated - step
             ratio = np.where(np.isfinite(along), np.maximum(along, progress), progress)
         floor = seen.size <= 1e-9 * np.maximum(natural, state.first[lanes])
         stuck = ~(progress <= 0.9) & ~floor
         seen_most = np.where(age[lanes] > 0 if own else True, np.maximum(contraction[lanes], ratio), ratio)
         contraction[lanes] = np.where(floor, contraction[lanes], seen_most)
         q = np.minimum((SAFETY if k and not own else FIRST_SAFETY) * contraction[lanes], 0.95)
+        left = seen.size * q / (1 - q)  # after a plain step, and its minimiser lies within that of where this leads
+        further = np.linalg.norm(np.broadcast_to(ahead, step.shape), axis=1)
+        share = np.minimum(1.0, left / np.maximum(further, 1e-300))
+        step = step + share[:, None] * ahead
         state.move(lanes[~stuck], -step[~stuck])
-        state.step[lanes], state.left[lanes] = step, np.where(stuck | first, np.inf, seen.size * q / (1 - q))
+        state.step[lanes], state.left[lanes] = step, np.where(stuck | first, np.inf, left + share * further)
         short = np.full(len(lanes), np.inf)
         known = ~(stuck | first)
         if known.any():
