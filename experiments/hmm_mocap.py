@@ -102,13 +102,17 @@ def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
         back = jax.jit(lambda u, start, whitener: start + (u if whitener is None else u @ whitener))
         both = jax.jit(jax.value_and_grad(lambda u, start, whitener, w, hmm: hmm.loss(unravel(back(u, start, whitener)), w)))
 
-    def down(start: np.ndarray, weights: np.ndarray, gtol: float = 1e-3, whitener: jax.Array | None = None):
+    def down(
+        start: np.ndarray, weights: np.ndarray, gtol: float = 1e-3, whitener: jax.Array | None = None, steps: int = 20_000
+    ) -> scipy.optimize.OptimizeResult:
         """From `start`; with a whitener L⁻¹ in the coordinates Lᵀ(θ − start)."""
         with jax.enable_x64(True):
-            options = {"gtol": gtol, "ftol": 1e-15, "maxiter": 20_000, "maxfun": 40_000, "maxcor": 20}
+            options = {"gtol": gtol, "ftol": 1e-15, "maxiter": steps, "maxfun": 2 * steps, "maxcor": 20}
             function = lambda u: [np.asarray(part) for part in both(u, start, whitener, weights, hmm)]
             found = scipy.optimize.minimize(function, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
-            return scipy.optimize.OptimizeResult(x=np.asarray(back(found.x, start, whitener)), fun=found.fun, nfev=found.nfev)
+            return scipy.optimize.OptimizeResult(
+                x=np.asarray(back(found.x, start, whitener)), fun=found.fun, success=found.success
+            )
 
     return down
 
@@ -126,11 +130,17 @@ def natural(hmm: lo.HMM, vector: np.ndarray, *, canonical: bool = True) -> Any:
 
 
 def fitted(hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, float]]:
-    """The lowest of several minima, anchored; seconds of both, and how far from stationary it is."""
+    """The lowest of several minima, anchored; seconds of both, and how far from stationary it is.
+
+    Where L-BFGS has not come to the bottom of a valley, as networks have them, `lo.fit` goes on from there."""
     down, ones = descent(hmm), np.ones(hmm.num_units)
-    search, runs = timed(lambda: [down(raveled(hmm.initial(seed)), ones) for seed in range(num_starts)])
+    search, runs = timed(lambda: [down(raveled(hmm.initial(seed)), ones, steps=1500) for seed in range(num_starts)])
     best = min(runs, key=lambda run: run.fun)
-    hessian, fit = timed(lambda: lo.anchor(hmm, natural(hmm, best.x), throw=False))
+    parameters = natural(hmm, best.x)
+    if not best.success:
+        further, found = timed(lambda: lo.fit(hmm, parameters))
+        search, parameters = search + further, found.parameters
+    hessian, fit = timed(lambda: lo.anchor(hmm, parameters, throw=False))
     told = {"D": fit.num_params, "F": float(fit.value), "fit, s": search, "Hessian, s": hessian}
     return fit, {**told, "decrement": float(fit.decrement)}
 

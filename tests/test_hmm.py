@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 import leaveout as lo
+from leaveout._minimise import pieces, placed, value_and_gradient, with_few_hessians
 from leaveout._results import RESULTS
 from leaveout.models import chain, emissions
 from leaveout.models._states import Dirichlet
@@ -484,3 +485,17 @@ def test_kinds_of_data():
     whole = HMM(pd.Series([1, 2, None, 4], dtype="Int64"), POISSON, 1)
     np.testing.assert_array_equal(np.isnan(whole.x[:, 0]), [False, False, True, False])
     assert HMM(np.array([1, 2, 3]), POISSON, 1).x.dtype == np.float64
+
+
+@pytest.mark.slow
+def test_a_few_hessians_lead_a_large_model_to_its_minimum():
+    """What models of thousands of parameters are fitted by, from a start around which F is not convex: as low as by BFGS."""
+    x = 0.3 * np.cumsum(np.random.default_rng(0).standard_normal((300, 2)), axis=0)
+    hmm = lo.HMM(x, emissions.NeuralAutoregressive(3), 2)
+    start = jax.tree.map(np.asarray, hmm.initial(0))
+    with jax.enable_x64(True):
+        assert np.linalg.eigvalsh(np.asarray(pieces(hmm, start, np.ones(300))[2])).min() < -100
+        value, vector, converged = with_few_hessians(hmm, start)
+        slope = value_and_gradient(hmm, placed(vector, start), np.ones(300))[1]
+    assert converged and np.abs(slope).max() < 1e-5
+    np.testing.assert_allclose(value, lo.fit(hmm).value, rtol=1e-10)

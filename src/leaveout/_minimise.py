@@ -17,6 +17,8 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, placed, rave
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
+HESSIANS, WALK = 20, 100  # of such a model, and steps of L-BFGS with each
+FLATTEST = 1e-7  # of the largest curvature, the least that is divided by
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
@@ -28,32 +30,58 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
         if size <= 500 and not objective.convex:
             theta = descended(objective, theta, "BFGS", gtol=1e-6, maxiter=2000)
         else:
-            ftol, maxiter = (1e-12, 2000) if size <= LARGE else (1e-15, 20000)
-            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=maxiter)
+            ftol = 1e-12 if size <= LARGE else 1e-15
+            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=2000)
         if size > LARGE:
-            return _chord(objective, theta)
+            return with_few_hessians(objective, theta)
     weights = np.ones(objective.num_units)
     value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
     return float(value), np.asarray(vector), bool(converged)
 
 
-def descended(objective: AbstractObjective, theta: PyTree, method: str, **options: float) -> PyTree:
-    """θ after a quasi-Newton method of SciPy's, which goes down from where F is finite."""
-    weights = np.ones(objective.num_units)
-    function = lambda v: [np.asarray(part) for part in value_and_gradient(objective, placed(v, theta), weights)]
-    found = scipy.optimize.minimize(function, np.asarray(ravel(theta)), jac=True, method=method, options=options)
-    return placed(found.x, theta) if np.isfinite(found.fun) else theta
+def descended(
+    objective: AbstractObjective, theta: PyTree, method: str, unwhitener: np.ndarray | None = None, **options: float
+) -> PyTree:
+    """θ after a quasi-Newton method of SciPy's, which goes down from where F is finite; in coordinates u, `unwhitener @ u`
+    the displacement of θ, if they are given."""
+    weights, start = np.ones(objective.num_units), np.asarray(ravel(theta))
+    scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
+    origin, first = (0.0, start) if unwhitener is None else (start, np.zeros_like(start))
+
+    def function(u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = value_and_gradient(objective, placed(origin + scale(u), theta), weights)
+        return float(value), np.asarray(gradient) if unwhitener is None else np.asarray(gradient) @ unwhitener
+
+    found = scipy.optimize.minimize(function, first, jac=True, method=method, options=options)
+    return placed(origin + scale(found.x), theta) if np.isfinite(found.fun) else theta
 
 
-def _chord(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
-    """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged."""
-    hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
+def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
+    """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged.
+
+    As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian is the identity, or has −1 where
+    F is not convex; then from a Hessian at where that leads.
+    """
     gauge = np.asarray(objective.symmetries(theta), np.float64)
-    factor = _factor(hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian)
-    if factor is None:
-        return np.inf, np.asarray(ravel(theta)), False
-    value, vector, size = contract(objective, theta, lambda _, slope: scipy.linalg.cho_solve((factor, True), slope), STEPS)
-    return value, vector, size < SETTLED
+    value, vector = np.inf, np.asarray(ravel(theta))
+    for _ in range(HESSIANS):
+        hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
+        hessian = hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian
+        factor = _factor(hessian)
+        if factor is not None:
+            solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
+            value, vector, size = contract(objective, theta, solve, STEPS)
+            if size < SETTLED:
+                return value, vector, True
+            unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
+        elif not np.isfinite(hessian).all():
+            break
+        else:
+            curvature, directions = np.linalg.eigh(hessian)
+            largest = np.abs(curvature).max()
+            unwhitener = directions / np.sqrt(np.maximum(np.abs(curvature), FLATTEST * largest))
+        theta = descended(objective, theta, "L-BFGS-B", unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
+    return value, vector, False
 
 
 def contract(
