@@ -56,11 +56,13 @@ class AbstractHiddenStates(AbstractObjective):
             raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
         theta = {}
         for name, shape in shapes.items():
-            value = jnp.asarray(parameters[name], float)
+            value = np.asarray(parameters[name], float)
             if value.shape != shape:
                 raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(value.shape)}.")
             own = self.emission.free.get(name)
-            theta[name] = np.asarray(self.latent_unconstrained(name, value) if own is None else own.unconstrained(value))
+            with np.errstate(divide="ignore", invalid="ignore"):  # of zeros and the like, infinite
+                found = self.latent_unconstrained(name, value) if own is None else own.unconstrained(value)
+            theta[name] = np.asarray(found)
         return theta
 
     def parameter_names(self) -> list[str]:
@@ -83,9 +85,6 @@ class AbstractHiddenStates(AbstractObjective):
     def bic(self, parameters: Any) -> float:
         """`D log(number of observations) − 2 log p(x; θ)`."""
         return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
-
-    def _theta(self, parameters: Any) -> PyTree:
-        return jax.tree.map(jnp.asarray, self.unconstrained(parameters))
 
 
 def _entries(name: str, shape: Shape) -> list[str]:

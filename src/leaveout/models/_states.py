@@ -92,14 +92,14 @@ class States(eqx.Module):
         logits = jnp.where(last, 0.0, -jnp.inf).at[np.nonzero(free & ~last)].set(theta[name])
         return jax.nn.log_softmax(logits, axis=-1)
 
-    def unconstrained(self, name: str, value: Array) -> Array:
+    def unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         """The part of θ that a natural parameter has."""
         if name not in self.support:
-            return SIMPLEX.unconstrained(value)
+            return np.asarray(SIMPLEX.unconstrained(value))
         free = self.support[name]
         last = _last(free)
-        logs = jnp.log(jnp.where(free, value, 1.0))
-        return (logs - jnp.sum(jnp.where(last, logs, 0.0), -1, keepdims=True))[np.nonzero(free & ~last)]
+        logs = np.log(np.where(free, value, 1.0))
+        return (logs - np.sum(np.where(last, logs, 0.0), -1, keepdims=True))[free & ~last]
 
     def names(self, name: str) -> list[str]:
         """What the entries of a part of θ are called."""

@@ -342,30 +342,30 @@ class HMM(AbstractHiddenStates):
     @float64
     def log_likelihood(self, parameters: Any) -> float:
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
-        return float(_explain.log_likelihood(self, self._theta(parameters)))
+        return float(_explain.log_likelihood(self, self.unconstrained(parameters)))
 
     @float64
     def decode(self, parameters: Any) -> Any:
         """The most probable path of states, by Viterbi."""
-        return self.labels.series(np.asarray(_explain.decoded(self, self._theta(parameters))), "state")
+        return self.labels.series(np.asarray(_explain.decoded(self, self.unconstrained(parameters))), "state")
 
     @float64
     def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
         weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
-        states = np.asarray(_explain.smoothed(self, self._theta(parameters), weights))
+        states = np.asarray(_explain.smoothed(self, self.unconstrained(parameters), weights))
         return self.labels.frame(states, range(self.num_states))
 
     @float64
     def predictive_means(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """The mean observation of every step given everything seen, dressed as `x` came."""
         weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
-        return self.labels.channels(np.asarray(_explain.expected(self, self._theta(parameters), weights)))
+        return self.labels.channels(np.asarray(_explain.expected(self, self.unconstrained(parameters), weights)))
 
     @float64
     def simulate(self, parameters: Any, num_steps: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """A sequence drawn from the model, `[steps]` or `[steps, channels]`, and its states."""
-        found = self.natural(self._theta(parameters))
+        found = self.natural(self.unconstrained(parameters))
         nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
         x, states = _future.draw(self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng)
         return (x[:, 0] if self.labels.columns is None else x), states
@@ -376,7 +376,7 @@ class HMM(AbstractHiddenStates):
         channels under one heading each."""
         if not (0 < level < 1 and horizon >= 1):
             raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
-        theta, rng = self._theta(parameters), np.random.default_rng(0)
+        theta, rng = self.unconstrained(parameters), np.random.default_rng(0)
         found, steps = self.natural(theta), len(self.x)
         first = np.asarray(_explain.filtered(self, theta))[-1] @ np.asarray(found["transition"])
         past = np.nan_to_num(self.x[-max(self.emission.reach, 1) :])

@@ -312,18 +312,18 @@ class MRF(AbstractHiddenStates):
     @float64
     def log_partition(self, parameters: Any) -> float:
         """`log Z(β)` of one field without observations, of a `Fit` or its natural parameters."""
-        return float(_field.prior_partition(self, self._theta(parameters)))
+        return float(_field.prior_partition(self, self.unconstrained(parameters)))
 
     @float64
     def log_likelihood(self, parameters: Any) -> float:
         """`log p(x; θ)` of all fields, without the prior."""
-        return -float(jnp.sum(_field.losses(self, self._theta(parameters))))
+        return -float(jnp.sum(_field.losses(self, self.unconstrained(parameters))))
 
     @float64
     def em(self, parameters: Any, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
         """Natural parameters after steps of expectation–maximisation with exact expectations, until F falls by less than
         `tol` in a step; `lo.fit` goes on from there by Newton's method: `lo.fit(mrf, theta0=mrf.em(start))`."""
-        found = self.natural(self._theta(parameters))
+        found = self.natural(self.unconstrained(parameters))
         return _em.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
@@ -331,14 +331,14 @@ class MRF(AbstractHiddenStates):
         """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
         seen (all, by default)."""
         weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
-        return self.labels.states(np.asarray(_field.smoothed(self, self._theta(parameters), weights)))
+        return self.labels.states(np.asarray(_field.smoothed(self, self.unconstrained(parameters), weights)))
 
     @float64
     def decode(self, parameters: Any) -> Any:
         """The most probable configuration of the states, `[sites]` or `[fields, sites]`."""
-        return self.labels.sites(_field.decoded(self, self._theta(parameters)))
+        return self.labels.sites(_field.decoded(self, self.unconstrained(parameters)))
 
     @float64
     def simulate(self, parameters: Any, num_fields: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states."""
-        return _field.draw(self, self._theta(parameters), num_fields, np.random.default_rng(seed))
+        return _field.draw(self, self.unconstrained(parameters), num_fields, np.random.default_rng(seed))

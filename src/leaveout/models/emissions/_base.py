@@ -14,19 +14,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from numpy.typing import ArrayLike
 
 Parameters = dict[str, Array]
 
 
 class Constraint(NamedTuple):
-    """A bijection between an unconstrained array and a natural parameter."""
+    """A bijection between an unconstrained array and a natural parameter: that way by JAX, back by NumPy or JAX."""
 
     natural: Callable[[Array], Array]
-    unconstrained: Callable[[Array], Array]
+    unconstrained: Callable[[np.ndarray], ArrayLike]
 
 
-def _log_ratios(p: Array) -> Array:
-    return jnp.log(p[..., :-1]) - jnp.log(p[..., -1:])
+def _log_ratios(p: np.ndarray) -> np.ndarray:
+    return np.log(p[..., :-1]) - np.log(p[..., -1:])
 
 
 def _simplex(ratios: Array) -> Array:
@@ -34,8 +35,8 @@ def _simplex(ratios: Array) -> Array:
 
 
 REAL = Constraint(lambda v: v, lambda v: v)
-POSITIVE = Constraint(jnp.exp, jnp.log)
-PROBABILITY = Constraint(jax.nn.sigmoid, lambda p: jnp.log(p) - jnp.log1p(-p))
+POSITIVE = Constraint(jnp.exp, np.log)
+PROBABILITY = Constraint(jax.nn.sigmoid, lambda p: np.log(p) - np.log1p(-p))
 SIMPLEX = Constraint(_simplex, _log_ratios)  # over the last axis, against the last entry
 
 
