@@ -134,7 +134,7 @@ def fitted(hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, float]]:
 
     Where L-BFGS has not come to the bottom of a valley, as networks have them, `lo.fit` goes on from there."""
     down, ones = descent(hmm), np.ones(hmm.num_units)
-    search, runs = timed(lambda: [down(raveled(hmm.initial(seed)), ones, steps=1500) for seed in range(num_starts)])
+    search, runs = timed(lambda: [down(raveled(hmm.initial(seed)), ones, steps=500) for seed in range(num_starts)])
     best = min(runs, key=lambda run: run.fun)
     parameters = natural(hmm, best.x)
     if not best.success:

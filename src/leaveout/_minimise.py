@@ -31,7 +31,7 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
             theta = descended(objective, theta, "BFGS", gtol=1e-6, maxiter=2000)
         else:
             ftol = 1e-12 if size <= LARGE else 1e-15
-            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=2000)
+            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=2000 if size <= LARGE else 1000)
         if size > LARGE:
             return with_few_hessians(objective, theta)
     weights = np.ones(objective.num_units)
