@@ -1,5 +1,6 @@
 """The command line, on good and on wrong input."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +17,10 @@ def run(*words):
 def series(tmp_path):
     file = tmp_path / "quakes.csv"
     frame = lo.datasets.earthquakes().iloc[:60]
-    frame.assign(negative=-frame["count"], text="x", gaps=frame["count"].where(frame.index != 7)).to_csv(file, index=False)
+    gaps = frame["count"].where(frame.index != 7)
+    thirds, turns = np.repeat(["a", "b", "c"], 20), np.repeat(["a", "b", "a"], 20)
+    own = {"thirds": thirds, "turns": turns, "holes": np.where(gaps.isna(), None, "a")}
+    frame.assign(negative=-frame["count"], text="x", gaps=gaps, **own).to_csv(file, index=False)
     return file
 
 
@@ -38,6 +42,18 @@ def test_a_table_over_the_number_of_states(series, tmp_path):
     assert table["difference"].min() == 0 and table["difference"].idxmin() == 2
 
 
+def test_whole_sequences_are_left_out(series, tmp_path):
+    out = tmp_path / "table.csv"
+    options = ["--emission", "poisson", "--states", "1", "--refit", "none", "--out", out]
+    result = run(series, "--column", "count", "--sequence", "thirds", *options)
+    assert result.exit_code == 0, result.output
+    assert "60 steps, 3 sequences" in result.output and "sequences, 3 refits" in result.output
+    x = lo.datasets.earthquakes()["count"].iloc[:60]
+    fit = lo.fit(lo.HMM(x, lo.emissions.Poisson(), 1, lengths=[20, 20, 20], drop="sequence"))
+    cv = lo.cross_validate(fit, lo.leave_one_out(3), lo.NoUpdate())
+    assert pd.read_csv(out)["mean"][0] == pytest.approx(cv.mean, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -57,6 +73,10 @@ def test_a_table_over_the_number_of_states(series, tmp_path):
         (["--column", "count", "--plan", "iid:2x10"], "between 0 and 1"),
         (["--column", "count", "--plan", "blocks:60"], "size must be a whole number"),
         (["--column", "count", "--plan", "future:99"], "start must be a whole number"),
+        (["--column", "count", "--plan", "sequences"], "needs --sequence"),
+        (["--column", "count", "--sequence", "fold"], "no column 'fold'"),
+        (["--column", "count", "--sequence", "turns"], "sequence 'a' goes on in row 41 after another one"),
+        (["--column", "count", "--sequence", "holes"], "column 'holes' is empty in row 8"),
         (["--column", "count", "--refit", "best"], "must be one of certified"),
         (["--column", "count", "--starts", "0"], "1 or more"),
         (["--column", "count", "--out", "/nowhere/at/all.csv"], "no folder /nowhere/at"),

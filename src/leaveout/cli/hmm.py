@@ -14,7 +14,8 @@ from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table, kept
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, show
 
-PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON or loo"
+PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON, loo or sequences"
+PLAN, BETWEEN = "contiguous:0.1x100", "sequences"
 EMISSIONS = ("gaussian", "poisson", "negative-binomial", "categorical", "binomial", "autoregressive")
 HEADINGS: dict[str, Heading] = {"states": ("states", "d"), **LOSSES, **CRITERIA}
 SYMBOLS = "give numbers, symbols as 0, 1, 2, …"
@@ -27,7 +28,14 @@ def hmm(
     ] = None,
     emission: Annotated[str, typer.Option(help=f"One of {', '.join(EMISSIONS)}.")] = "gaussian",
     states: States = "1-4",
-    plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}.")] = "contiguous:0.1x100",
+    sequence: Annotated[
+        str | None,
+        typer.Option(help="A column that names the sequence of each row, where there are several, one after another."),
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help=f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one."),
+    ] = None,
     refit: Refit = "certified",
     order: Annotated[int | None, typer.Option(help="Lags, for autoregressive emissions; 1 by default.")] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials, for binomial emissions.")] = None,
@@ -40,23 +48,30 @@ def hmm(
 
     SERIES has one row a step; empty cells are missing.
 
-    The loss is the mean of −log p of each held-out step given all that is seen: lower is better. Beside it: its standard
-    error, the estimated error of the approximation, the paired difference from the lowest and its standard error, the
-    loss with no update (too low), and, of the whole series, AIC and BIC.
+    The loss is the mean of −log p of each held-out step given all that is seen, or of each whole sequence: lower is better.
+    Beside it: its standard error, the estimated error of the approximation, the paired difference from the lowest and its
+    standard error, the loss with no update (too low), and, of the whole series, AIC and BIC.
     """
     kept(series, out, plot)
     wanted = numbers(states)
-    rows = read(series, listed(column))
+    rows = read(series, [*listed(column), *listed(sequence)])
     x = _series(rows, column)
     kind = _emission(emission, x, order, trials)
+    plan = plan or (BETWEEN if sequence else PLAN)
+    lengths = _lengths(rows.column(sequence.strip())) if sequence else None
+    whole = plan.strip() == BETWEEN
+    if whole and lengths is None:
+        fail(f"--plan {BETWEEN} needs --sequence, the column that names the sequence of each row.")
     with one_line(f"--plan {plan}: "):
-        folds = _plan(plan, len(x), seed)
+        folds = lo.leave_one_out(len(lengths)) if whole and lengths is not None else _plan(plan, len(x), seed)
     models: dict[str, lo.HMM] = {}
     for K in wanted:
         with one_line(f"{_named(K)}: "):
-            models[_named(K)] = lo.HMM(x if x.shape[1] > 1 else x.iloc[:, 0], kind, K)
+            own = x if x.shape[1] > 1 else x.iloc[:, 0]
+            models[_named(K)] = lo.HMM(own, kind, K, lengths=lengths, drop="sequence" if whole else "observation")
     missing = int(x.isna().any(axis=1).sum())
     what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (f", {missing} missing" if missing else "")
+    what += "" if lengths is None else f", {len(lengths)} sequences"
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
     found = fitted(models, folds, refit, starts, seed)
     table = found.table(states=lambda name: models[name].num_states)
@@ -74,6 +89,18 @@ def _series(rows: Rows, column: str | None) -> pd.DataFrame:
     """The columns of the series, as numbers."""
     names = listed(rows.only(column))
     return pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in names})
+
+
+def _lengths(names: pd.Series) -> list[int]:
+    """How many rows each sequence has, in the order of the file."""
+    if names.isna().any():
+        fail(f"column {names.name!r} is empty in row {names.index[names.isna()][0] + 1}; name the sequence of every row.")
+    starts = np.flatnonzero((names != names.shift()).to_numpy())
+    again = names.iloc[starts].duplicated()
+    if again.any():
+        name, row = names.iloc[starts][again].iloc[0], names.index[starts[again]][0] + 1
+        fail(f"sequence {name!r} goes on in row {row} after another one; sort the rows, so that each stands together.")
+    return np.diff([*starts, len(names)]).tolist()
 
 
 def _emission(name: str, x: pd.DataFrame, order: int | None, trials: int | None) -> Any:
