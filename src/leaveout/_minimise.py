@@ -17,8 +17,8 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, placed, rave
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
-HESSIANS, WALK = 20, 100  # of such a model, and steps of L-BFGS with each
-FLATTEST = 1e-7  # of the largest curvature, the least that is divided by
+HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
+FLATTEST = 1e-8  # of the largest curvature, the least that is added to make a Hessian positive definite
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
@@ -59,8 +59,8 @@ def descended(
 def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged.
 
-    As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian is the identity, or has −1 where
-    F is not convex; then from a Hessian at where that leads.
+    As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian, or what of a multiple of the identity
+    makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
     """
     gauge = np.asarray(objective.symmetries(theta), np.float64)
     value, vector = np.inf, np.asarray(ravel(theta))
@@ -73,13 +73,12 @@ def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[floa
             value, vector, size = contract(objective, theta, solve, STEPS)
             if size < SETTLED:
                 return value, vector, True
-            unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
-        elif not np.isfinite(hessian).all():
+        shift = FLATTEST * np.abs(np.diag(hessian)).max()
+        while factor is None and np.isfinite(shift):
+            factor, shift = _factor(hessian + shift * np.eye(len(hessian))), 10 * shift
+        if factor is None:
             break
-        else:
-            curvature, directions = np.linalg.eigh(hessian)
-            largest = np.abs(curvature).max()
-            unwhitener = directions / np.sqrt(np.maximum(np.abs(curvature), FLATTEST * largest))
+        unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
         theta = descended(objective, theta, "L-BFGS-B", unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
     return value, vector, False
 
