@@ -200,8 +200,9 @@ def fit(
     `theta0`, in natural parameters, is the first start; the others (`num_starts` in all) are the
     objective's own, drawn with `seed`, and the lowest minimum is kept. A convex objective needs one
     start. The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
-    gradients. `curvature` is "dense", a factor
-    of H, "products", conjugate gradients on products with H, or "auto": products beyond 12,000 parameters.
+    gradients. Beyond 2,000 parameters few Hessians are made, and L-BFGS goes on between them in coordinates in which the last
+    one is the identity. `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto":
+    products beyond 12,000 parameters.
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
     where the data do not determine every parameter.
