@@ -132,9 +132,10 @@ def natural(hmm: lo.HMM, vector: np.ndarray, *, canonical: bool = True) -> Any:
 def fitted(hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, float]]:
     """The lowest of several minima, anchored; seconds of both, and how far from stationary it is.
 
-    Where L-BFGS has not come to the bottom of a valley, as networks have them, `lo.fit` goes on from there."""
+    Networks have valleys too long for L-BFGS alone: `lo.fit` goes on from where it was."""
     down, ones = descent(hmm), np.ones(hmm.num_units)
-    search, runs = timed(lambda: [down(raveled(hmm.initial(seed)), ones, steps=500) for seed in range(num_starts)])
+    steps = 500 if isinstance(hmm.emission, lo.emissions.NeuralAutoregressive) else 20_000
+    search, runs = timed(lambda: [down(raveled(hmm.initial(seed)), ones, steps=steps) for seed in range(num_starts)])
     best = min(runs, key=lambda run: run.fun)
     parameters = natural(hmm, best.x)
     if not best.success:

@@ -30,8 +30,8 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
         if size <= 500 and not objective.convex:
             theta = descended(objective, theta, "BFGS", gtol=1e-6, maxiter=2000)
         else:
-            ftol = 1e-12 if size <= LARGE else 1e-15
-            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=2000 if size <= LARGE else 1000)
+            ftol, maxiter = (1e-12, 2000) if size <= LARGE else (1e-15, size // 2)
+            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=maxiter)
         if size > LARGE:
             return with_few_hessians(objective, theta)
     weights = np.ones(objective.num_units)
