@@ -133,20 +133,19 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
             seen = examined(fit, rows, state.metric, state.u, lanes)
         first = np.isinf(previous[lanes])  # no ratio yet
         progress = ratio = seen.size / np.maximum(previous[lanes], 1e-300)
-        step, ahead = np.asarray(seen.step), 0.0
+        step = plain = np.asarray(seen.step)
         if not renewed:
-            accelerated, along = memory.step(np.searchsorted(group, lanes), state.u[lanes], step)
-            ahead = accelerated - step
+            step, along = memory.step(np.searchsorted(group, lanes), state.u[lanes], plain)
             ratio = np.where(np.isfinite(along), np.maximum(along, progress), progress)
         floor = seen.size <= 1e-9 * np.maximum(natural, state.first[lanes])
         stuck = ~(progress <= 0.9) & ~floor
         seen_most = np.where(age[lanes] > 0 if own else True, np.maximum(contraction[lanes], ratio), ratio)
         contraction[lanes] = np.where(floor, contraction[lanes], seen_most)
         q = np.minimum((SAFETY if k and not own else FIRST_SAFETY) * contraction[lanes], 0.95)
-        left = seen.size * q / (1 - q)  # after a plain step, and its minimiser lies within that of where this leads
-        further = np.linalg.norm(np.broadcast_to(ahead, step.shape), axis=1)
+        left = seen.size * q / (1 - q)  # to go after a plain step, so no more is added to it
+        further = np.linalg.norm(step - plain, axis=1)
         share = np.minimum(1.0, left / np.maximum(further, 1e-300))
-        step = step + share[:, None] * ahead
+        step = plain + share[:, None] * (step - plain)
         state.move(lanes[~stuck], -step[~stuck])
         state.step[lanes], state.left[lanes] = step, np.where(stuck | first, np.inf, left + share * further)
         short = np.full(len(lanes), np.inf)

@@ -63,7 +63,6 @@ def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[floa
     makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
     """
     gauge = np.asarray(objective.symmetries(theta), np.float64)
-    value, vector = np.inf, np.asarray(ravel(theta))
     for _ in range(HESSIANS):
         hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
         hessian = hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian
@@ -80,7 +79,8 @@ def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[floa
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
         theta = descended(objective, theta, "L-BFGS-B", unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
-    return value, vector, False
+    reached = float(value_and_gradient(objective, theta, np.ones(objective.num_units))[0])
+    return reached, np.asarray(ravel(theta)), False
 
 
 def contract(
