@@ -5,10 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 from helpers import flat
 
 import leaveout as lo
+from leaveout import _descent
+from leaveout._minimise import walk
 from leaveout.models import _information, _moments
+from leaveout.models.chain import log_partition
 from leaveout.models.emissions._base import Constraint
 
 LENGTHS = [13, 7, 22, 9, 16, 5, 30, 8]
@@ -95,6 +99,87 @@ class Ordered(lo.emissions.AbstractEmission):
 def test_states_that_share_their_coordinates_do_not(monkeypatch):
     monkeypatch.setattr(_information, "MANY", 1)
     hmm = lo.HMM(np.random.default_rng(0).standard_normal(STEPS), Ordered(), 3, lengths=LENGTHS)
-    assert not hmm.by_parts
+    assert not hmm.by_parts and hmm.stand_in(hmm.initial(0), np.ones(STEPS)) == ()
     found, plain = both(hmm)
     np.testing.assert_allclose(found, plain, atol=1e-9 * np.abs(plain).max())
+
+
+STAND_INS = [(name, drop) for name in EMISSIONS for drop in ("sequence", "observation")]
+STAND_INS = [case if case == ("tied", "sequence") else pytest.param(*case, marks=pytest.mark.slow) for case in STAND_INS]
+
+
+def complete_data(hmm, theta, weights):
+    """−∇² of the expected log-density of path and data, by numbers: expectations from the gradient of log Z."""
+    _, unravel = jax.flatten_util.ravel_pytree(theta)
+    everyone = jnp.ones(len(hmm.dense))
+    by_sequence = hmm.drop == "sequence"
+    worth = hmm.layout.arrange(weights[hmm.sequence] if by_sequence else everyone)
+    seen = everyone if by_sequence else weights
+    whole, _ = hmm._whole(theta, seen)
+    counts = jax.grad(lambda potentials: log_partition(potentials, worth, hmm.layout))(whole)
+    laid = hmm.layout.arrange(hmm._seen(seen))[..., None]
+
+    def minus_expected(v):
+        at = unravel(v)
+        initial, transition = hmm.states.logs(at)
+        total = jnp.sum(jnp.where(laid > 0, laid * counts.emission * hmm._log_densities(at), 0.0))
+        for count, log in ((counts.initial, initial), (counts.transition, transition)):
+            total = total + jnp.sum(jnp.where(jnp.isfinite(log), count * log, 0.0))
+        return -total - hmm._log_prior(at)
+
+    vector = jnp.asarray(flat(theta))
+    return jax.grad(minus_expected)(vector), jax.hessian(minus_expected)(vector)
+
+
+@pytest.mark.parametrize(("name", "drop"), STAND_INS)
+def test_the_stand_in_is_the_complete_datas(name, drop, monkeypatch):
+    """Its blocks are those of the Hessian of the expected log-density, whose gradient is that of F (Fisher's identity)."""
+    monkeypatch.setattr(_information, "MANY", 1)
+    make, chain = EMISSIONS[name]
+    hmm = lo.HMM(series(name), make(), 3, lengths=LENGTHS, drop=drop, **chain)
+    weights = np.random.default_rng(2).uniform(0, 2, hmm.num_units)
+    weights[1] = 0.0
+    with jax.enable_x64(True):
+        theta = jax.tree.map(jnp.asarray, hmm.initial(1))
+        slope, plain = complete_data(hmm, theta, jnp.asarray(weights))
+        _, unravel = jax.flatten_util.ravel_pytree(theta)
+        own = jax.grad(lambda v: hmm.loss(unravel(v), jnp.asarray(weights)))(jnp.asarray(flat(theta)))
+        parts = hmm.stand_in(theta, jnp.asarray(weights))
+    np.testing.assert_allclose(slope, own, rtol=1e-9, atol=1e-9 * np.abs(own).max())
+    everywhere = np.concatenate([np.ravel(part.entries) for part in parts])
+    np.testing.assert_array_equal(np.sort(everywhere), np.arange(len(own)))
+    for entries, matrices in parts:
+        for mine, matrix in zip(np.asarray(entries), matrices, strict=True):
+            np.testing.assert_allclose(matrix, plain[np.ix_(mine, mine)], rtol=1e-9, atol=1e-9 * np.abs(plain).max())
+
+
+def strange() -> np.ndarray:
+    """Sequences of which the longest has a state of its own."""
+    rng = np.random.default_rng(3)
+    x = np.concatenate([rng.standard_normal((length, 2)) + 3 * (n % 2) for n, length in enumerate(LENGTHS)])
+    start = sum(LENGTHS[:6])
+    x[start : start + LENGTHS[6]] += np.cumsum(rng.standard_normal((LENGTHS[6], 2)), 0) + 6.0
+    return x
+
+
+def test_fits_and_far_refits_by_the_stand_in(monkeypatch):
+    """Also where sequences that a state is made of are left out: the minima are those of SciPy's BFGS."""
+    walked = []
+    monkeypatch.setattr(_descent, "walk", lambda *args: walked.append(args) or walk(*args))
+    monkeypatch.setattr(_information, "MANY", 1)
+    hmm = lo.HMM(strange(), lo.emissions.Autoregressive(1), 4, lengths=LENGTHS, drop="sequence")
+    fit, plan = lo.fit(hmm), lo.leave_one_out(len(LENGTHS))
+    assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
+    exact, certified = (lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified()))
+    assert walked and not len(exact.flagged()) and not len(certified.flagged())
+    _, unravel = jax.flatten_util.ravel_pytree(fit.theta)
+    for n in (2, 6):
+        weights = np.ones(len(LENGTHS))
+        weights[n] = 0.0
+        with jax.enable_x64(True):
+            both = jax.jit(jax.value_and_grad(lambda v, weights=weights: hmm.loss(unravel(v), weights)))
+            numbers = lambda v, both=both: [np.asarray(part) for part in both(v)]
+            found = scipy.optimize.minimize(numbers, flat(fit.theta), jac=True, options={"gtol": 1e-7})
+            truth = float(hmm.score(unravel(found.x), weights, np.array([n]), np.ones(1))[0])
+        np.testing.assert_allclose(exact.losses[n], truth, rtol=1e-6)
+        assert abs(certified.losses[n] - truth) <= certified.error[n] + 1e-6 * truth

@@ -8,16 +8,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy.sparse.linalg
 from jaxtyping import Array, Float, Int
 
 from . import _certificate as certificate
 from ._acceleration import Acceleration
 from ._certificate import FIRST_SAFETY, SAFETY
-from ._curvature import AbstractMetric, Dense, Products, fold_weights, own_metric_at
+from ._curvature import AbstractMetric, Dense, Products, own_metric_at
 from ._fit import Fit
-from ._minimise import DEAR, newton
-from ._objective import AbstractLinearPredictor, unravel
+from ._minimise import DEAR, Walk, descended, newton, value_and_gradient, walk
+from ._objective import AbstractLinearPredictor, placed, ravel
 from ._plan import Rows
 from ._results import RESULTS
 
@@ -168,15 +168,20 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
 
 def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
     """One refit by damped Newton steps from θ̂: the minimiser reached by descent, or a code that says there is none."""
-    weights = np.ones(fit.objective.num_units)
-    real = rows.index[lane] < fit.objective.num_units
-    weights[rows.index[lane][real]] = rows.weight[lane][real]
+    weights = _weights(fit, rows, lane)
     gauge = np.asarray(fit.objective.symmetries(fit.theta), float)
     assert fit.factor is not None
     value, vector, converged, size = newton(fit.objective, fit.theta, weights, gauge, fit.factor)
     start = np.asarray(parameters_of(fit, np.zeros((1, fit.num_params))))[0]
-    u = fit.factor.T @ (np.asarray(vector) - start)
+    u = fit.back(np.asarray(vector) - start)
     _settle(fit, rows, state, lane, u, float(size), bool(np.isfinite(value)), bool(converged))
+
+
+def _weights(fit: Fit, rows: Rows, lane: int) -> Float[np.ndarray, " units"]:
+    """The weights of one refit, over all units."""
+    weights, real = np.ones(fit.objective.num_units), rows.index[lane] < fit.objective.num_units
+    weights[rows.index[lane][real]] = rows.weight[lane][real]
+    return weights
 
 
 def _settle(fit: Fit, rows: Rows, state: State, lane: int, u: np.ndarray, left: float, finite: bool, converged: bool) -> None:
@@ -192,16 +197,27 @@ def _settle(fit: Fit, rows: Rows, state: State, lane: int, u: np.ndarray, left: 
 
 
 def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, lane: int) -> None:
-    """One refit by L-BFGS from θ̂ in whitened coordinates, where the anchor's Hessian is the identity; then steps with
-    the inverse Hessian that it has learnt, as long as they shrink: near the minimum F itself cannot tell steps apart."""
-    one = rows._replace(index=rows.index[[lane]], weight=rows.weight[[lane]], held=rows.held[[lane]])
-    value_and_grad = lambda u: [np.asarray(part) for part in _value_and_gradient(fit, one, u)]
-    u = np.zeros(fit.num_params)
+    """One refit by L-BFGS from θ̂, in the coordinates of what stands in for its Hessian, or where there is no such thing in
+    those where the anchor's is the identity; then steps with the inverse Hessian that it has learnt, as long as they shrink:
+    near the minimum F itself cannot tell steps apart."""
+    objective, weights, start = fit.objective, _weights(fit, rows, lane), np.asarray(ravel(fit.theta))
+    whitened = scipy.sparse.linalg.LinearOperator(2 * (fit.num_params,), fit.unwhiten, rmatvec=fit.whiten, dtype=float)
+    at = fit.theta
     for share in NEAR:
-        options = {"maxcor": 30, "ftol": 1e-15, "gtol": share * float(state.first[lane]), "maxiter": 1000}
-        found = scipy.optimize.minimize(value_and_grad, u, jac=True, method="L-BFGS-B", options=options)
-        learnt = lambda u, inverse=found.hess_inv: inverse @ value_and_grad(u)[1]
-        u, size, left, enough = _shrinking_steps(state, shortfall, lane, found.x, learnt)
+        gtol = share * float(state.first[lane])
+        found = walk(objective, at, weights, gtol)
+        if found is None:
+            options = {"maxcor": 30, "ftol": 1e-15, "gtol": gtol, "maxiter": 1000}
+            reached, told = descended(objective, at, weights, unwhitener=whitened, **options)
+            found = Walk(reached, whitened, told.hess_inv)
+
+        def learnt(u, found=found):
+            slope = value_and_gradient(objective, placed(start + np.asarray(fit.unwhiten(u)), fit.theta), weights)[1]
+            return np.asarray(fit.back(found.newton(np.asarray(slope))))
+
+        u = np.asarray(fit.back(np.asarray(ravel(found.theta)) - start))
+        u, size, left, enough = _shrinking_steps(state, shortfall, lane, u, learnt)
+        at = placed(start + np.asarray(fit.unwhiten(u)), fit.theta)
         if enough:
             break
     _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
@@ -227,14 +243,6 @@ def _shrinking_steps(
         if contraction and shortfall(lanes, np.array([left]))[0] <= 1:
             return u, size, left, True
     return u, size, left, False
-
-
-@eqx.filter_jit
-def _value_and_gradient(fit: Fit, one: Rows, u: Array) -> tuple[Array, Array]:
-    """F of one refit and its gradient, whitened."""
-    weights = fold_weights(fit, jnp.asarray(one.index)[0], jnp.asarray(one.weight)[0])
-    F = lambda u: fit.objective.loss(unravel(certificate.parameters(fit, u), fit.theta), weights)
-    return jax.value_and_grad(F)(u)
 
 
 def examined(

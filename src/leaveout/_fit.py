@@ -125,6 +125,13 @@ class Fit(eqx.Module):
         flat = self.gauge / jnp.linalg.norm(self.gauge[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
+    def back(self, displacement: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """The u at which displacements θ − θ̂ stand."""
+        if isinstance(self.whitener, Scaling):
+            return self.whitener.back(displacement)
+        assert self.factor is not None
+        return displacement @ self.factor
+
     def newton(self, whitened: Float[Array, " params"], tol: float) -> Float[Array, " params"]:
         """The whitened displacement `H⁻¹g` that a whitened gradient asks for; by products to `tol` of the gradient."""
         if self.factor is not None:
@@ -201,8 +208,9 @@ def fit(
     objective's own, drawn with `seed`, and the lowest minimum is kept. A convex objective needs one
     start. The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
     gradients. Beyond 2,000 parameters few Hessians are made, and L-BFGS goes on between them in coordinates in which the last
-    one is the identity. `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto":
-    products beyond 12,000 parameters.
+    one is the identity; an `HMM` whose states have 500 parameters of their own goes down in those of the complete data's.
+    `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
+    12,000 parameters.
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
     where the data do not determine every parameter.

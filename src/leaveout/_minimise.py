@@ -1,7 +1,7 @@
 """Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,16 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import scipy.optimize
+import scipy.sparse.linalg
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PyTree, Scalar
 
-from ._objective import AbstractLinearPredictor, AbstractObjective, placed, ravel, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, placed, ravel, unravel
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
-FLATTEST = 1e-8  # of the largest curvature, the least that is added to make a Hessian positive definite
+STAND_INS, STROLL = 100, 100  # the same where a stand-in for it is cheap
+FLATTEST = 1e-8  # of the largest curvature, the least that is added to make a Hessian positive definite, or left in a stand-in
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
@@ -26,34 +28,98 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
     """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
     size = np.asarray(ravel(theta)).size
     dear = size > DEAR and not isinstance(objective, AbstractLinearPredictor)
+    weights = np.ones(objective.num_units)
     if dear or not objective.convex:
-        if size <= 500 and not objective.convex:
-            theta = descended(objective, theta, "BFGS", gtol=1e-6, maxiter=2000)
+        found = walk(objective, theta, weights, gtol=1e-4)
+        if found is not None:
+            value, vector, left = contract(objective, found.theta, lambda _, slope: found.newton(slope), STEPS)
+            if left < SETTLED:
+                return value, vector, True
+            theta = found.theta
+        elif size <= 500 and not objective.convex:
+            theta = descended(objective, theta, weights, "BFGS", gtol=1e-6, maxiter=2000)[0]
         else:
             ftol, maxiter = (1e-12, 2000) if size <= LARGE else (1e-15, size // 2)
-            theta = descended(objective, theta, "L-BFGS-B", gtol=1e-6, ftol=ftol, maxiter=maxiter)
+            theta = descended(objective, theta, weights, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
         if size > LARGE:
             return with_few_hessians(objective, theta)
-    weights = np.ones(objective.num_units)
     value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
     return float(value), np.asarray(vector), bool(converged)
 
 
 def descended(
-    objective: AbstractObjective, theta: PyTree, method: str, unwhitener: np.ndarray | None = None, **options: float
-) -> PyTree:
+    objective: AbstractObjective,
+    theta: PyTree,
+    weights: np.ndarray,
+    method: str = "L-BFGS-B",
+    unwhitener: np.ndarray | scipy.sparse.linalg.LinearOperator | None = None,
+    **options: float,
+) -> tuple[PyTree, scipy.optimize.OptimizeResult]:
     """θ after a quasi-Newton method of SciPy's, which goes down from where F is finite; in coordinates u, `unwhitener @ u`
-    the displacement of θ, if they are given."""
-    weights, start = np.ones(objective.num_units), np.asarray(ravel(theta))
+    the displacement of θ, if they are given. And what SciPy says, in these coordinates."""
+    start = np.asarray(ravel(theta))
     scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
     origin, first = (0.0, start) if unwhitener is None else (start, np.zeros_like(start))
 
     def function(u: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = value_and_gradient(objective, placed(origin + scale(u), theta), weights)
-        return float(value), np.asarray(gradient) if unwhitener is None else np.asarray(gradient) @ unwhitener
+        return float(value), np.asarray(gradient) if unwhitener is None else unwhitener.T @ np.asarray(gradient)
 
     found = scipy.optimize.minimize(function, first, jac=True, method=method, options=options)
-    return placed(origin + scale(found.x), theta) if np.isfinite(found.fun) else theta
+    return placed(origin + scale(found.x), theta) if np.isfinite(found.fun) else theta, found
+
+
+class Walk(NamedTuple):
+    """Where L-BFGS came to, its last coordinates, and the inverse Hessian that it learnt in them."""
+
+    theta: PyTree
+    unwhitener: scipy.sparse.linalg.LinearOperator
+    inverse: scipy.sparse.linalg.LinearOperator
+
+    def newton(self, slope: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+        """The step that a gradient asks for."""
+        return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
+
+
+def walk(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, gtol: float) -> Walk | None:
+    """L-BFGS in coordinates in which what stands in for the Hessian is the identity, made anew on the way, until no slope in
+    them is above `gtol`; None where nothing stands in for it."""
+    for _ in range(STAND_INS):
+        parts = objective.stand_in(theta, weights)
+        if not parts:
+            return None
+        unwhitener = _unwhitener(parts)
+        options = {"gtol": gtol, "ftol": 1e-15, "maxiter": STROLL, "maxcor": 20}
+        theta, found = descended(objective, theta, weights, unwhitener=unwhitener, **options)
+        if found.nit < STROLL:
+            break
+    return Walk(theta, unwhitener, found.hess_inv)
+
+
+def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator:
+    """S with S Sᵀ the inverse of the matrix, whose curvatures are taken without their sign."""
+    roots = [(np.asarray(part.entries), _root(np.asarray(part.matrices))) for part in parts]
+    size = sum(entries.size for entries, _ in roots)
+
+    def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
+        out = np.empty(size)
+        for entries, root in roots:
+            matrices = root.swapaxes(1, 2) if transposed else root
+            out[entries] = (matrices @ np.ravel(vector)[entries][..., None])[..., 0]
+        return out
+
+    operator = scipy.sparse.linalg.LinearOperator
+    return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
+
+
+def _root(matrices: np.ndarray) -> np.ndarray:
+    """S with S Sᵀ the inverse of each."""
+    try:
+        return np.linalg.inv(np.linalg.cholesky(matrices)).swapaxes(1, 2)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrices)
+        values = np.maximum(np.abs(values), FLATTEST * np.abs(values).max(initial=0.0))
+        return vectors / np.sqrt(values)[:, None, :]
 
 
 def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
@@ -62,9 +128,9 @@ def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[floa
     As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian, or what of a multiple of the identity
     makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
     """
-    gauge = np.asarray(objective.symmetries(theta), np.float64)
+    gauge, weights = np.asarray(objective.symmetries(theta), np.float64), np.ones(objective.num_units)
     for _ in range(HESSIANS):
-        hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
+        hessian = np.asarray(pieces(objective, theta, weights)[2])
         hessian = hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian
         factor = _factor(hessian)
         if factor is not None:
@@ -78,8 +144,8 @@ def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[floa
         if factor is None:
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
-        theta = descended(objective, theta, "L-BFGS-B", unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
-    reached = float(value_and_gradient(objective, theta, np.ones(objective.num_units))[0])
+        theta, _ = descended(objective, theta, weights, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
+    reached = float(value_and_gradient(objective, theta, weights)[0])
     return reached, np.asarray(ravel(theta)), False
 
 

@@ -10,7 +10,7 @@ default and is overridden where the model knows better.
 import abc
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -63,6 +63,13 @@ def placed(vector: np.ndarray, like: PyTree) -> PyTree:
     return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
 
 
+class Blocks(NamedTuple):
+    """Blocks of one size on the diagonal of a matrix over the raveled parameters, and the entries that each is of."""
+
+    entries: Int[Array, "blocks size"]
+    matrices: Float[Array, "blocks size size"]
+
+
 class AbstractObjective(eqx.Module):
     """A weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays."""
 
@@ -109,6 +116,12 @@ class AbstractObjective(eqx.Module):
         """`∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter."""
         ones = jnp.ones(self.num_units)
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
+
+    def stand_in(self, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, ...]:
+        """Blocks of a matrix like `∇²F(θ, w)` that costs a few gradients, where that costs very many; none where there is
+        none. Descent goes by it far from a minimum, where a Hessian would soon be out of date."""
+        del theta, weights
+        return ()
 
     def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
         """The same objective of these units alone, if F is a sum of one term a unit and of something quadratic: how F bends

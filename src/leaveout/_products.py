@@ -43,6 +43,11 @@ class Scaling(eqx.Module):
         """θ − θ̂."""
         return self._bent(u) * self.scale
 
+    def back(self, displacement: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """The u of a displacement θ − θ̂."""
+        x = displacement / self.scale
+        return x - (x @ self.vectors.T * (self.bend / (1 + self.bend))) @ self.vectors
+
     def _bent(self, x: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         return x + (x @ self.vectors.T * self.bend) @ self.vectors
 
@@ -134,7 +139,7 @@ def least_curvature(
 def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """L-BFGS, then Newton's steps: F, the raveled minimiser, converged."""
     weights = np.ones(objective.num_units)
-    theta = descended(objective, theta, "L-BFGS-B", gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
+    theta, _ = descended(objective, theta, weights, gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
     coordinates = scaling(objective, theta, LEADING // 3)  # for a few solves
     gauge = scaled_gauge(objective, theta, coordinates)
 

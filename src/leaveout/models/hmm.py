@@ -67,7 +67,8 @@ class HMM(AbstractHiddenStates):
     drop: str = eqx.field(static=True)
     joint: bool = eqx.field(static=True)
     shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
-    by_parts: bool = eqx.field(static=True)  # its Hessian, as in `_information`
+    apart: bool = eqx.field(static=True)  # have states many parameters of their own, as in `_information`?
+    by_parts: bool = eqx.field(static=True)  # is the Hessian put together from theirs?
     labels: _series.Labels = eqx.field(static=True)
 
     @float64
@@ -118,7 +119,9 @@ class HMM(AbstractHiddenStates):
         inside = np.arange(self.lengths.max()) < self.lengths[:, None]
         slots = np.where(inside, self.layout.inverse[np.minimum(steps, len(x) - 1)], -1).astype(np.int32)
         self.slots = slots if drop == "sequence" else None
-        self.by_parts = _information.suits(self, self.unconstrained({**self.states.start(0), **start}))
+        theta = self.unconstrained({**self.states.start(0), **start})
+        self.apart = _information.apart(self, theta)
+        self.by_parts = self.apart and _information.fits(self, theta)
 
     def _check_size(self) -> None:
         count = len(self.parameter_names())
@@ -256,6 +259,9 @@ class HMM(AbstractHiddenStates):
             return _information.hessian(self, theta, weights)
         return self._hessian(lambda theta: self.loss(theta, weights), theta)
 
+    def stand_in(self, theta, weights):
+        return _information.complete(self, theta, weights) if self.apart else ()
+
     def hessian_change(self, theta, index, delta):
         if self.drop != "sequence" or len(index) == self.num_units:
             return super().hessian_change(theta, index, delta)
@@ -267,10 +273,13 @@ class HMM(AbstractHiddenStates):
         hessian = self.along(jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector)))
         return (hessian + hessian.T) / 2
 
-    def along(self, function: Any, vector: Array, entries: Int[np.ndarray, " some"]) -> Float[Array, "some ..."]:
-        """Derivatives of a function of the raveled θ by some of its entries, a group of tangents at a time."""
+    def along(self, function: Any, vector: Array, entries: Int[Array, "some ..."]) -> Float[Array, "some ..."]:
+        """Derivatives of a function of the raveled θ by some of its entries, or by sums of several, a group of tangents at a
+        time."""
         size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
         derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
+        if not len(entries):
+            return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
         return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
 
     def predict(self, theta, weights, index, kind):
