@@ -481,6 +481,11 @@ def test_bad_input(name):
         make()
 
 
+def test_a_model_is_printed_in_one_line():
+    assert repr(HMM(COUNTS, POISSON, 2)) == f"HMM({len(COUNTS)} units, 5 parameters)"
+    assert repr(lo.Objective(lambda theta, w: w.sum() * theta**2, 7)) == "Objective(7 units)"
+
+
 def test_kinds_of_data():
     whole = HMM(pd.Series([1, 2, None, 4], dtype="Int64"), POISSON, 1)
     np.testing.assert_array_equal(np.isnan(whole.x[:, 0]), [False, False, True, False])

@@ -178,6 +178,10 @@ class AbstractObjective(eqx.Module):
         del theta
         return None
 
+    def __repr__(self) -> str:
+        known = len(self.parameter_names())
+        return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of predictions that `predict` makes."""
