@@ -233,7 +233,7 @@ def _shrinking_steps(
         step = asked(u)
         before, size = size, float(np.linalg.norm(step))
         shrinks = size < 0.9 * before
-        contraction = max(contraction, size / before) if shrinks else contraction
+        contraction = max(contraction, min(size / before, 1.0)) if np.isfinite(before) else contraction
         left = size / (1 - min(FIRST_SAFETY * contraction, 0.95))
         state.step[lane] = step
         if not shrinks:

@@ -208,7 +208,7 @@ def fit(
     objective's own, drawn with `seed`, and the lowest minimum is kept. A convex objective needs one
     start. The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
     gradients. Beyond 2,000 parameters few Hessians are made, and L-BFGS goes on between them in coordinates in which the last
-    one is the identity; an `HMM` whose states have 500 parameters of their own goes down in those of the complete data's.
+    one is the identity; an `HMM` of which 500 or more are the states' own goes down in those of the complete data's Hessian.
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
     12,000 parameters.
 

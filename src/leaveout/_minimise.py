@@ -19,8 +19,8 @@ STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
-STAND_INS, STROLL = 100, 100  # the same where a stand-in for it is cheap
-FLATTEST = 1e-8  # of the largest curvature, the least that is added to make a Hessian positive definite, or left in a stand-in
+STAND_INS, STROLL, MEMORY = 100, 100, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
+FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
@@ -70,7 +70,7 @@ def descended(
 
 
 class Walk(NamedTuple):
-    """Where L-BFGS came to, its last coordinates, and the inverse Hessian that it learnt in them."""
+    """Where L-BFGS came to, and the inverse Hessian that it learnt, with the coordinates that it is in."""
 
     theta: PyTree
     unwhitener: scipy.sparse.linalg.LinearOperator
@@ -84,16 +84,20 @@ class Walk(NamedTuple):
 def walk(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, gtol: float) -> Walk | None:
     """L-BFGS in coordinates in which what stands in for the Hessian is the identity, made anew on the way, until no slope in
     them is above `gtol`; None where nothing stands in for it."""
+    learnt: tuple[Any, Any] | None = None
     for _ in range(STAND_INS):
         parts = objective.stand_in(theta, weights)
         if not parts:
             return None
         unwhitener = _unwhitener(parts)
-        options = {"gtol": gtol, "ftol": 1e-15, "maxiter": STROLL, "maxcor": 20}
+        options = {"gtol": gtol, "ftol": 1e-15, "maxiter": STROLL, "maxcor": MEMORY}
         theta, found = descended(objective, theta, weights, unwhitener=unwhitener, **options)
+        if learnt is None or found.nit >= MEMORY:  # else what was learnt before is better
+            learnt = unwhitener, found.hess_inv
         if found.nit < STROLL:
             break
-    return Walk(theta, unwhitener, found.hess_inv)
+    assert learnt is not None
+    return Walk(theta, *learnt)
 
 
 def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator:

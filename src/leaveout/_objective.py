@@ -118,8 +118,8 @@ class AbstractObjective(eqx.Module):
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
 
     def stand_in(self, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, ...]:
-        """Blocks of a matrix like `∇²F(θ, w)` that costs a few gradients, where that costs very many; none where there is
-        none. Descent goes by it far from a minimum, where a Hessian would soon be out of date."""
+        """Blocks of a matrix like `∇²F(θ, w)` that costs far less, together of every parameter once; none where there is no
+        such thing. Descent goes by it far from a minimum, where a Hessian would soon be out of date."""
         del theta, weights
         return ()
 
@@ -179,8 +179,11 @@ class AbstractObjective(eqx.Module):
         return None
 
     def __repr__(self) -> str:
-        known = len(self.parameter_names())
-        return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
+        try:
+            known = len(self.parameter_names())
+            return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
+        except Exception:  # without its arrays, as inside JAX, or half made
+            return super().__repr__()
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ A state's emission has parameters of its own, so that the first part is a block 
 at once; the second is a recursion over the steps whose products are of large matrices. Rows of other parameters, of the
 states' distribution and of what the states share, are few: they are derivatives of the gradient, one after the other.
 
-The first part alone costs a few gradients, and is positive definite where log e_t is concave. The step that it asks for is
-about one of expectation–maximisation, so that descent in coordinates in which it is the identity is short, even from afar.
+The first part alone needs no recursion, only a gradient of the emissions for each of a state's own parameters, and is positive
+definite where log e_t is concave. The step that it asks for is about one of expectation–maximisation, so that descent in
+coordinates in which it is the identity is short, even from afar.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from ._moments import spread_of_sums
 from .chain import Posterior, Potentials, posterior
 
 MANY = 500  # parameters of emissions from which this is quicker than a derivative of the gradient for each
-NUMBERS = 2**27  # in the scores of all steps, which are held
+NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
 
 
 class Places(NamedTuple):
@@ -57,11 +58,12 @@ def fits(hmm: Any, theta: PyTree) -> bool:
 
 
 def apart(hmm: Any, theta: PyTree) -> bool:
-    """Have states many parameters of their own?
+    """Have states many parameters of their own, and do their blocks fit?
 
     The natural parameters of a state must depend on that state's part of θ only: an emission of one's own may order them.
     """
-    if hmm.drop == "step" or places(hmm, theta).own.size < MANY:
+    where = places(hmm, theta)
+    if hmm.drop == "step" or where.own.size < MANY or where.own.shape[1] * sum(map(np.size, where)) > NUMBERS:
         return False
     for name, constraint in hmm.emission.free.items():
         if name not in hmm.emission.shared:
