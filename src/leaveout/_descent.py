@@ -172,8 +172,7 @@ def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
     gauge = np.asarray(fit.objective.symmetries(fit.theta), float)
     assert fit.factor is not None
     value, vector, converged, size = newton(fit.objective, fit.theta, weights, gauge, fit.factor)
-    start = np.asarray(parameters_of(fit, np.zeros((1, fit.num_params))))[0]
-    u = fit.back(np.asarray(vector) - start)
+    u = fit.back(np.asarray(vector) - np.asarray(ravel(fit.theta)))
     _settle(fit, rows, state, lane, u, float(size), bool(np.isfinite(value)), bool(converged))
 
 
