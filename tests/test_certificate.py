@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 from helpers import OBJECTIVES, fitted, glm
 from sklearn.model_selection import KFold
 
@@ -142,6 +143,35 @@ def test_a_fold_that_matters_much_in_a_model_of_many_parameters():
         assert np.all(cv.result == lo.RESULTS.successful)
         error = np.abs(np.bincount(plan.refit, cv.losses - truth.losses))
         assert np.all(error <= (cv.error if tolerance is None else tolerance) + 1e-9)
+
+
+def test_a_step_over_a_hill_is_not_gone_on_from():
+    """Two valleys, the lower one beyond the hill that the anchor's step crosses: refits are where descent from θ̂ leads."""
+    num, depth, start = 40, 10.0, 2.0
+    valleys = lambda x: (x + 3) ** 2 / 2 - depth * jnp.exp(-((x - 1) ** 2) / 2)  # at 0.62 and at -3
+    slope = lambda x: x + 3 + depth * (x - 1) * np.exp(-((x - 1) ** 2) / 2)
+    push = slope(start)
+
+    def losses(theta):
+        others = jnp.zeros(num).at[1:].set((theta[1:] - 1) ** 2 / 2)
+        return others + jnp.zeros(num).at[0].set(-push * theta[0])
+
+    objective = lo.Objective(
+        lambda theta, w: w @ losses(theta) + valleys(theta[0]) + jnp.sum(theta[1:] ** 2) / 2,
+        num,
+        lambda theta, w, index: losses(theta)[index] + jnp.sum(theta),
+    )
+    fit = lo.fit(objective, theta0=np.full(num, start))
+    assert fit.parameters[0] == pytest.approx(start)
+    plan = lo.leave_one_out(num)
+    valley = scipy.optimize.brentq(slope, 0.0, 1.0)
+    for refit in (lo.Certified(), lo.Exact()):
+        reached = lo.fold_parameters(fit, plan, refit)
+        assert reached[0, 0] == pytest.approx(valley, abs=1e-4), refit
+        cv = lo.cross_validate(fit, plan, refit)
+        truth = -push * valley + valley + (num - 1) / 2
+        assert abs(cv.losses[0] - truth) <= cv.error[0] + 1e-9, refit
+        assert not len(cv.flagged())
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from ._results import RESULTS
 OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
 NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
+ASTRAY = 0.5  # of the first step's gradient, if as much is left, where F is not convex: it may have led to another minimum
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 
@@ -76,18 +77,23 @@ def descend(fit: Fit, rows: Rows, state: State, shortfall: Callable) -> None:
 
     A refit that would need many steps with its metric is given its own Hessian, renewed when that has grown stale;
     one that still does not come closer, Newton's method with a line search. Where a Hessian costs many gradients,
-    both are left to a quasi-Newton method.
+    both are left to a quasi-Newton method from θ̂, as is a refit that the first step may have led to another minimum.
     """
     if state.finished.all():
         return
     slow = _iterate(fit, rows, state, shortfall, np.flatnonzero(~state.finished), own=False)
-    if fit.factor is None or (not isinstance(fit.objective, AbstractLinearPredictor) and fit.num_params > DEAR):
+    if _dear(fit):
         for lane in slow:
             _quasi_newton_lane(fit, rows, state, shortfall, lane)
         return
     for start in range(0, len(slow), _most(fit)):
         for lane in _iterate(fit, rows, state, shortfall, slow[start : start + _most(fit)], own=True):
             _newton_lane(fit, rows, state, lane)
+
+
+def _dear(fit: Fit) -> bool:
+    """Does a Hessian cost many gradients?"""
+    return fit.factor is None or (not isinstance(fit.objective, AbstractLinearPredictor) and fit.num_params > DEAR)
 
 
 def _most(fit: Fit) -> int:
@@ -108,6 +114,7 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
     contraction, age = np.zeros(len(state.u)), np.zeros(len(state.u), int)  # age: steps with the present metric
     failed = np.zeros(len(state.u), bool)
     renewed = not own and isinstance(state.metric, Products)  # at every step, as Newton's
+    astray = ASTRAY if _dear(fit) and not (own or fit.objective.convex) else np.inf
     first_step = state.first_step[group[:0] if renewed else group]
     memory = Acceleration(np.zeros_like(first_step), -first_step)
     size = min(len(state.u), _most(fit))
@@ -163,6 +170,8 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
             age[lanes] = np.where(slow, 0, age[lanes] + 1)
         else:
             failed[lanes[slow]] = True
+        if k == 0:
+            failed[lanes[(progress > astray) & ~state.finished[lanes]]] = True
     return group[~state.finished[group]]
 
 
