@@ -25,6 +25,7 @@ OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
 NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
 ASTRAY = 0.5  # of the first step's gradient, if as much is left, where F is not convex: it may have led to another minimum
+ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone, if there are many units a parameter
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 
@@ -108,7 +109,7 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
     """
     price = max(6.0, fit.num_params / 8) if isinstance(fit.objective, AbstractLinearPredictor) else fit.num_params
     natural = np.sqrt(abs(float(fit.value)) / fit.objective.num_units)  # a length of which 1e-9 is noise
-    few_units = fit.objective.num_units < 10 * fit.num_params  # then one ratio of steps is not enough to judge by
+    alone = -1.0 if fit.objective.num_units < 10 * fit.num_params else ALONE
     state.step = state.step if len(state.step) else np.zeros_like(state.u)
     previous = np.full(len(state.u), np.inf) if own else state.first.copy()
     contraction, age = np.zeros(len(state.u)), np.zeros(len(state.u), int)  # age: steps with the present metric
@@ -159,7 +160,7 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
         known = ~(stuck | first)
         if known.any():
             short[known] = shortfall(lanes[known], state.left[lanes[known]])
-        enough = (short <= 1) & (k > 0 or not few_units)
+        enough = (short <= 1) & ((k > 0) | (contraction[lanes] <= alone))
         state.finished[lanes] = ~stuck & (enough | (floor & (progress > 0.3)))
         previous[lanes] = np.where(stuck, np.inf, seen.size)
         with np.errstate(divide="ignore", invalid="ignore"):
