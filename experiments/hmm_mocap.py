@@ -253,12 +253,11 @@ def orders(settings: argparse.Namespace) -> None:
             rows.append({**row, "mean |error|": error.mean(), "worst": error.max(), "flagged": len(cv.flagged()), **told})
         folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
         show(f"Figure 6 so far: {folds} (where both ways reach one minimum, if Exact was run)", rows)
-    table = pd.DataFrame(rows)
-    if len(found) > 1:
-        kinds = [kind for kind in ("IJ", "Certified", "refits") if all(kind in estimates for estimates in found.values())]
-        chosen = {kind: choice(found, kind) for kind in kinds}
-        print("\nOrder chosen by " + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items()))
-    figure6(x[: lengths[0]], found, table, scored, some, settings.out)
+        figure6(x[: lengths[0]], found, pd.DataFrame(rows), scored, some, settings.out)
+        if len(found) > 1:
+            kinds = [kind for kind in ("IJ", "Certified", "refits") if all(kind in estimates for estimates in found.values())]
+            chosen = {kind: choice(found, kind) for kind in kinds}
+            print("\nOrder chosen so far by " + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items()))
 
 
 def a_step(cv: lo.Estimate, scored: np.ndarray) -> float:
