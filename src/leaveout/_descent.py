@@ -1,6 +1,5 @@
 """Iterating refits until what is left to go is small enough: chords, own Hessians, Newton's method with a line search."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -8,7 +7,6 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 import scipy.sparse.linalg
 from jaxtyping import Array, Float, Int
@@ -19,7 +17,7 @@ from ._certificate import FIRST_SAFETY, SAFETY
 from ._curvature import AbstractMetric, Dense, Products, own_metric_at
 from ._fit import Fit
 from ._minimise import DEAR, Walk, descended, newton, value_and_gradient, walk
-from ._objective import AbstractLinearPredictor, float64, placed, ravel
+from ._objective import AbstractLinearPredictor, placed, ravel
 from ._plan import Rows
 from ._results import RESULTS
 
@@ -86,19 +84,12 @@ def descend(fit: Fit, rows: Rows, state: State, shortfall: Callable) -> None:
         return
     slow = _iterate(fit, rows, state, shortfall, np.flatnonzero(~state.finished), own=False)
     if _dear(fit):
-        _each(slow, functools.partial(_quasi_newton_lane, fit, rows, state, shortfall))
+        for lane in slow:
+            _quasi_newton_lane(fit, rows, state, shortfall, lane)
         return
     for start in range(0, len(slow), _most(fit)):
-        left = _iterate(fit, rows, state, shortfall, slow[start : start + _most(fit)], own=True)
-        _each(left, functools.partial(_newton_lane, fit, rows, state))
-
-
-def _each(lanes: np.ndarray, refit: Callable[[int], None]) -> None:
-    """Refits that go their own ways, in threads, as each keeps one core busy; after the first, which compiles."""
-    for lane in lanes[:1]:
-        refit(lane)
-    if len(lanes) > 1:
-        joblib.Parallel(n_jobs=-1, require="sharedmem")(joblib.delayed(float64(refit))(lane) for lane in lanes[1:])
+        for lane in _iterate(fit, rows, state, shortfall, slow[start : start + _most(fit)], own=True):
+            _newton_lane(fit, rows, state, lane)
 
 
 def _dear(fit: Fit) -> bool:
