@@ -24,7 +24,7 @@ from ._results import RESULTS
 OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
 NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
-ASTRAY = 0.5  # of the first step's gradient, if as much is left, where F is not convex: it may have led to another minimum
+ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
 ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone, if there are many units a parameter
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
