@@ -196,6 +196,11 @@ def minima(fit: lo.Fit, plan: lo.Plan, refit: lo.AbstractRefit) -> tuple[list[np
         return each, np.array([float(value(v, w)) for v, w in zip(each, plan.matrix(), strict=True)])
 
 
+def agreed(fit: lo.Fit, plan: lo.Plan, lowest: np.ndarray) -> np.ndarray:
+    """The folds that `Exact` brings to the minimum, of this F, that L-BFGS found."""
+    return np.abs(minima(fit, plan, lo.Exact())[1] - lowest) < 1e-3
+
+
 def summed(cv: lo.Estimate) -> np.ndarray:
     """The summed loss of each fold."""
     return np.bincount(cv.plan.refit, np.where(cv.plan.held, np.nan_to_num(cv.losses, nan=0.0), 0.0), cv.plan.num_refits)
@@ -242,7 +247,7 @@ def orders(settings: argparse.Namespace) -> None:
         seconds["refits"], estimates["refits"], lowest = refitted(fit, truth_plan)
         same = np.ones(len(some), bool)
         if fit.num_params <= settings.dense:
-            same = np.abs(minima(fit, truth_plan, lo.Exact())[1] - lowest) < 1e-3
+            same = agreed(fit, truth_plan, lowest)
         found[name] = estimates
         truth = summed(estimates["refits"])
         for kind, cv in estimates.items():
@@ -396,7 +401,7 @@ def compared(fit: lo.Fit, plan: lo.Plan, told: dict, rows: list[dict]) -> tuple[
     """All strategies and the refits, and the folds where both ways down from θ̂ reach one minimum; adds a row for each
     strategy, with its errors over these folds."""
     seconds, truth, lowest = refitted(fit, plan)
-    same = np.abs(minima(fit, plan, lo.Exact())[1] - lowest) < 1e-3
+    same = agreed(fit, plan, lowest)
     estimates, counts = {"refits": truth}, np.bincount(plan.refit, truth.plan.held, plan.num_refits)
     took = {"refits": seconds}
     for refit in STRATEGIES:

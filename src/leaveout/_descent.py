@@ -16,7 +16,7 @@ from ._acceleration import Acceleration
 from ._certificate import FIRST_SAFETY, SAFETY
 from ._curvature import AbstractMetric, Dense, Products, own_metric_at
 from ._fit import Fit
-from ._minimise import DEAR, Walk, descended, newton, value_and_gradient, walk
+from ._minimise import Walk, dear, descended, newton, value_and_gradient, walk
 from ._objective import AbstractLinearPredictor, placed, ravel
 from ._plan import Rows
 from ._results import RESULTS
@@ -93,8 +93,8 @@ def descend(fit: Fit, rows: Rows, state: State, shortfall: Callable) -> None:
 
 
 def _dear(fit: Fit) -> bool:
-    """Does a Hessian cost many gradients?"""
-    return fit.factor is None or (not isinstance(fit.objective, AbstractLinearPredictor) and fit.num_params > DEAR)
+    """Is a refit's own Hessian too dear, or never formed?"""
+    return fit.factor is None or dear(fit.objective, fit.num_params)
 
 
 def _most(fit: Fit) -> int:
@@ -165,14 +165,13 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
         previous[lanes] = np.where(stuck, np.inf, seen.size)
         with np.errstate(divide="ignore", invalid="ignore"):
             steps_left = np.log(short) / -np.log(np.clip(progress, 1e-12, 0.99))
-        slow = (stuck | (steps_left > (1 if own else 3) + price)) & ~first & ~state.finished[lanes]
+        crossed = (k == 0) & (progress > astray)
+        slow = (stuck | crossed | (steps_left > (1 if own else 3) + price)) & ~first & ~state.finished[lanes]
         if own:
             failed[lanes[stuck & (age[lanes] == 0) & ~first]] = True
             age[lanes] = np.where(slow, 0, age[lanes] + 1)
         else:
             failed[lanes[slow]] = True
-        if k == 0:
-            failed[lanes[(progress > astray) & ~state.finished[lanes]]] = True
     return group[~state.finished[group]]
 
 

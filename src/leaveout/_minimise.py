@@ -24,12 +24,16 @@ FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a H
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
+def dear(objective: AbstractObjective, size: int) -> bool:
+    """Does a Hessian cost many gradients?"""
+    return size > DEAR and not isinstance(objective, AbstractLinearPredictor)
+
+
 def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
     """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
     size = np.asarray(ravel(theta)).size
-    dear = size > DEAR and not isinstance(objective, AbstractLinearPredictor)
     weights = np.ones(objective.num_units)
-    if dear or not objective.convex:
+    if dear(objective, size) or not objective.convex:
         found = walk(objective, theta, weights, gtol=1e-4)
         if found is not None:
             value, vector, left = contract(objective, found.theta, lambda _, slope: found.newton(slope), STEPS)
