@@ -37,6 +37,8 @@ PEOPLE = 0.5 + rng.random(T)
 PLACES = np.stack([np.sin(np.arange(T)), 3000 + 400 * rng.standard_normal(T)], axis=1)
 A, B = np.array([[2.0, 0.3], [0.3, 1.0]]), np.array([[1.0, -0.5], [-0.5, 4.0]])
 
+THREE = np.stack([A, B, A + B])
+
 CASES = {
     "gaussian, diagonal": (Gaussian(), REAL),
     "gaussian, one channel": (Gaussian(), REAL[:, :1]),
@@ -395,6 +397,28 @@ def test_an_autoregression_of_the_papers_size_has_its_number_of_parameters():
     x = np.random.default_rng(0).standard_normal((300, 12))
     start = emission.initial(emission.prepare(x, np.array([300])), emission.has_density(x, np.array([300])), 16, 0)
     assert sum(start[name].size for name in emission.free) == 11712
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Autoregressive(2, THREE), lambda: Autoregressive(0), lambda: NeuralAutoregressive(2, 2, A)]
+)
+def test_curvatures_of_autoregressions_are_those_of_their_densities(make):
+    emission, x = make().with_data(WALK), WALK[:20]
+    data = emission.prepare(x, np.array([20]))
+    own = emission.initial(data, emission.has_density(x, np.array([20])), 3, 0)
+    own = {name: value + 0.3 * rng.standard_normal(value.shape) for name, value in own.items()}
+    expected = rng.uniform(0, 2, (20, 3)) * np.asarray(data["dense"])[:, None]
+    found = emission.curvature({**own, **emission.fixed}, data, expected)
+    for k in range(3):
+        of_one, unravel = ravel_pytree({name: jnp.asarray(value[k]) for name, value in own.items()})
+
+        def total(v, k=k, unravel=unravel):
+            at = {name: jnp.asarray(value).at[k].set(unravel(v)[name]) for name, value in own.items()}
+            return -jnp.sum(expected * emission.log_densities({**at, **emission.fixed}, data))
+
+        plain = jax.jit(jax.hessian(total))(of_one)
+        np.testing.assert_allclose(found[k], plain, rtol=1e-10, atol=1e-10 * np.abs(plain).max())
+    assert type(emission)(1, covariance="full").curvature({}, data, expected) is None
 
 
 def test_inverses_by_sweeps():

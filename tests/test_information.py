@@ -18,12 +18,14 @@ from leaveout.models.emissions._base import Constraint
 LENGTHS = [13, 7, 22, 9, 16, 5, 30, 8]
 STEPS = sum(LENGTHS)
 CIRCLE = np.array([[np.nan, np.nan, 0], [0, np.nan, np.nan], [np.nan, 0, np.nan]])
+THIN = np.array([[1.0, 0.6], [0.6, 0.5]])
 EMISSIONS = {
     "gaussian": (lo.emissions.Gaussian, {}),
     "full": (lambda: lo.emissions.Gaussian(covariance="full"), {}),
     "tied": (lambda: lo.emissions.Gaussian(covariance="tied"), {}),
     "autoregressive": (lambda: lo.emissions.Autoregressive(2, covariance="diagonal"), {}),
-    "neural": (lambda: lo.emissions.NeuralAutoregressive(3, 1), {}),
+    "full autoregressive": (lambda: lo.emissions.Autoregressive(2, covariance=[THIN, np.eye(2), 2 * THIN]), {}),
+    "neural": (lambda: lo.emissions.NeuralAutoregressive(3, 2, covariance=THIN), {}),
     "poisson": (lo.emissions.Poisson, {"prior": None}),
     "negative binomial": (lo.emissions.NegativeBinomial, {"initial": "stationary"}),
     "categorical": (lambda: lo.emissions.Categorical(4), {"transition": CIRCLE}),

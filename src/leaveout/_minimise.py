@@ -19,8 +19,9 @@ STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
-STAND_INS, STROLL, MEMORY = 100, 100, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
+STAND_INS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
+CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
@@ -34,21 +35,27 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
     size = np.asarray(ravel(theta)).size
     weights = np.ones(objective.num_units)
     if dear(objective, size) or not objective.convex:
-        found = walk(objective, theta, weights, gtol=1e-4)
-        if found is not None:
-            value, vector, left = contract(objective, found.theta, lambda _, slope: found.newton(slope), STEPS)
+        for gtol in CLOSE:
+            found = walk(objective, theta, weights, gtol)
+            if found is None:
+                theta = _approach(objective, theta, weights, size)
+                break
+            value, vector, left = contract(objective, found.theta, lambda _, slope, near=found: near.newton(slope), STEPS)
             if left < SETTLED:
                 return value, vector, True
             theta = found.theta
-        elif size <= 500 and not objective.convex:
-            theta = descended(objective, theta, weights, "BFGS", gtol=1e-6, maxiter=2000)[0]
-        else:
-            ftol, maxiter = (1e-12, 2000) if size <= LARGE else (1e-15, size // 2)
-            theta = descended(objective, theta, weights, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
         if size > LARGE:
             return with_few_hessians(objective, theta)
     value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
     return float(value), np.asarray(vector), bool(converged)
+
+
+def _approach(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, size: int) -> PyTree:
+    """θ near a minimum, where nothing stands in for the Hessian."""
+    if size <= 500 and not objective.convex:
+        return descended(objective, theta, weights, "BFGS", gtol=1e-6, maxiter=2000)[0]
+    ftol, maxiter = (1e-12, 2000) if size <= LARGE else (1e-15, size // 2)
+    return descended(objective, theta, weights, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
 
 
 def descended(

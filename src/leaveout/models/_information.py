@@ -13,6 +13,7 @@ definite where log e_t is concave. The step that it asks for is about one of exp
 coordinates in which it is the identity is short, even from afar.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -98,34 +99,48 @@ def _known(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> _Known:
     return _Known(whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1))
 
 
-def _expected_density(hmm: Any, theta: PyTree, expected: Float[Array, "steps states"]) -> Array:
-    densities = hmm._log_densities(theta).reshape(expected.shape)
-    return jnp.sum(jnp.where(expected > 0, expected * densities, 0.0))
-
-
 @eqx.filter_jit
 def complete(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, Blocks, Blocks]:
     """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
     and one for their distribution."""
     vector, where = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)
-
-    def emitted(v):
-        at = unravel(v, theta)
-        prior = 0.0 if hmm.states.prior is None else hmm.emission.log_prior(hmm.emitted(at))
-        return -_expected_density(hmm, at, known.expected) - prior
+    prior = jax.grad(lambda v: -hmm._log_prior(unravel(v, theta)))
+    slope = _slope(hmm, theta, known)
 
     def moved(v):
-        at = unravel(v, theta)
-        counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(at), strict=True)
-        return -sum(jnp.sum(times(count, log)) for count, log in counts) - hmm.states.log_prior(at)
+        counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True)
+        return -sum(jnp.sum(times(count, log)) for count, log in counts)
 
-    def blocks(function, entries):
-        entries = jnp.asarray(entries)
-        along = hmm.along(jax.grad(function), vector, entries.T)  # of all blocks at once: they do not meet
-        return Blocks(entries, jnp.moveaxis(along[:, entries], 0, 1))
+    def blocks(gradient, entries):
+        along = hmm.along(gradient, vector, entries.T)  # of all blocks at once: they do not meet
+        return jnp.moveaxis(along[:, jnp.asarray(entries)], 0, 1)
 
-    return blocks(emitted, where.own), blocks(emitted, where.shared[None]), blocks(moved, where.chain[None])
+    own, shared, chain = where.own, where.shared[None], where.chain[None]
+    return (
+        Blocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
+        Blocks(jnp.asarray(shared), blocks(lambda v: prior(v) - slope(v), shared)),
+        Blocks(jnp.asarray(chain), blocks(lambda v: prior(v) + jax.grad(moved)(v), chain)),
+    )
+
+
+def _slope(hmm: Any, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
+    """The gradient of the emissions' expected log-density, a function of the raveled θ."""
+
+    def expected(v):
+        densities = hmm._log_densities(unravel(v, theta)).reshape(known.expected.shape)
+        return jnp.sum(jnp.where(known.expected > 0, known.expected * densities, 0.0))
+
+    return jax.grad(expected)
+
+
+def _bend(hmm: Any, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
+    """Minus its derivative, by the own parameters of each state."""
+    closed, own = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected), places(hmm, theta).own
+    if closed is not None:
+        return closed
+    along = hmm.along(_slope(hmm, theta, known), ravel(theta), own.T)  # of all states at once: they do not meet
+    return -jnp.moveaxis(along[:, jnp.asarray(own)], 0, 1)
 
 
 def hessian(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
@@ -135,15 +150,14 @@ def hessian(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> Float[A
     K, layout = hmm.num_states, hmm.layout
     known = _known(hmm, theta, weights)
     densities = lambda v: hmm._log_densities(unravel(v, theta)).reshape(-1, K)
-    complete = jax.grad(lambda v: _expected_density(hmm, unravel(v, theta), known.expected))
 
-    def along(i):
-        """Scores by the i-th parameter of each state, and their derivatives by it."""
+    def scores(i):
+        """By the i-th parameter of each state."""
         tangent = jnp.zeros_like(vector).at[jnp.asarray(own)[:, i]].set(1.0)
-        slope = jnp.where(known.seen[:, None] > 0, known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1], 0.0)
-        return slope.T, jax.jvp(complete, (vector,), (tangent,))[1][own]
+        slope = known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
+        return jnp.where(known.seen[:, None] > 0, slope, 0.0).T
 
-    slopes, bend = jax.lax.map(along, jnp.arange(own.shape[1]))
+    slopes = jax.lax.map(scores, jnp.arange(own.shape[1]))
     spread = spread_of_sums(
         known.posterior,
         known.potentials.transition,
@@ -153,7 +167,7 @@ def hessian(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> Float[A
         len(hmm.lengths),
     )
     states = jnp.arange(K)
-    block = -spread.at[states, :, states, :].add(jnp.moveaxis(bend, 0, 1))
+    block = -spread.at[states, :, states, :].add(-_bend(hmm, theta, known))
     out = -hmm.along(jax.grad(lambda v: hmm._log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
     widths = np.flatnonzero(np.diff(own[0]) != 1) + 1  # a block of consecutive parameters of a state is one name's
     names = np.split(np.arange(own.shape[1]), widths)

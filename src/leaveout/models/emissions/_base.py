@@ -101,6 +101,13 @@ class AbstractEmission(eqx.Module):
         states = jax.vmap(self.log_density, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
 
+    def curvature(
+        self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]
+    ) -> Float[Array, "states own own"] | None:
+        """`−Σ_t expected_{tk} ∇² log e_t(k)` by the unconstrained parameters of state k, raveled in the order of their names;
+        None where differentiation is to find it. Override it where there are many and it has a closed form."""
+        return None
+
     def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         """The mean observation of every step in every state."""
         raise NotImplementedError(f"{type(self).__name__} has no means(); predictions need them.")

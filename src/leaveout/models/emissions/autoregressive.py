@@ -8,6 +8,7 @@ different orders the same `skip`, and their losses are of the same observations.
 import abc
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -84,6 +85,30 @@ class AbstractAutoregression(AbstractWithPrior):
     def means(self, parameters, data):
         return self.predictions(parameters, data["past"])
 
+    def curvature(self, parameters, data, expected):
+        if self.covariance.value is None:
+            return None
+        x, past = data["x"], data["past"].reshape(len(data["x"]), -1)
+        states, channels = expected.shape[1], x.shape[1]
+        precision = self.covariance.precision(parameters["covariance"], channels)[0]
+        precision = precision if self.covariance.matrices else jnp.diag(precision)
+        precision = jnp.broadcast_to(precision, (states, channels, channels))
+        features = jnp.concatenate([jnp.ones((len(x), 1)), past], axis=1)
+        own = {name: parameters[name] for name in self.free}
+        one = lambda state: self._curvature(*state[:2], x, features, state[2])
+        return jax.lax.map(one, (own, precision, expected.T))  # one state at a time takes no more memory than a gradient
+
+    @abc.abstractmethod
+    def _curvature(
+        self,
+        own: Parameters,
+        precision: Float[Array, "channels channels"],
+        x: Float[Array, "steps channels"],
+        features: Float[Array, "steps features"],
+        expected: Float[Array, " steps"],
+    ) -> Float[Array, "own own"]:
+        """That of one state; `features` are one, and the observations before."""
+
     @abc.abstractmethod
     def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
         """One step's mean from one state's parameters and the observations before it, most recent first; in NumPy."""
@@ -103,6 +128,14 @@ def _sizes(emission: str, lags: int, skip: int | None) -> tuple[int, int]:
     if skip is not None and skip < lags:
         raise ValueError(f"{emission}: skip must be at least the order, {lags}; got {skip}.")
     return int(lags), int(lags if skip is None else skip)
+
+
+def _linear(first: int, outputs: int, lags: int, inputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where a linear map has its entries by output and feature, from `first` on: all of them, its bias, and its matrices,
+    a lag after the other."""
+    place = first + np.arange(outputs * (1 + lags * inputs)).reshape(outputs, -1)
+    matrices = place[:, 1:].reshape(outputs, lags, inputs).swapaxes(0, 1)
+    return place, place[:, 0], matrices.ravel()
 
 
 def _ridge(features: np.ndarray, response: np.ndarray, towards: np.ndarray) -> np.ndarray:
@@ -154,6 +187,13 @@ class Autoregressive(AbstractAutoregression):
         states, channels = bias.shape
         matrix = jnp.transpose(parameters["coefficients"], (1, 3, 0, 2)).reshape(self.lags * channels, states * channels)
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
+
+    def _curvature(self, own, precision, x, features, expected):
+        channels = x.shape[1]
+        gram = (expected[:, None] * features).T @ features
+        _, bias, matrices = _linear(0, channels, self.lags, channels)
+        order = np.concatenate([bias, matrices])
+        return jnp.kron(precision, gram)[order[:, None], order]
 
     def next_mean(self, parameters, recent):
         if not self.lags:
@@ -236,6 +276,34 @@ class NeuralAutoregressive(AbstractAutoregression):
         matrix = jnp.transpose(weights, (1, 3, 0, 2)).reshape(lags * channels, states * hidden)
         inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden) + parameters["input_bias"]
         return jnp.einsum("tkh,krh->tkr", jnp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
+
+    def _curvature(self, own, precision, x, features, expected):
+        """With z = W (1, past), h = tanh z, u = (1, h), e = Σ⁻¹ (x − V u): −∇² of −½ rᵀ Σ⁻¹ r by V, by W, and by both."""
+        hidden, channels = own["input_bias"].shape[0], x.shape[1]
+        weights, turn = own["input_weights"], precision @ own["output_weights"]
+        matrix = jnp.moveaxis(weights, 0, 1).reshape(hidden, -1)
+        layer = jnp.tanh(features[:, 1:] @ matrix.T + own["input_bias"])
+        units, slope = jnp.concatenate([jnp.ones((len(x), 1)), layer], axis=1), 1 - layer**2
+        error = (x - layer @ own["output_weights"].T - own["output_bias"]) @ precision
+        pushed = error @ own["output_weights"]  # −∂/∂h
+        bend = slope[:, :, None] * slope[:, None] * (own["output_weights"].T @ turn)
+        bend = bend + jnp.eye(hidden) * (2 * layer * slope * pushed)[:, None]
+        summed = lambda a, b: (expected[:, None] * a.reshape(len(x), -1)).T @ b.reshape(len(x), -1)
+        outer = lambda a, b: a[:, :, None] * b[:, None]
+        width = features.shape[1]
+        inside = summed(bend, outer(features, features)).reshape(hidden, hidden, width, width)
+        meet = summed(units, outer(slope, features)).reshape(1, 1 + hidden, hidden, width)
+        between = turn[:, None, :, None] * meet
+        missed = summed(error, outer(slope, features)).reshape(channels, hidden, width)
+        between = between.at[:, 1 + np.arange(hidden), np.arange(hidden)].add(-missed)
+        inside = jnp.swapaxes(inside, 1, 2).reshape(hidden * width, -1)
+        between = between.reshape(channels * (1 + hidden), -1)
+        outside = jnp.kron(precision, summed(units, units))
+        whole = jnp.block([[inside, between.T], [between, outside]])
+        _, input_bias, input_weights = _linear(0, hidden, self.lags, channels)
+        _, output_bias, output_weights = _linear(hidden * width, channels, 1, hidden)
+        order = np.concatenate([input_bias, input_weights, output_bias, output_weights])
+        return whole[order[:, None], order]
 
     def next_mean(self, parameters, recent):
         layer = np.tanh(np.einsum("mhj,mj->h", parameters["input_weights"], recent) + parameters["input_bias"])
