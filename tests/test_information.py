@@ -9,8 +9,9 @@ import scipy.optimize
 from helpers import flat
 
 import leaveout as lo
-from leaveout import _descent
+from leaveout import _descent, _minimise
 from leaveout._minimise import walk
+from leaveout._objective import Blocks
 from leaveout.models import _information, _moments
 from leaveout.models.chain import log_partition
 from leaveout.models.emissions._base import Constraint
@@ -154,6 +155,29 @@ def test_the_stand_in_is_the_complete_datas(name, drop, monkeypatch):
     for entries, matrices in parts:
         for mine, matrix in zip(np.asarray(entries), matrices, strict=True):
             np.testing.assert_allclose(matrix, plain[np.ix_(mine, mine)], rtol=1e-9, atol=1e-9 * np.abs(plain).max())
+
+
+def test_coordinates_make_what_stands_in_the_identity():
+    """Blocks that fall into smaller ones, of two sizes; of the second, curvatures without their sign."""
+    rng = np.random.default_rng(0)
+    apart = np.array([[0, 4, 5], [2, 3, 7], [1, 6, 8]])
+    matrices, absolute = np.zeros((2, 10, 10)), np.zeros((2, 10, 10))
+    matrices[:, 9, 9] = absolute[:, 9, 9] = 4.0
+    for k in range(2):
+        for here in apart:
+            values, vectors = rng.uniform(1, 2, 3) * [1, 1, 1 - 2 * k], np.linalg.qr(rng.standard_normal((3, 3)))[0]
+            matrices[k][np.ix_(here, here)] = vectors * values @ vectors.T
+            absolute[k][np.ix_(here, here)] = vectors * np.abs(values) @ vectors.T
+    entries = rng.permutation(20).reshape(2, 10)
+    pieces = list(_minimise._separated(Blocks(entries, matrices)))
+    assert [own.shape for _, own in pieces] == [(2, 1, 1), (6, 3, 3)]
+    unwhitener = _minimise._unwhitener((Blocks(entries, matrices),))
+    root = unwhitener @ np.eye(20)
+    np.testing.assert_allclose(unwhitener.T @ np.eye(20), root.T)
+    whole = np.zeros((20, 20))
+    for mine, matrix in zip(entries, absolute, strict=True):
+        whole[np.ix_(mine, mine)] = matrix
+    np.testing.assert_allclose(root @ root.T, np.linalg.inv(whole), atol=1e-12)
 
 
 def strange() -> np.ndarray:

@@ -1,6 +1,6 @@
 """Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import scipy.optimize
+import scipy.sparse.csgraph
 import scipy.sparse.linalg
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PyTree, Scalar
@@ -113,7 +114,7 @@ def walk(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, gtol:
 
 def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator:
     """S with S Sᵀ the inverse of the matrix, whose curvatures are taken without their sign."""
-    roots = [(np.asarray(part.entries), _root(np.asarray(part.matrices))) for part in parts]
+    roots = [(entries, _roots(matrices)) for part in parts for entries, matrices in _separated(part)]
     size = sum(entries.size for entries, _ in roots)
 
     def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
@@ -127,14 +128,30 @@ def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator
     return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
 
 
-def _root(matrices: np.ndarray) -> np.ndarray:
-    """S with S Sᵀ the inverse of each."""
-    try:
-        return np.linalg.inv(np.linalg.cholesky(matrices)).swapaxes(1, 2)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(matrices)
-        values = np.maximum(np.abs(values), FLATTEST * np.abs(values).max(initial=0.0))
-        return vectors / np.sqrt(values)[:, None, :]
+def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The blocks that these fall into where all of them are zero, those of one size together."""
+    entries, matrices = np.asarray(part.entries), np.asarray(part.matrices)
+    _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
+    sizes = np.bincount(label)[label]
+    for size in np.unique(sizes):
+        some = np.flatnonzero(sizes == size)
+        here = some[np.argsort(label[some], kind="stable")].reshape(-1, size)
+        own = np.ascontiguousarray(matrices[:, here[:, :, None], here[:, None]])
+        yield entries[:, here].reshape(-1, size), own.reshape(-1, size, size)
+
+
+def _roots(matrices: np.ndarray) -> np.ndarray:
+    """S with S Sᵀ the inverse of each, whose curvatures are taken without their sign."""
+    factors = [scipy.linalg.lapack.dpotrf(matrix, lower=True) for matrix in matrices]
+    indefinite = np.array([failed > 0 for _, failed in factors], bool)
+    out = np.empty(matrices.shape)
+    for k in np.flatnonzero(~indefinite):
+        out[k] = scipy.linalg.lapack.dtrtri(factors[k][0], lower=True)[0].T
+    values, vectors = np.linalg.eigh(matrices[indefinite])
+    values = np.abs(values)
+    floor = FLATTEST * values.max(axis=1, initial=0.0, keepdims=True)
+    out[indefinite] = vectors / np.sqrt(np.maximum(values, floor))[:, None, :]
+    return out
 
 
 def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
