@@ -146,12 +146,14 @@ def raveled(theta: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)])
 
 
-def fitted(hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, float]]:
-    """The lowest of several minima; seconds, those of one more Hessian, and how far from stationary it is."""
+def fitted(name: str, hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, float]]:
+    """The lowest of several minima; seconds, those of one more Hessian, and how far from stationary it is, also printed."""
     search, fit = timed(lambda: lo.fit(hmm, num_starts=num_starts))
     hessian, fit = timed(lambda: lo.anchor(hmm, fit.parameters))
     told = {"D": fit.num_params, "F": float(fit.value), "fit, s": search, "Hessian, s": hessian}
-    return fit, {**told, "decrement": float(fit.decrement)}
+    told["decrement"] = float(fit.decrement)
+    say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()) + f", {gigabytes():.2f} GB")
+    return fit, told
 
 
 def refitted(fit: lo.Fit, plan: lo.Plan) -> tuple[float, lo.Estimate, np.ndarray]:
@@ -234,8 +236,7 @@ def orders(settings: argparse.Namespace) -> None:
     say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps, K = {states}")
     for name in names:
         hmm = lo.HMM(x, emission(name, skip=LONGEST), states, lengths=lengths, drop="sequence")
-        fit, told = fitted(hmm, starts)
-        say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+        fit, told = fitted(name, hmm, starts)
         strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife()]
         strategies += [lo.Certified()] if fit.num_params <= settings.certified else []
         strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
@@ -359,8 +360,7 @@ def large(name: str, settings: argparse.Namespace) -> list[dict]:
     lengths = np.full(number, length)
     hmm = lo.HMM(x, emission(name), states, lengths=lengths, drop="sequence", **chain)
     plan, rows = lo.leave_one_out(number), []
-    fit, told = fitted(hmm, 1)
-    say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()) + f", {gigabytes():.2f} GB")
+    fit, told = fitted(name, hmm, 1)
     each = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified()] + [lo.Exact()] * (not settings.skip_exact)
     for refit in each:
         seconds, cv = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
@@ -417,8 +417,7 @@ def within(settings: argparse.Namespace) -> None:
     """Steps of one sequence left out, at random and in a block (figure 7)."""
     x = longest(settings.quick)
     states, trials, starts = (2, 3, 2) if settings.quick else (5, 10, settings.starts)
-    fit, told = fitted(lo.HMM(x, lo.emissions.Gaussian(), states), starts)
-    say("Gaussian fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+    fit, _ = fitted("Gaussian", lo.HMM(x, lo.emissions.Gaussian(), states), starts)
     rows: list[dict] = []
     shares = (0.05, 0.25) if settings.quick else (0.02, 0.05, 0.10, 0.25)
     figure, axes = plt.subplots(2, len(shares), figsize=(3.4 * len(shares), 7), layout="constrained")
@@ -431,6 +430,7 @@ def within(settings: argparse.Namespace) -> None:
             bars(panels[i, j], estimates, same, f"{scheme}, {share:.0%}")
         title = f"Figure 7 so far: T = {len(x)}, K = {states}; errors of a fold's mean loss against refits by L-BFGS"
         show(f"{title}, where both reach one minimum; seconds with compiling", rows, "{:.2e}")
+    legend(figure)
     save(figure, settings.out, "mocap_figure7.png")
     save(errors, settings.out, "mocap_figure7_errors.png")
 
@@ -443,13 +443,13 @@ def future(settings: argparse.Namespace) -> None:
     models = {"Gaussian": lo.emissions.Gaussian(), "AR(1)": emission("AR(1)"), "NAR(1)": emission("NAR(1)")}
     figure, axes = plt.subplots(1, len(models), figsize=(11, 4), layout="constrained")
     for ax, (name, own) in zip(axes, models.items(), strict=True):
-        fit, told = fitted(lo.HMM(x, own, states), starts)
-        say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+        fit, _ = fitted(name, lo.HMM(x, own, states), starts)
         first = len(x) - 3 if settings.quick else round((0.98 if name == "NAR(1)" else 0.9) * len(x))
         plan = lo.leave_future_out(len(x), first, horizon=1)
         estimates, same = compared(fit, plan, {"model": name, "D": fit.num_params, "origins": len(plan)}, rows)
         scatter(ax, estimates, same, f"{name}, D = {fit.num_params:,}")
         show("Figure 8 so far: the next step left out with all that follows", rows, "{:.2e}")
+    legend(figure)
     save(figure, settings.out, "mocap_figure8.png")
 
 
@@ -460,11 +460,16 @@ def scatter(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, t
         losses = estimates[kind].losses
         ax.plot(truth.losses[here], losses[here], marker, ms=4, color=COLOURS[kind], alpha=0.6, mfc="none", label=kind)
     if not same.all():
-        other = f"Certified, {np.sum(~same)} folds with another minimum"
-        ax.plot(truth.losses[~here], estimates["Certified"].losses[~here], "+", ms=4, color="0.7", label=other, zorder=0)
+        other = estimates["Certified"].losses[~here]
+        ax.plot(truth.losses[~here], other, "+", ms=4, color="0.7", label="Certified, another minimum", zorder=0)
     diagonal(ax, truth.losses)
     ax.set(title=title, xlabel="exact", ylabel="approximate")
-    ax.legend(fontsize=7)
+
+
+def legend(figure: plt.Figure) -> None:
+    """One for all panels, above them."""
+    each = {label: handle for ax in figure.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(each.values(), each.keys(), loc="outside upper center", ncols=len(each), fontsize=8)
 
 
 def bars(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, title: str) -> None:
@@ -488,8 +493,7 @@ def basins(settings: argparse.Namespace) -> None:
     x = longest(settings.quick)
     states, folds, restarts = (2, 3, 3) if settings.quick else (5, 20, 20)
     hmm = lo.HMM(x, lo.emissions.Gaussian(), states)
-    fit, told = fitted(hmm, restarts)
-    say("Gaussian fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+    fit, _ = fitted("Gaussian", hmm, restarts)
     plan, down, rows = lo.contiguous(len(x), 0.1, folds, seed=0), descent(hmm), []
     exact = lo.cross_validate(fit, plan, lo.Exact())
     parameters, lowest = minima(fit, plan, lo.Exact())

@@ -219,26 +219,29 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
             reached, told = descended(objective, at, weights, unwhitener=whitened, **options)
             found = Walk(reached, whitened, told.hess_inv)
 
-        def learnt(u, found=found):
-            slope = value_and_gradient(objective, placed(start + np.asarray(fit.unwhiten(u)), fit.theta), weights)[1]
-            return np.asarray(fit.back(found.newton(np.asarray(slope))))
+        def newton(moved, found=found):
+            slope = value_and_gradient(objective, placed(start + moved, fit.theta), weights)[1]
+            return found.newton(np.asarray(slope))
 
-        u = np.asarray(fit.back(np.asarray(ravel(found.theta)) - start))
-        u, size, left, enough = _shrinking_steps(state, shortfall, lane, u, learnt)
-        at = placed(start + np.asarray(fit.unwhiten(u)), fit.theta)
+        moved = np.asarray(ravel(found.theta)) - start
+        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, moved, newton)
+        at = placed(start + moved, fit.theta)
         if enough:
             break
+    u = state.u[lane]
     _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
 
 
 def _shrinking_steps(
-    state: State, shortfall: Callable, lane: int, u: np.ndarray, asked: Callable[[np.ndarray], np.ndarray]
+    fit: Fit, state: State, shortfall: Callable, lane: int, moved: np.ndarray, newton: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, float, float, bool]:
-    """One refit's steps from u on, until they no longer shrink or what is left is enough: u, the length of the last step,
-    what is left, and whether that is enough."""
+    """One refit's steps from a displacement of θ on, until they no longer shrink or what is left is enough: the displacement,
+    the length of the last step, what is left, and whether that is enough."""
     lanes, size, left, contraction = np.array([lane]), np.inf, np.inf, 0.0
+    state.move(lanes, np.asarray(fit.back(moved)) - state.u[lane])
     for _ in range(2 * STEPS):
-        step = asked(u)
+        asked = newton(moved)
+        step = np.asarray(fit.back(asked))
         before, size = size, float(np.linalg.norm(step))
         shrinks = size < 0.9 * before
         contraction = max(contraction, min(size / before, 1.0)) if np.isfinite(before) else contraction
@@ -246,11 +249,11 @@ def _shrinking_steps(
         state.step[lane] = step
         if not shrinks:
             break
-        u = u - step
-        state.move(lanes, u - state.u[lane])
+        moved = moved - asked
+        state.move(lanes, -step)
         if contraction and shortfall(lanes, np.array([left]))[0] <= 1:
-            return u, size, left, True
-    return u, size, left, False
+            return moved, size, left, True
+    return moved, size, left, False
 
 
 def examined(
