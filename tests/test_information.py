@@ -109,7 +109,10 @@ def test_states_that_share_their_coordinates_do_not(monkeypatch):
 
 
 STAND_INS = [(name, drop) for name in EMISSIONS for drop in ("sequence", "observation")]
-STAND_INS = [case if case == ("tied", "sequence") else pytest.param(*case, marks=pytest.mark.slow) for case in STAND_INS]
+STAND_INS = [
+    case if case in (("tied", "sequence"), ("neural", "sequence")) else pytest.param(*case, marks=pytest.mark.slow)
+    for case in STAND_INS
+]
 
 
 def complete_data(hmm, theta, weights):
@@ -157,6 +160,18 @@ def test_the_stand_in_is_the_complete_datas(name, drop, monkeypatch):
             np.testing.assert_allclose(matrix, plain[np.ix_(mine, mine)], rtol=1e-9, atol=1e-9 * np.abs(plain).max())
 
 
+def test_coordinates_keep_off_zero():
+    """Where a parameter, or a whole block, has no curvature, or one that is rounding."""
+    matrices = np.zeros((3, 4, 4))
+    matrices[0], matrices[1] = np.diag([3.0, 0.0, 1.0, 2.0]), np.diag([3.0, -1e-17, 1e-17, 2.0])
+    root = _minimise._unwhitener((Blocks(np.arange(12).reshape(3, 4), matrices),)) @ np.eye(12)
+    flat = [1, 5, 6, 8, 9, 10, 11]
+    np.testing.assert_allclose(np.diag(root)[flat], 1 / np.sqrt(3.0 * _minimise.FLATTEST))
+    np.testing.assert_allclose(np.delete(np.diag(root), flat), np.sqrt([1 / 3, 1, 1 / 2, 1 / 3, 1 / 2]))
+    nothing = _minimise._unwhitener((Blocks(np.arange(2)[None], np.zeros((1, 2, 2))),)) @ np.ones(2)
+    assert np.isfinite(nothing).all()
+
+
 def test_coordinates_make_what_stands_in_the_identity():
     """Blocks that fall into smaller ones, of two sizes; of the second, curvatures without their sign."""
     rng = np.random.default_rng(0)
@@ -197,6 +212,12 @@ def test_fits_and_far_refits_by_the_stand_in(monkeypatch):
     hmm = lo.HMM(strange(), lo.emissions.Autoregressive(1), 4, lengths=LENGTHS, drop="sequence")
     fit, plan = lo.fit(hmm), lo.leave_one_out(len(LENGTHS))
     assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
+    assert hmm.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
+    seen = []
+    monkeypatch.setattr(_minimise, "walk", lambda *args: seen.append(args[3]) or walk(*args))
+    monkeypatch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract
+    np.testing.assert_allclose(lo.fit(hmm).value, fit.value, rtol=1e-12)
+    assert seen == [1e3, 1e-6]
     exact, certified = (lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified()))
     assert walked and not len(exact.flagged()) and not len(certified.flagged())
     _, unravel = jax.flatten_util.ravel_pytree(fit.theta)

@@ -210,21 +210,21 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
     near the minimum F itself cannot tell steps apart."""
     objective, weights, start = fit.objective, _weights(fit, rows, lane), np.asarray(ravel(fit.theta))
     whitened = scipy.sparse.linalg.LinearOperator(2 * (fit.num_params,), fit.unwhiten, rmatvec=fit.whiten, dtype=float)
-    at = fit.theta
+    at, found = fit.theta, None
     for share in NEAR:
         gtol = share * float(state.first[lane])
-        found = walk(objective, at, weights, gtol)
+        found = walk(objective, at, weights, gtol, found)
         if found is None:
             options = {"maxcor": 30, "ftol": 1e-15, "gtol": gtol, "maxiter": 1000}
             reached, told = descended(objective, at, weights, unwhitener=whitened, **options)
             found = Walk(reached, whitened, told.hess_inv)
 
-        def newton(moved, found=found):
+        def learnt(moved, found=found):
             slope = value_and_gradient(objective, placed(start + moved, fit.theta), weights)[1]
             return found.newton(np.asarray(slope))
 
         moved = np.asarray(ravel(found.theta)) - start
-        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, moved, newton)
+        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, moved, learnt)
         at = placed(start + moved, fit.theta)
         if enough:
             break
@@ -233,15 +233,15 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
 
 
 def _shrinking_steps(
-    fit: Fit, state: State, shortfall: Callable, lane: int, moved: np.ndarray, newton: Callable[[np.ndarray], np.ndarray]
+    fit: Fit, state: State, shortfall: Callable, lane: int, moved: np.ndarray, learnt: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, float, float, bool]:
     """One refit's steps from a displacement of θ on, until they no longer shrink or what is left is enough: the displacement,
-    the length of the last step, what is left, and whether that is enough."""
+    to which `state` is brought too, the length of the last step, what is left, and whether that is enough."""
     lanes, size, left, contraction = np.array([lane]), np.inf, np.inf, 0.0
     state.move(lanes, np.asarray(fit.back(moved)) - state.u[lane])
     for _ in range(2 * STEPS):
-        asked = newton(moved)
-        step = np.asarray(fit.back(asked))
+        change = learnt(moved)
+        step = np.asarray(fit.back(change))
         before, size = size, float(np.linalg.norm(step))
         shrinks = size < 0.9 * before
         contraction = max(contraction, min(size / before, 1.0)) if np.isfinite(before) else contraction
@@ -249,7 +249,7 @@ def _shrinking_steps(
         state.step[lane] = step
         if not shrinks:
             break
-        moved = moved - asked
+        moved = moved - change
         state.move(lanes, -step)
         if contraction and shortfall(lanes, np.array([left]))[0] <= 1:
             return moved, size, left, True

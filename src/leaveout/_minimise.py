@@ -36,8 +36,9 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
     size = np.asarray(ravel(theta)).size
     weights = np.ones(objective.num_units)
     if dear(objective, size) or not objective.convex:
+        found = None
         for gtol in CLOSE:
-            found = walk(objective, theta, weights, gtol)
+            found = walk(objective, theta, weights, gtol, found)
             if found is None:
                 theta = _approach(objective, theta, weights, size)
                 break
@@ -93,10 +94,12 @@ class Walk(NamedTuple):
         return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
 
 
-def walk(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, gtol: float) -> Walk | None:
+def walk(
+    objective: AbstractObjective, theta: PyTree, weights: np.ndarray, gtol: float, before: Walk | None = None
+) -> Walk | None:
     """L-BFGS in coordinates in which what stands in for the Hessian is the identity, made anew on the way, until no slope in
-    them is above `gtol`; None where nothing stands in for it."""
-    learnt: tuple[Any, Any] | None = None
+    them is above `gtol`; None where nothing stands in for it. `before` is the walk that led to θ, if one did."""
+    learnt: tuple[Any, Any] | None = before and before[1:]
     for _ in range(STAND_INS):
         parts = objective.stand_in(theta, weights)
         if not parts:
@@ -113,8 +116,8 @@ def walk(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, gtol:
 
 
 def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator:
-    """S with S Sᵀ the inverse of the matrix, whose curvatures are taken without their sign."""
-    roots = [(entries, _roots(matrices)) for part in parts for entries, matrices in _separated(part)]
+    """S with S Sᵀ the inverse of the matrix, whose curvatures are taken without their sign, and kept off zero."""
+    roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _separated(part)]
     size = sum(entries.size for entries, _ in roots)
 
     def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
@@ -126,6 +129,11 @@ def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator
 
     operator = scipy.sparse.linalg.LinearOperator
     return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
+
+
+def _floor(part: Blocks) -> float:
+    """The least curvature that some blocks are taken to have."""
+    return FLATTEST * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
 
 
 def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -140,17 +148,16 @@ def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield entries[:, here].reshape(-1, size), own.reshape(-1, size, size)
 
 
-def _roots(matrices: np.ndarray) -> np.ndarray:
-    """S with S Sᵀ the inverse of each, whose curvatures are taken without their sign."""
-    factors = [scipy.linalg.lapack.dpotrf(matrix, lower=True) for matrix in matrices]
-    indefinite = np.array([failed > 0 for _, failed in factors], bool)
-    out = np.empty(matrices.shape)
-    for k in np.flatnonzero(~indefinite):
-        out[k] = scipy.linalg.lapack.dtrtri(factors[k][0], lower=True)[0].T
+def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
+    """S with S Sᵀ the inverse of each, of which curvatures are taken without their sign and none is below `floor`."""
+    out, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
+    for k, matrix in enumerate(matrices):
+        factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
+        indefinite[k] = failed or np.diag(factor).min() ** 2 < floor
+        if not indefinite[k]:
+            out[k] = scipy.linalg.lapack.dtrtri(factor, lower=True)[0].T
     values, vectors = np.linalg.eigh(matrices[indefinite])
-    values = np.abs(values)
-    floor = FLATTEST * values.max(axis=1, initial=0.0, keepdims=True)
-    out[indefinite] = vectors / np.sqrt(np.maximum(values, floor))[:, None, :]
+    out[indefinite] = vectors / np.sqrt(np.maximum(np.abs(values), floor))[:, None, :]
     return out
 
 

@@ -8,9 +8,9 @@ A state's emission has parameters of its own, so that the first part is a block 
 at once; the second is a recursion over the steps whose products are of large matrices. Rows of other parameters, of the
 states' distribution and of what the states share, are few: they are derivatives of the gradient, one after the other.
 
-The first part alone needs no recursion, only a gradient of the emissions for each of a state's own parameters, and is positive
-definite where log e_t is concave. The step that it asks for is about one of expectation–maximisation, so that descent in
-coordinates in which it is the identity is short, even from afar.
+The first part alone needs no recursion, only a gradient of the emissions for each of a state's own parameters, or what an
+emission knows in closed form, and is positive definite where log e_t is concave. The step that it asks for is about one of
+expectation–maximisation, so that descent in coordinates in which it is the identity is short, even from afar.
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def _slope(hmm: Any, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
 
 
 def _bend(hmm: Any, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
-    """Minus its derivative, by the own parameters of each state."""
+    """Minus the derivative of `_slope`, by the own parameters of each state."""
     closed, own = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected), places(hmm, theta).own
     if closed is not None:
         return closed

@@ -67,7 +67,7 @@ class HMM(AbstractHiddenStates):
     drop: str = eqx.field(static=True)
     joint: bool = eqx.field(static=True)
     shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
-    size: int = eqx.field(static=True)  # of θ
+    num_params: int = eqx.field(static=True)
     apart: bool = eqx.field(static=True)  # have states many parameters of their own, as in `_information`?
     by_parts: bool = eqx.field(static=True)  # is the Hessian put together from theirs?
     labels: _series.Labels = eqx.field(static=True)
@@ -121,7 +121,7 @@ class HMM(AbstractHiddenStates):
         slots = np.where(inside, self.layout.inverse[np.minimum(steps, len(x) - 1)], -1).astype(np.int32)
         self.slots = slots if drop == "sequence" else None
         theta = self.unconstrained({**self.states.start(0), **start})
-        self.size = sum(map(np.size, theta.values()))
+        self.num_params = sum(map(np.size, theta.values()))
         self.apart = _information.apart(self, theta)
         self.by_parts = self.apart and _information.fits(self, theta)
 
@@ -328,7 +328,7 @@ class HMM(AbstractHiddenStates):
     @property
     def work(self):
         """By steps, also where units are sequences."""
-        return 4.0 * len(self.dense) * self.size
+        return 4.0 * len(self.dense) * self.num_params
 
     @property
     def target(self):

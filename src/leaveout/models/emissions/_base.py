@@ -104,8 +104,9 @@ class AbstractEmission(eqx.Module):
     def curvature(
         self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]
     ) -> Float[Array, "states own own"] | None:
-        """`−Σ_t expected_{tk} ∇² log e_t(k)` by the unconstrained parameters of state k, raveled in the order of their names;
-        None where differentiation is to find it. Override it where there are many and it has a closed form."""
+        """`−Σ_t expected_{tk} ∇² log e_t(k)` by state k's own unconstrained parameters (none that states share), raveled
+        by name in alphabetical order; `parameters` are natural. None where differentiation is to find it: override it where
+        there are many parameters and a closed form."""
         return None
 
     def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ._base import REAL, Parameters, check
@@ -19,6 +19,8 @@ from ._covariance import Covariance
 from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, Priors, choose
 from ._start import clusters
 from .gaussian import centre, scale_prior, squares
+
+TOGETHER = 4096  # steps whose features are multiplied with one another at once
 
 
 class AbstractAutoregression(AbstractWithPrior):
@@ -89,14 +91,23 @@ class AbstractAutoregression(AbstractWithPrior):
         if self.covariance.value is None:
             return None
         x, past = data["x"], data["past"].reshape(len(data["x"]), -1)
-        states, channels = expected.shape[1], x.shape[1]
+        steps, states, channels = len(x), expected.shape[1], x.shape[1]
         precision = self.covariance.precision(parameters["covariance"], channels)[0]
         precision = precision if self.covariance.matrices else jnp.diag(precision)
         precision = jnp.broadcast_to(precision, (states, channels, channels))
-        features = jnp.concatenate([jnp.ones((len(x), 1)), past], axis=1)
+        features = jnp.concatenate([jnp.ones((steps, 1)), past], axis=1)
+        size = min(steps, TOGETHER)
+        groups = lambda a: jnp.pad(a, ((0, -steps % size), (0, 0))).reshape(-1, size, a.shape[1])
+        of_steps, known = (groups(x), groups(features)), jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0)
         own = {name: parameters[name] for name in self.free}
-        one = lambda state: self._curvature(*state[:2], x, features, state[2])
-        return jax.lax.map(one, (own, precision, expected.T))  # one state at a time takes no more memory than a gradient
+        width = sum(value[0].size for value in own.values())
+
+        def one(state):
+            own, precision, expected = state
+            add = lambda total, group: (total + self._curvature(own, precision, *group), None)
+            return jax.lax.scan(add, jnp.zeros((width, width)), (*of_steps, expected))[0]
+
+        return jax.lax.map(one, (own, precision, known))
 
     @abc.abstractmethod
     def _curvature(
@@ -130,12 +141,11 @@ def _sizes(emission: str, lags: int, skip: int | None) -> tuple[int, int]:
     return int(lags), int(lags if skip is None else skip)
 
 
-def _linear(first: int, outputs: int, lags: int, inputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where a linear map has its entries by output and feature, from `first` on: all of them, its bias, and its matrices,
-    a lag after the other."""
+def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
+    """Where a linear map, its entries by output and feature from `first` on, has its bias and then its matrices by lag."""
     place = first + np.arange(outputs * (1 + lags * inputs)).reshape(outputs, -1)
     matrices = place[:, 1:].reshape(outputs, lags, inputs).swapaxes(0, 1)
-    return place, place[:, 0], matrices.ravel()
+    return np.concatenate([place[:, 0], matrices.ravel()])
 
 
 def _ridge(features: np.ndarray, response: np.ndarray, towards: np.ndarray) -> np.ndarray:
@@ -191,8 +201,7 @@ class Autoregressive(AbstractAutoregression):
     def _curvature(self, own, precision, x, features, expected):
         channels = x.shape[1]
         gram = (expected[:, None] * features).T @ features
-        _, bias, matrices = _linear(0, channels, self.lags, channels)
-        order = np.concatenate([bias, matrices])
+        order = _linear(0, channels, self.lags, channels)
         return jnp.kron(precision, gram)[order[:, None], order]
 
     def next_mean(self, parameters, recent):
@@ -285,7 +294,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         layer = jnp.tanh(features[:, 1:] @ matrix.T + own["input_bias"])
         units, slope = jnp.concatenate([jnp.ones((len(x), 1)), layer], axis=1), 1 - layer**2
         error = (x - layer @ own["output_weights"].T - own["output_bias"]) @ precision
-        pushed = error @ own["output_weights"]  # −∂/∂h
+        pushed = error @ own["output_weights"]  # ∂/∂h
         bend = slope[:, :, None] * slope[:, None] * (own["output_weights"].T @ turn)
         bend = bend + jnp.eye(hidden) * (2 * layer * slope * pushed)[:, None]
         summed = lambda a, b: (expected[:, None] * a.reshape(len(x), -1)).T @ b.reshape(len(x), -1)
@@ -300,9 +309,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         between = between.reshape(channels * (1 + hidden), -1)
         outside = jnp.kron(precision, summed(units, units))
         whole = jnp.block([[inside, between.T], [between, outside]])
-        _, input_bias, input_weights = _linear(0, hidden, self.lags, channels)
-        _, output_bias, output_weights = _linear(hidden * width, channels, 1, hidden)
-        order = np.concatenate([input_bias, input_weights, output_bias, output_weights])
+        order = np.concatenate([_linear(0, hidden, self.lags, channels), _linear(hidden * width, channels, 1, hidden)])
         return whole[order[:, None], order]
 
     def next_mean(self, parameters, recent):
