@@ -208,8 +208,8 @@ def agreed(fit: lo.Fit, plan: lo.Plan, lowest: np.ndarray, refit: lo.AbstractRef
 
 
 def summed(cv: lo.Estimate) -> np.ndarray:
-    """The summed loss of each fold."""
-    return np.bincount(cv.plan.refit, np.where(cv.plan.held, np.nan_to_num(cv.losses, nan=0.0), 0.0), cv.plan.num_refits)
+    """The summed loss of each fold; NaN where a refit was lost."""
+    return np.bincount(cv.plan.refit, np.where(cv.plan.held, cv.losses, 0.0), cv.plan.num_refits)
 
 
 def diagonal(ax: plt.Axes, values: np.ndarray) -> None:
@@ -228,41 +228,26 @@ def save(figure: plt.Figure, out: Path, name: str) -> None:
 
 
 def orders(settings: argparse.Namespace) -> None:
-    """Whole sequences left out under autoregressions of several orders."""
+    """Whole sequences left out under autoregressions of several orders, each in a process of its own."""
     names = settings.orders or (("AR(1)",) if settings.quick else ORDERS)
     x, lengths = captured(50 if settings.quick else settings.piece, settings.quick)
-    states, starts = (2, 1) if settings.quick else (16, settings.starts)
-    plan, rows, found = lo.leave_one_out(len(lengths)), [], {}
+    plan, scored = lo.leave_one_out(len(lengths)), lengths - LONGEST
     some = np.unique(np.linspace(0, len(plan) - 1, settings.refits or len(plan)).round().astype(int))
-    truth_plan = lo.Plan(np.arange(len(some) + 1), some, np.zeros(len(some)), np.ones(len(some), bool), len(lengths))
-    scored = lengths - LONGEST
-    say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps, K = {states}")
+    say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps; {len(some)} refits by L-BFGS")
+    rows: list[dict] = []
+    found: dict[str, dict[str, lo.Estimate]] = {}
     for name in names:
-        hmm = lo.HMM(x, emission(name, skip=LONGEST), states, lengths=lengths, drop="sequence")
-        fit, told = fitted(name, hmm, starts)
-        strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife()]
-        strategies += [lo.Certified()] if fit.num_params <= settings.certified else []
-        strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
-        estimates, seconds = {}, {}
-        for refit in strategies:
-            cold, estimates[by_name(refit)] = timed(lambda f=fit, r=refit: lo.cross_validate(f, plan, r))
-            cheap = cold < 60  # else compiling does not matter, and once is enough
-            seconds[by_name(refit)] = timed(lambda f=fit, r=refit: lo.cross_validate(f, plan, r))[0] if cheap else cold
-            say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s")
-        seconds["refits"], estimates["refits"], lowest = refitted(fit, truth_plan)
-        same = np.ones(len(some), bool)
-        if fit.num_params <= settings.certified:
-            small = fit.num_params <= settings.dense
-            same = agreed(fit, truth_plan, lowest, *((lo.Exact(), 1e-3) if small else (lo.Certified(), 0.1)))
-        found[name] = estimates
+        estimates, told = alone(one_order, name, x, lengths, plan, some, settings)
+        found[name], same = estimates, told.pop("same")
         truth = summed(estimates["refits"])
         for kind, cv in estimates.items():
             mine = some if kind != "refits" else np.arange(len(some))
             error = (np.abs(summed(cv)[mine] - truth) / scored[some])[same]
             error = error if error.size else np.full(1, np.nan)
-            row = {"model": name, "refit": kind, "folds": len(cv.plan), "seconds": seconds[kind]}
-            row |= {"loss a step": a_step(cv, scored), "other minimum": np.sum(~same)}
-            rows.append({**row, "mean |error|": error.mean(), "worst": error.max(), "flagged": len(cv.flagged()), **told})
+            row = {"model": name, "refit": kind, "folds": len(cv.plan), "seconds": told["seconds"][kind]}
+            row |= {"loss a step": a_step(cv, scored), "other minimum": np.sum(~same), "mean |error|": np.nanmean(error)}
+            row |= {"worst": np.nanmax(error), "flagged": len(cv.flagged())}
+            rows.append({**row, **{key: value for key, value in told.items() if key != "seconds"}})
         folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
         show(f"Figure 6 so far: {folds} (where Certified, or Exact if run, reaches the same minimum)", rows)
         figure6(x[: lengths[0]], found, pd.DataFrame(rows), scored, some, settings.out)
@@ -272,9 +257,41 @@ def orders(settings: argparse.Namespace) -> None:
             print("\nOrder chosen so far by " + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items()))
 
 
+def alone(run: Callable[..., Any], *arguments: Any) -> Any:
+    """In a process of its own, whose memory is then free again."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(run, *arguments).result()
+
+
+def one_order(
+    name: str, x: np.ndarray, lengths: np.ndarray, plan: lo.Plan, some: np.ndarray, settings: argparse.Namespace
+) -> tuple[dict[str, lo.Estimate], dict]:
+    """The estimates under one model by name, refits by L-BFGS of some folds among them; seconds, folds of the same minimum."""
+    states, starts = (2, 1) if settings.quick else (16, settings.starts)
+    truth_plan = lo.Plan(np.arange(len(some) + 1), some, np.zeros(len(some)), np.ones(len(some), bool), len(lengths))
+    hmm = lo.HMM(x, emission(name, skip=LONGEST), states, lengths=lengths, drop="sequence")
+    fit, told = fitted(name, hmm, starts)
+    strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife()]
+    strategies += [lo.Certified()] if fit.num_params <= settings.certified else []
+    strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
+    estimates, seconds = {}, {}
+    for refit in strategies:
+        cold, estimates[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
+        cheap = cold < 60  # else compiling does not matter, and once is enough
+        seconds[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))[0] if cheap else cold
+        say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s")
+    seconds["refits"], estimates["refits"], lowest = refitted(fit, truth_plan)
+    same = np.ones(len(some), bool)
+    if fit.num_params <= settings.certified:
+        small = fit.num_params <= settings.dense
+        same = agreed(fit, truth_plan, lowest, *((lo.Exact(), 1e-3) if small else (lo.Certified(), 0.1)))
+    return estimates, {**told, "seconds": seconds, "same": same}
+
+
 def a_step(cv: lo.Estimate, scored: np.ndarray) -> float:
-    """The mean loss of the steps of all folds of an estimate."""
-    return summed(cv).sum() / scored[cv.plan.index].sum()
+    """The mean loss of the steps of all folds of an estimate that have one."""
+    have = np.isfinite(cv.losses)
+    return cv.losses[have].sum() / scored[cv.plan.index[have]].sum()
 
 
 def choice(found: dict[str, dict[str, lo.Estimate]], kind: str) -> str:
@@ -335,14 +352,18 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
     loss_panel.set(
         xticks=range(len(names)),
         xticklabels=names,
+        yscale="log",
         title="Held-out loss a step, ± 2 jackknife SE",
     )
+    loss_panel.yaxis.set_major_formatter("{x:g}")
+    loss_panel.yaxis.set_minor_formatter("{x:g}")
     loss_panel.legend(fontsize=7)
     save(figure, out, "mocap_figure6.png")
 
 
 def jackknife(losses: np.ndarray, steps: np.ndarray) -> float:
-    """The standard error of a ratio of sums, by leaving out one sequence after another."""
+    """The standard error of a ratio of sums, by leaving out one sequence after another of those that have a loss."""
+    losses, steps = losses[np.isfinite(losses)], steps[np.isfinite(losses)]
     n = len(losses)
     others = (losses.sum() - losses) / (steps.sum() - steps)
     return float(np.sqrt((n - 1) * np.mean((others - others.mean()) ** 2)))
@@ -355,8 +376,7 @@ def simulated(settings: argparse.Namespace) -> None:
     """Seconds and memory of all folds of the largest models, each in a process of its own."""
     rows = []
     for name in settings.orders or (("AR(1)",) if settings.quick else ("AR(5)", "NAR(1)")):
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
-            rows += fresh.submit(large, name, settings).result()
+        rows += alone(large, name, settings)
         show("All folds of simulated data; the bound: 600 s and 8 GB from θ̂ on (Hessian and folds)", rows)
 
 
