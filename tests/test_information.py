@@ -230,3 +230,10 @@ def test_fits_and_far_refits_by_the_stand_in(monkeypatch):
         truth = float(hmm.score(unravel(found.x), weights, np.array([far]), np.ones(1))[0])
     np.testing.assert_allclose(exact.losses[far], truth, rtol=1e-6)
     assert abs(certified.losses[far] - truth) <= certified.error[far] + 1e-6 * truth
+    learnt, products = _minimise.Walk.newton, []
+    product = _minimise._product
+    monkeypatch.setattr(_minimise.Walk, "newton", lambda walk, slope: 3 * learnt(walk, slope))  # too long to lead anywhere
+    monkeypatch.setattr(_minimise, "_product", lambda *args: products.append(args) or product(*args))
+    by_products = lo.cross_validate(fit, plan, lo.Exact())
+    assert products and not len(by_products.flagged())
+    np.testing.assert_allclose(by_products.losses[far], truth, rtol=1e-6)

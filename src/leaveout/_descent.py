@@ -207,7 +207,7 @@ def _settle(fit: Fit, rows: Rows, state: State, lane: int, u: np.ndarray, left: 
 def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, lane: int) -> None:
     """One refit by L-BFGS from θ̂, in the coordinates of what stands in for its Hessian, or where there is no such thing in
     those where the anchor's is the identity; then steps with the inverse Hessian that it has learnt, as long as they shrink:
-    near the minimum F itself cannot tell steps apart."""
+    near the minimum F itself cannot tell steps apart. Where they do not, steps with its own Hessian, by products."""
     objective, weights, start = fit.objective, _weights(fit, rows, lane), np.asarray(ravel(fit.theta))
     whitened = scipy.sparse.linalg.LinearOperator(2 * (fit.num_params,), fit.unwhiten, rmatvec=fit.whiten, dtype=float)
     at, found = fit.theta, None
@@ -223,11 +223,17 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
             slope = value_and_gradient(objective, placed(start + moved, fit.theta), weights)[1]
             return found.newton(np.asarray(slope))
 
-        moved = np.asarray(ravel(found.theta)) - start
-        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, moved, learnt)
+        def own(moved, found=found):
+            here = placed(start + moved, fit.theta)
+            return found.newton_at(objective, here, weights, np.asarray(value_and_gradient(objective, here, weights)[1]))
+
+        reached = np.asarray(ravel(found.theta)) - start
+        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, reached, learnt)
         at = placed(start + moved, fit.theta)
         if enough:
             break
+    else:
+        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, reached, own)
     u = state.u[lane]
     _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
 

@@ -22,6 +22,7 @@ LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a 
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
 STAND_INS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
+SOLVED, PRODUCTS = 0.03, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
@@ -92,6 +93,15 @@ class Walk(NamedTuple):
     def newton(self, slope: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """The step that a gradient asks for."""
         return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
+
+    def newton_at(
+        self, objective: AbstractObjective, theta: PyTree, weights: np.ndarray, slope: Float[np.ndarray, " params"]
+    ) -> Float[np.ndarray, " params"]:
+        """The same with the Hessian at θ, by conjugate gradients in these coordinates, for which the other is near enough."""
+        along = lambda u: self.unwhitener.T @ np.asarray(_product(objective, theta, weights, self.unwhitener @ u))
+        hessian = scipy.sparse.linalg.LinearOperator(self.inverse.shape, along, dtype=float)
+        u, _ = scipy.sparse.linalg.cg(hessian, self.unwhitener.T @ slope, rtol=SOLVED, maxiter=PRODUCTS, M=self.inverse)
+        return self.unwhitener @ u
 
 
 def walk(
@@ -215,6 +225,15 @@ def value_and_gradient(
     """F(θ, w) and its gradient."""
     value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
     return value, ravel(gradient)
+
+
+@eqx.filter_jit
+def _product(
+    objective: AbstractObjective, theta: PyTree, weights: Float[Array, " units"], vector: Float[Array, " params"]
+) -> Float[Array, " params"]:
+    """∇²F(θ, w) times a vector."""
+    slope = jax.grad(lambda v: objective.loss(unravel(v, theta), weights))
+    return jax.jvp(slope, (ravel(theta),), (vector,))[1]
 
 
 def newton(
