@@ -172,6 +172,8 @@ def two_functions() -> lo.Objective:
 SLOW = (  # in tests of every objective
     "ordinal",
     "Cox",
+    "probit",
+    "cloglog",
     "conditional random field, sequences",
     "conditional random field, labels",
     "negative binomial, its dispersion",

@@ -47,6 +47,7 @@ def test_a_table_over_couplings(files):
     assert table["bic"][0.6] == pytest.approx(fit.objective.bic(fit), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_sites_by_name_a_learned_coupling_and_a_population(files):
     options = ["--edges", files / "named.csv", "--site", "name", "--column", "count", "--exposure", "people"]
     result = run(files / "counts.csv", *options, "--plan", "near:1+1", "--starts", 1, "--refit", "none")

@@ -109,10 +109,7 @@ def test_states_that_share_their_coordinates_do_not(monkeypatch):
 
 
 STAND_INS = [(name, drop) for name in EMISSIONS for drop in ("sequence", "observation")]
-STAND_INS = [
-    case if case in (("tied", "sequence"), ("neural", "sequence")) else pytest.param(*case, marks=pytest.mark.slow)
-    for case in STAND_INS
-]
+STAND_INS = [case if case == ("neural", "sequence") else pytest.param(*case, marks=pytest.mark.slow) for case in STAND_INS]
 
 
 def complete_data(hmm, theta, weights):
@@ -204,6 +201,7 @@ def strange() -> np.ndarray:
     return x
 
 
+@pytest.mark.slow
 def test_fits_and_far_refits_by_the_stand_in(monkeypatch):
     """Also where sequences that a state is made of are left out: the minima are those of SciPy's BFGS."""
     walked = []

@@ -71,6 +71,8 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
             "ordinal",
             "Cox",
             "probit",
+            "cloglog",
+            "ridge",
             "separable",
             "hidden Markov",
             *CRFS,
@@ -97,7 +99,9 @@ def test_perturbation_and_hessian_change_equal_their_defaults(name):
         )
 
 
-@pytest.mark.parametrize("name", [slowly(n, "negative binomial, its dispersion", "ordinal", CRFS[0]) for n in SEPARABLE])
+@pytest.mark.parametrize(
+    "name", [slowly(n, "negative binomial, its dispersion", "ordinal", "probit", CRFS[0]) for n in SEPARABLE]
+)
 def test_permuting_units_permutes_scores(name):
     fit = fitted(name)
     order = np.random.default_rng(0).permutation(fit.objective.num_units)

@@ -264,6 +264,7 @@ def test_certified_is_hundreds_of_times_closer_than_the_jackknife(name):
     assert abs(got.losses - exact.losses).mean() < abs(jackknife.losses - exact.losses).mean() / 500
 
 
+@pytest.mark.slow
 def test_expectation_maximisation_climbs_to_the_fit():
     for name in ("site, learned", "observation"):
         fit = fitted(name)
@@ -433,6 +434,7 @@ def test_the_map():
         lo.plot.field(cv, at)
 
 
+@pytest.mark.slow
 def test_population_at_risk():
     """An offset: rates per person; the score is that of counts in sites of any size."""
     rng, (_, edges) = np.random.default_rng(7), planted()

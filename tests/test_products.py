@@ -9,7 +9,7 @@ from helpers import OBJECTIVES, flat, minimiser
 import leaveout as lo
 
 NAMES = ["logistic", "multinomial", "hidden Markov"]
-SLOWLY = [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.slow)]
+SLOWLY = [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
 _fits: dict[str, lo.Fit] = {}
 
 
