@@ -239,14 +239,19 @@ def orders(settings: argparse.Namespace) -> None:
     for name in names:
         estimates, told = alone(one_order, name, x, lengths, plan, some, settings)
         found[name], same = estimates, told.pop("same")
+        checked, same = same is not None, np.ones(len(some), bool) if same is None else same
         truth = summed(estimates["refits"])
         for kind, cv in estimates.items():
             mine = some if kind != "refits" else np.arange(len(some))
             error = (np.abs(summed(cv)[mine] - truth) / scored[some])[same]
             error = error if error.size else np.full(1, np.nan)
             row = {"model": name, "refit": kind, "folds": len(cv.plan), "seconds": told["seconds"][kind]}
-            row |= {"loss a step": a_step(cv, scored), "other minimum": np.sum(~same), "mean |error|": np.nanmean(error)}
-            row |= {"worst": np.nanmax(error), "flagged": len(cv.flagged())}
+            row |= {
+                "loss a step": a_step(cv, scored),
+                "other minimum": np.sum(~same) if checked else np.nan,
+                "mean |error|": error.mean(),
+            }
+            row |= {"worst": error.max(), "flagged": len(cv.flagged())}
             rows.append({**row, **{key: value for key, value in told.items() if key != "seconds"}})
         folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
         show(f"Figure 6 so far: {folds} (where Certified, or Exact if run, reaches the same minimum)", rows)
@@ -281,7 +286,7 @@ def one_order(
         seconds[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))[0] if cheap else cold
         say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s")
     seconds["refits"], estimates["refits"], lowest = refitted(fit, truth_plan)
-    same = np.ones(len(some), bool)
+    same = None
     if fit.num_params <= settings.certified:
         small = fit.num_params <= settings.dense
         same = agreed(fit, truth_plan, lowest, *((lo.Exact(), 1e-3) if small else (lo.Certified(), 0.1)))

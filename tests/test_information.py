@@ -1,15 +1,19 @@
 """Hessians of hidden Markov models put together by parts, against plain automatic differentiation of the loss."""
 
+from types import SimpleNamespace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.sparse.linalg
 from helpers import flat
 
 import leaveout as lo
 from leaveout import _descent, _minimise
+from leaveout._curvature import Anchor
 from leaveout._minimise import walk
 from leaveout._objective import Blocks
 from leaveout.models import _information, _moments
@@ -160,7 +164,7 @@ def test_the_stand_in_is_the_complete_datas(name, drop, monkeypatch):
 def test_coordinates_keep_off_zero():
     """Where a parameter, or a whole block, has no curvature, or one that is rounding."""
     matrices = np.zeros((3, 4, 4))
-    matrices[0], matrices[1] = np.diag([3.0, 0.0, 1.0, 2.0]), np.diag([3.0, -1e-17, 1e-17, 2.0])
+    matrices[0], matrices[1] = np.diag([3.0, 0.0, 1.0, 2.0]), np.diag([3.0, -1e-17, 0.0, 2.0])
     root = _minimise._unwhitener((Blocks(np.arange(12).reshape(3, 4), matrices),)) @ np.eye(12)
     flat = [1, 5, 6, 8, 9, 10, 11]
     np.testing.assert_allclose(np.diag(root)[flat], 1 / np.sqrt(3.0 * _minimise.FLATTEST))
@@ -229,9 +233,61 @@ def test_fits_and_far_refits_by_the_stand_in(monkeypatch):
     np.testing.assert_allclose(exact.losses[far], truth, rtol=1e-6)
     assert abs(certified.losses[far] - truth) <= certified.error[far] + 1e-6 * truth
     learnt, products = _minimise.Walk.newton, []
-    product = _minimise._product
+    product = _minimise.curved
     monkeypatch.setattr(_minimise.Walk, "newton", lambda walk, slope: 3 * learnt(walk, slope))  # too long to lead anywhere
-    monkeypatch.setattr(_minimise, "_product", lambda *args: products.append(args) or product(*args))
+    monkeypatch.setattr(_minimise, "curved", lambda *args: products.append(args) or product(*args))
     by_products = lo.cross_validate(fit, plan, lo.Exact())
     assert products and not len(by_products.flagged())
     np.testing.assert_allclose(by_products.losses[far], truth, rtol=1e-6)
+
+
+def bowl(curvature: np.ndarray) -> tuple[lo.Objective, dict, np.ndarray]:
+    """½ xᵀ A x − bᵀ x with a given spectrum, where it starts, and A."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((len(curvature), len(curvature))))[0]
+    A, b = turn * curvature @ turn.T, rng.standard_normal(len(curvature))
+    loss = lambda theta, w: 0.5 * theta["x"] @ A @ theta["x"] - b @ theta["x"] + 0 * w.sum()
+    return lo.Objective(loss, 5), {"x": np.zeros(len(curvature))}, A
+
+
+def arriving(objective: lo.Objective, start: dict) -> tuple[SimpleNamespace, _descent.State, _minimise.Walk]:
+    """A refit at θ̂ whose coordinates are θ's, and what L-BFGS learnt on its way there: only scales."""
+    size = start["x"].size
+    fit = SimpleNamespace(objective=objective, theta=start, back=lambda moved: moved)
+    state = _descent.State(np.zeros((1, size)), np.ones(1), Anchor(), np.zeros(1), np.zeros(1, bool))
+    state.step = np.zeros((1, size))
+    operator = scipy.sparse.linalg.aslinearoperator
+    return fit, state, _minimise.Walk(start, operator(np.diag(np.linspace(0.5, 2, size))), operator(np.eye(size)))
+
+
+@pytest.mark.parametrize("flat", [0.5, 1e-3])
+def test_steps_by_products_come_to_the_minimum(flat):
+    """Also where one direction is so flat that the first solve hardly sees it."""
+    objective, start, A = bowl(np.append(np.linspace(1, 9, 11), flat))
+    fit, state, near = arriving(objective, start)
+    with jax.enable_x64(True):
+        slope = np.asarray(jax.grad(lambda x: objective.loss({"x": x}, np.ones(5)))(jnp.zeros(12)))
+        step, whiten = near.newton_by_products(objective, start, np.ones(5), slope), np.linspace(0.5, 2, 12)
+        assert np.linalg.norm(whiten * (A @ step - slope)) <= _minimise.SOLVED * np.linalg.norm(whiten * slope)
+        left = _descent._steps_by_products(fit, state, lambda lanes, left: left / 1e-6, 0, np.ones(5), near)
+    assert left is not None and left <= 1e-6
+    np.testing.assert_allclose(state.u[0], -np.linalg.solve(A, slope), atol=1e-4)
+
+
+def test_steps_by_products_stay_where_curvature_is_negative():
+    objective, start, _ = bowl(np.append(np.linspace(1, 9, 11), -0.5))
+    fit, state, near = arriving(objective, start)
+    with jax.enable_x64(True):
+        assert _descent._steps_by_products(fit, state, lambda lanes, left: left / 1e-6, 0, np.ones(5), near) is None
+    assert not state.u.any() and not state.step.any()
+
+
+def test_steps_shrink_or_end():
+    objective, start, _ = bowl(np.ones(2))
+    fit, state, _ = arriving(objective, start)
+    target, enough = np.array([1.0, 2.0]), lambda lanes, left: left / 1e-9
+    moved, size, left, arrived = _descent._shrinking_steps(fit, state, enough, 0, np.zeros(2), lambda moved: moved - target)
+    assert arrived and size == left == 0.0
+    np.testing.assert_allclose([moved, state.u[0]], [target, target])
+    overshoot = lambda moved: 3 * (moved - target)
+    assert not _descent._shrinking_steps(fit, state, enough, 0, np.zeros(2), overshoot)[3]

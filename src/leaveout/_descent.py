@@ -23,6 +23,7 @@ from ._results import RESULTS
 
 OWN = 2**23  # numbers in the own Hessians of a group of refits
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
+SOLVES = 3  # rounds of steps with a refit's own Hessian by products, in each of which they shrink
 NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
 ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
 ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone, if there are many units a parameter
@@ -223,19 +224,39 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
             slope = value_and_gradient(objective, placed(start + moved, fit.theta), weights)[1]
             return found.newton(np.asarray(slope))
 
-        def own(moved, found=found):
-            here = placed(start + moved, fit.theta)
-            return found.newton_at(objective, here, weights, np.asarray(value_and_gradient(objective, here, weights)[1]))
-
-        reached = np.asarray(ravel(found.theta)) - start
-        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, reached, learnt)
+        moved = np.asarray(ravel(found.theta)) - start
+        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, moved, learnt)
         at = placed(start + moved, fit.theta)
         if enough:
             break
-    else:
-        moved, size, left, enough = _shrinking_steps(fit, state, shortfall, lane, reached, own)
+    assert found is not None
+    if not enough:
+        remaining = _steps_by_products(fit, state, shortfall, lane, weights, found)
+        left, enough = (left, False) if remaining is None else (remaining, True)
     u = state.u[lane]
     _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
+
+
+def _steps_by_products(
+    fit: Fit, state: State, shortfall: Callable, lane: int, weights: Float[np.ndarray, " units"], near: Walk
+) -> float | None:
+    """What steps with a refit's own Hessian leave, from where `near` led; None where they lead nowhere, and it stays."""
+    start, u, last = np.asarray(ravel(fit.theta)), state.u[lane].copy(), state.step[lane].copy()
+
+    def own(moved):
+        at = placed(start + moved, fit.theta)
+        return near.newton_by_products(
+            fit.objective, at, weights, np.asarray(value_and_gradient(fit.objective, at, weights)[1])
+        )
+
+    moved = np.asarray(ravel(near.theta)) - start
+    for _ in range(SOLVES):
+        moved, _, left, enough = _shrinking_steps(fit, state, shortfall, lane, moved, own)
+        if enough:
+            return left
+    state.move(np.array([lane]), u - state.u[lane])
+    state.step[lane] = last
+    return None
 
 
 def _shrinking_steps(
@@ -249,6 +270,8 @@ def _shrinking_steps(
         change = learnt(moved)
         step = np.asarray(fit.back(change))
         before, size = size, float(np.linalg.norm(step))
+        if size == 0.0:
+            return moved, 0.0, 0.0, True
         shrinks = size < 0.9 * before
         contraction = max(contraction, min(size / before, 1.0)) if np.isfinite(before) else contraction
         left = size / (1 - min(FIRST_SAFETY * contraction, 0.95))

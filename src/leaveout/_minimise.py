@@ -22,7 +22,7 @@ LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a 
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
 STAND_INS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
-SOLVED, PRODUCTS = 0.03, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
+SOLVED, PRODUCTS = 0.01, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
@@ -94,14 +94,26 @@ class Walk(NamedTuple):
         """The step that a gradient asks for."""
         return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
 
-    def newton_at(
+    def newton_by_products(
         self, objective: AbstractObjective, theta: PyTree, weights: np.ndarray, slope: Float[np.ndarray, " params"]
     ) -> Float[np.ndarray, " params"]:
-        """The same with the Hessian at θ, by conjugate gradients in these coordinates, for which the other is near enough."""
-        along = lambda u: self.unwhitener.T @ np.asarray(_product(objective, theta, weights, self.unwhitener @ u))
+        """The step by the Hessian at θ, from conjugate gradients to a residual of `SOLVED`, preconditioned by what was learnt.
+        NaN where they find that Hessian not to be positive definite, or do not get there."""
+
+        def along(u: np.ndarray) -> np.ndarray:
+            image = self.unwhitener.T @ np.asarray(curved(objective, theta, weights, self.unwhitener @ u))
+            if not u @ image > 0:
+                raise np.linalg.LinAlgError("not positive definite")
+            return image
+
         hessian = scipy.sparse.linalg.LinearOperator(self.inverse.shape, along, dtype=float)
-        u, _ = scipy.sparse.linalg.cg(hessian, self.unwhitener.T @ slope, rtol=SOLVED, maxiter=PRODUCTS, M=self.inverse)
-        return self.unwhitener @ u
+        try:
+            u, missed = scipy.sparse.linalg.cg(
+                hessian, self.unwhitener.T @ slope, rtol=SOLVED, maxiter=PRODUCTS, M=self.inverse
+            )
+        except np.linalg.LinAlgError:
+            missed = 1
+        return np.full(slope.shape, np.nan) if missed else self.unwhitener @ u
 
 
 def walk(
@@ -142,7 +154,7 @@ def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator
 
 
 def _floor(part: Blocks) -> float:
-    """The least curvature that some blocks are taken to have."""
+    """The least curvature that indefinite blocks are taken to have."""
     return FLATTEST * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
 
 
@@ -159,11 +171,11 @@ def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
-    """S with S Sᵀ the inverse of each, of which curvatures are taken without their sign and none is below `floor`."""
+    """S with S Sᵀ the inverse of each; of the indefinite ones, curvatures without their sign, and none below `floor`."""
     out, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
     for k, matrix in enumerate(matrices):
         factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
-        indefinite[k] = failed or np.diag(factor).min() ** 2 < floor
+        indefinite[k] = failed > 0
         if not indefinite[k]:
             out[k] = scipy.linalg.lapack.dtrtri(factor, lower=True)[0].T
     values, vectors = np.linalg.eigh(matrices[indefinite])
@@ -228,7 +240,7 @@ def value_and_gradient(
 
 
 @eqx.filter_jit
-def _product(
+def curved(
     objective: AbstractObjective, theta: PyTree, weights: Float[Array, " units"], vector: Float[Array, " params"]
 ) -> Float[Array, " params"]:
     """∇²F(θ, w) times a vector."""

@@ -17,7 +17,7 @@ import scipy.sparse.linalg
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PyTree
 
-from ._minimise import contract, descended
+from ._minimise import contract, curved, descended
 from ._objective import AbstractObjective, ravel, stored, unravel
 from ._progress import Slow
 
@@ -62,7 +62,8 @@ def conjugate_gradients(
     tol: float,
 ) -> Float[Array, " params"]:
     """u with `(H + gauge) u = gradient`, H at θ and the weights, in coordinates u."""
-    _, product = jax.linearize(_slope(objective, theta, weights), ravel(theta))
+    slope = jax.grad(lambda v: objective.loss(unravel(v, theta), weights))
+    _, product = jax.linearize(slope, ravel(theta))
 
     def along(u):
         step = scaling.unwhiten(u)
@@ -74,15 +75,11 @@ def conjugate_gradients(
 solved = eqx.filter_jit(conjugate_gradients)
 
 
-def _slope(objective: AbstractObjective, theta: PyTree, weights: Array):
-    return jax.grad(lambda v: objective.loss(unravel(v, theta), weights))
-
-
 @eqx.filter_jit
 def product(objective: AbstractObjective, theta: PyTree, vectors: Float[Array, "k params"]) -> Float[Array, "k params"]:
     """H times each of the vectors, at weights one."""
-    slope, start = _slope(objective, theta, jnp.ones(objective.num_units)), ravel(theta)
-    return jax.lax.map(lambda v: jax.jvp(slope, (start,), (v,))[1], vectors, batch_size=min(ABREAST, len(vectors)))
+    ones = jnp.ones(objective.num_units)
+    return jax.lax.map(lambda v: curved(objective, theta, ones, v), vectors, batch_size=min(ABREAST, len(vectors)))
 
 
 def scaling(objective: AbstractObjective, theta: PyTree, most: int = LEADING) -> Scaling:
