@@ -284,13 +284,21 @@ def one_order(
         cold, estimates[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
         cheap = cold < 60  # else compiling does not matter, and once is enough
         seconds[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))[0] if cheap else cold
-        say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s")
+        say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s{flags(estimates[by_name(refit)])}")
     seconds["refits"], estimates["refits"], lowest = refitted(fit, truth_plan)
     same = None
     if fit.num_params <= settings.certified:
         small = fit.num_params <= settings.dense
         same = agreed(fit, truth_plan, lowest, *((lo.Exact(), 1e-3) if small else (lo.Certified(), 0.1)))
     return estimates, {**told, "seconds": seconds, "same": same}
+
+
+def flags(cv: lo.Estimate) -> str:
+    """What its flagged refits are flagged as."""
+    results = cv.table().drop_duplicates("refit").set_index("refit")["result"]
+    counts = results[cv.flagged()].value_counts()
+    reasons = {name: "error too large" if name == "successful" else name for name in counts.index}
+    return "".join(f", {count} flagged: {reasons[name]}" for name, count in counts.items())
 
 
 def a_step(cv: lo.Estimate, scored: np.ndarray) -> float:
