@@ -105,6 +105,7 @@ def test_decode_by_enumeration():
         crf.decode({"start": theta["start"]})
 
 
+@pytest.mark.slow
 def test_held_out_labels_and_metrics():
     fit, plan = fitted("sequence"), lo.kfold(24, 4)
     crf, lengths, ij = fit.objective, fit.objective.lengths, lo.InfinitesimalJackknife()

@@ -410,6 +410,7 @@ def test_predictions_and_labels():
         lo.cross_predict(fitted("field, learned"), lo.leave_one_out(6), kind="state")
 
 
+@pytest.mark.slow
 def test_the_map():
     """Every site in the colour of its state, where it is; the sites that surprise most are named; wrong input is refused."""
     rng, (_, edges) = np.random.default_rng(3), planted()
