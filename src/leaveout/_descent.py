@@ -232,7 +232,8 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
     assert found is not None
     if not enough:
         remaining = _steps_by_products(fit, state, shortfall, lane, weights, found)
-        left, enough = (left, False) if remaining is None else (remaining, True)
+        if remaining is not None:
+            left, enough = remaining, True
     u = state.u[lane]
     _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
 
@@ -260,14 +261,14 @@ def _steps_by_products(
 
 
 def _shrinking_steps(
-    fit: Fit, state: State, shortfall: Callable, lane: int, moved: np.ndarray, learnt: Callable[[np.ndarray], np.ndarray]
+    fit: Fit, state: State, shortfall: Callable, lane: int, moved: np.ndarray, asked: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, float, float, bool]:
     """One refit's steps from a displacement of θ on, until they no longer shrink or what is left is enough: the displacement,
     to which `state` is brought too, the length of the last step, what is left, and whether that is enough."""
     lanes, size, left, contraction = np.array([lane]), np.inf, np.inf, 0.0
     state.move(lanes, np.asarray(fit.back(moved)) - state.u[lane])
     for _ in range(2 * STEPS):
-        change = learnt(moved)
+        change = asked(moved)
         step = np.asarray(fit.back(change))
         before, size = size, float(np.linalg.norm(step))
         if size == 0.0:

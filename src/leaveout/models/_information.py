@@ -112,10 +112,7 @@ def complete(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> tuple[
         counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True)
         return -sum(jnp.sum(times(count, log)) for count, log in counts)
 
-    def blocks(gradient, entries):
-        along = hmm.along(gradient, vector, entries.T)  # of all blocks at once: they do not meet
-        return jnp.moveaxis(along[:, jnp.asarray(entries)], 0, 1)
-
+    blocks = lambda gradient, entries: _blocks(hmm, gradient, vector, entries)
     own, shared, chain = where.own, where.shared[None], where.chain[None]
     return (
         Blocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
@@ -139,8 +136,12 @@ def _bend(hmm: Any, theta: PyTree, known: _Known) -> Float[Array, "states own ow
     closed, own = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected), places(hmm, theta).own
     if closed is not None:
         return closed
-    along = hmm.along(_slope(hmm, theta, known), ravel(theta), own.T)  # of all states at once: they do not meet
-    return -jnp.moveaxis(along[:, jnp.asarray(own)], 0, 1)
+    return -_blocks(hmm, _slope(hmm, theta, known), ravel(theta), own)
+
+
+def _blocks(hmm: Any, gradient: Callable[[Array], Array], vector: Array, entries: Int[np.ndarray, "blocks own"]) -> Array:
+    """A gradient's derivatives at `vector` by the entries of each block: of all blocks at once, since they do not meet."""
+    return jnp.moveaxis(hmm.along(gradient, vector, entries.T)[:, jnp.asarray(entries)], 0, 1)
 
 
 def hessian(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
