@@ -7,6 +7,7 @@ import pytest
 from helpers import fitted, glm
 
 import leaveout as lo
+from leaveout import _certificate
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((40, 3))
@@ -165,6 +166,12 @@ def test_missing_data_of_a_separable_objective():
         lo.Separable(lambda t, x: (x - t) ** 2, np.array([1.0, np.nan]))
     with pytest.raises(ValueError, match="one length"):
         lo.Separable(lambda t, x: (x[0] - t) ** 2, (np.ones(3), np.ones(4)))
+
+
+def test_a_loss_that_nothing_moves_has_no_error():
+    """As where a fold scores nothing, however far its refit may be."""
+    still = _certificate.Slopes(np.array([0.0, 1.0]), np.array([0.0, 2.0]), np.zeros(2))
+    np.testing.assert_array_equal(_certificate.loss_error(still, np.full(2, np.inf), np.ones(2), 3), [0.0, np.inf])
 
 
 def test_a_saddle_is_refused():

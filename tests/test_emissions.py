@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import gammaln
 from scipy import stats
 
+import leaveout as lo
 from leaveout.models import emissions
 from leaveout.models.emissions import (
     Autoregressive,
@@ -389,8 +390,17 @@ def test_autoregressions_never_look_across_sequences_or_gaps():
     assert emission.reach == 2 and Gaussian().reach == 0
     data = emission.prepare(x, LENGTHS)
     np.testing.assert_array_equal(data["past"][75], x[[74, 73]])
-    assert not data["past"][~dense].any() and np.isfinite(data["x"]).all()
+    assert not data["past"][[0, 1, 21, 22, 70, 71]].any() and np.isfinite(data["x"]).all()
+    np.testing.assert_array_equal(data["past"][20], x[[19, 18]])  # it can be predicted
     assert np.flatnonzero(~Autoregressive(0, skip=2).has_density(x, LENGTHS)).tolist() == [0, 1, 20, 70, 71]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_has_a_name(name):
+    """AIC and BIC count them: of K probabilities K − 1, of a matrix its lower triangle."""
+    emission, x = CASES[name]
+    hmm = lo.HMM(x, emission, emission.num_states or 3, lengths=LENGTHS)
+    assert len(hmm.parameter_names()) == hmm.num_params == len(set(hmm.parameter_names()))
 
 
 def test_an_autoregression_of_the_papers_size_has_its_number_of_parameters():

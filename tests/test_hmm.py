@@ -160,6 +160,33 @@ def test_an_autoregressions_held_out_densities_integrate_to_one():
     np.testing.assert_array_equal(hmm.observed, np.arange(9) > 0)
 
 
+def test_held_out_observations_are_no_regressors_of_scored_ones():
+    """Of a block and of a horizon only the first step, whose regressor is seen, has a loss of its own; the joint loss of a
+    block is that of its conditional densities (one state), without that of the step after it."""
+    x, blocks, future = np.random.default_rng(0).standard_normal(30), lo.blocks(30, 5), lo.leave_future_out(30, 20, 3)
+    hmm = HMM(x, emissions.Autoregressive(1, prior=None), 1)
+    fit = lo.fit(hmm)
+    slope, shift = fit.parameters["coefficients"].item(), fit.parameters["bias"].item()
+    mean = np.r_[np.nan, shift + slope * x[:-1]]
+    alone, first = -scipy.stats.norm.logpdf(x, mean), np.isin(np.arange(30) % 5, 0) & (np.arange(30) > 0)
+    losses = lo.cross_validate(fit, blocks, lo.NoUpdate()).losses
+    np.testing.assert_allclose(losses, np.where(first, alone, np.nan))
+    losses = lo.cross_validate(fit, future, lo.NoUpdate()).losses
+    np.testing.assert_allclose(losses, np.where(future.held & (future.index == 20 + future.refit), alone[future.index], np.nan))
+    assert "nor are held-out steps of which a regressor is held out" in hmm.note
+    np.testing.assert_allclose(lo.cross_predict(fit, blocks, lo.NoUpdate()), np.where(first, mean, np.nan))
+    gap = (np.arange(30) != 7) * 1.0
+    assert np.flatnonzero(np.isnan(hmm.predictive_means(fit, gap))).tolist() == [0, 8]
+    missing = HMM(np.where(gap, x, np.nan), emissions.Autoregressive(1, prior=None), 1)
+    np.testing.assert_allclose(missing.predictive_means(fit)[[6, 7]], mean[[6, 7]])
+    assert np.flatnonzero(np.isnan(missing.predict(fit))).tolist() == [0, 8]
+    joint = lo.fit(HMM(x, emissions.Autoregressive(1, prior=None), 1, score="joint"))
+    losses = lo.cross_validate(joint, blocks, lo.NoUpdate()).losses
+    np.testing.assert_allclose(losses, [alone[max(t, 2) : t + 5].sum() for t in range(0, 30, 5)])  # x_0 has no density
+    losses = lo.cross_validate(joint, future, lo.NoUpdate()).losses
+    np.testing.assert_allclose(losses, [alone[t : t + 3].sum() for t in range(20, 30)])
+
+
 def test_proposition_3():
     """A and B agree when the future is left out, and not for a block in the middle."""
     a, b = built(COUNTS, GIVEN), built(COUNTS, GIVEN, "step")
@@ -390,6 +417,8 @@ def test_what_users_ask():
     gap = np.where((np.arange(60) > 20) & (np.arange(60) < 30), 0.0, 1.0)
     assert not np.allclose(hmm.state_probabilities(fit.parameters, gap), states)
     means = hmm.predictive_means(fit)
+    pd.testing.assert_frame_equal(hmm.predict(fit), means)
+    pd.testing.assert_frame_equal(hmm.predict(fit, kind="state"), states)
     assert list(means.columns) == ["a", "b"] and means.index.equals(index)
     x, path = hmm.simulate(fit, 500, seed=0)
     assert x.shape == (500, 2) and set(path) == {0, 1}
@@ -419,6 +448,38 @@ def test_warnings_name_states_and_edges():
     assert hmm.warning(at(hmm, GIVEN)) == ""
 
 
+ALIKE = np.array([[1e8, 1e3 * (1 - 1e-9)], [1e3 * (1 - 1e-9), 0.01]])
+EDGES = {
+    "scales": ("diagonal", [[1e8, 0.01], [2e8, 0.02]], ""),
+    "one state": ("diagonal", [[1e8, 0.01], [1e8, 1e-9]], "covariance[1, 1] = 1e-09;"),
+    "every state": ("diagonal", [[1e8, 1e-9], [1e8, 1e-9]], "covariance[0, 1] = 1e-09, covariance[1, 1] = 1e-09;"),
+    "full": ("full", [np.diag([1e8, 0.01]), ALIKE], "covariance[1] (smallest eigenvalue "),
+    "full, scales": ("full", [np.diag([1e8, 0.01])] * 2, ""),
+    "tied": ("tied", ALIKE, "covariance (smallest eigenvalue "),
+    "spherical": ("spherical", [1e8, 1e-9], "covariance[1] = 1e-09;"),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_are_told_from_scales(name):
+    kind, covariance, message = EDGES[name]
+    x = np.stack([1e4 * normals(), 0.1 * normals(seed=1)], axis=1)
+    said = HMM(x, emissions.Gaussian(kind), 2)
+    own = {**GIVEN, "mean": [[-2e4, -0.2], [2e4, 0.2]], "covariance": covariance}
+    del own["rate"]
+    found = said.warning(at(said, own))
+    assert message in found and bool(message) == ("On the boundary" in found)
+
+
+def test_rates_and_probabilities_at_either_end_are_named():
+    rates = HMM(np.stack([COUNTS * 1e7, COUNTS], axis=1), emissions.Poisson(), 2)
+    assert rates.warning(at(rates, {**GIVEN, "rate": [[1e7, 1.0], [6e7, 6.0]]})).count("boundary") == 0
+    assert "rate[0, 1] = 1e-09" in rates.warning(at(rates, {**GIVEN, "rate": [[1e7, 1e-9], [6e7, 6.0]]}))
+    shares = HMM(COUNTS, emissions.Binomial(7), 2)
+    own = {name: GIVEN[name] for name in ("initial", "transition")}
+    assert "probability[1] = 1;" in shares.warning(at(shares, {**own, "probability": [0.3, 1 - 1e-9]}))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("drop", ["observation", "sequence"])
 def test_a_fold_that_holds_every_observation_of_a_state_is_flagged(drop):
@@ -446,6 +507,14 @@ def test_what_the_core_is_told():
 
 
 POISSON = emissions.Poisson()
+DATED = pd.DataFrame({"time": pd.date_range("2020-01-01", periods=8), "count": COUNTS})
+AHEAD = HMM(np.where(np.arange(9) == 7, np.nan, np.arange(9.0) ** 2), emissions.Autoregressive(2), 1)
+
+
+def likelihood(**changed):
+    return built(COUNTS, GIVEN).log_likelihood({**GIVEN, **changed})
+
+
 BAD = {
     "infinite": (lambda: HMM([1.0, np.inf, 2.0], POISSON, 2), "infinite values, the first at step 1"),
     "all missing": (lambda: HMM([np.nan, np.nan], POISSON, 1), "every step of x is missing"),
@@ -471,6 +540,26 @@ BAD = {
     "parameters": (lambda: built(COUNTS, GIVEN).decode({"rate": [1.0, 2.0]}), "parameters are"),
     "shape": (lambda: built(COUNTS, GIVEN).decode({**GIVEN, "rate": [1.0]}), r"rate must have shape \[2\]"),
     "horizon": (lambda: built(COUNTS, GIVEN).forecast(GIVEN, 0), "horizon must be 1 or more"),
+    "nothing": (lambda: HMM([], POISSON, 1), "at least two steps are needed; got 0"),
+    "no channels": (lambda: HMM(np.ones((5, 0)), POISSON, 1), "a channel or more"),
+    "dates": (lambda: HMM(DATED, POISSON, 1), r"numbers; these columns do not: 'time' \(datetime64.*set one as the index"),
+    "dates with a zone": (lambda: HMM(DATED["time"].dt.tz_localize("UTC"), POISSON, 1), r"'time' \(datetime"),
+    "spans": (lambda: HMM(DATED["time"].diff(), POISSON, 1), r"'time' \(timedelta"),
+    "complex": (lambda: HMM(COUNTS * 1j, POISSON, 1), r"0 \(complex"),
+    "truths": (lambda: HMM(np.array([True, None, False], object), POISSON, 1), r"0 \(boolean, dtype object"),
+    "regressor": (lambda: AHEAD.forecast({"bias": [[0.0]], "coefficients": np.full((1, 2, 1, 1), 0.3)}, 2), r"\[7\] are miss"),
+    "how many weights": (lambda: built(COUNTS, GIVEN).predictive_means(GIVEN, [1, 1]), r"weights must be 8 .* got shape \[2\]"),
+    "weights": (lambda: built(COUNTS, GIVEN).state_probabilities(GIVEN, -COUNTS), "not negative; got -1 for unit 0"),
+    "weight": (lambda: built(COUNTS, GIVEN).state_probabilities(GIVEN, COUNTS + np.nan), "got nan for unit 0"),
+    "rate": (lambda: likelihood(rate=[1.0, -2.0]), r"rate must be positive and finite; got rate\[1\] = -2"),
+    "missing rate": (lambda: likelihood(rate=[np.nan, 1.0]), r"got rate\[0\] = nan"),
+    "rows": (lambda: likelihood(transition=3 * np.array(GIVEN["transition"])), r"sum to one in each row.* transition\[0\] ="),
+    "matrix": (
+        lambda: HMM(np.stack([COUNTS, COUNTS**2], 1), emissions.Gaussian("tied"), 1).log_likelihood(
+            {"mean": [[0.0, 0.0]], "covariance": [[1.0, 2.0], [2.0, 1.0]]}
+        ),
+        r"covariance must be symmetric, positive definite.* got covariance = \[\[1",
+    ),
 }
 
 
@@ -490,6 +579,33 @@ def test_kinds_of_data():
     whole = HMM(pd.Series([1, 2, None, 4], dtype="Int64"), POISSON, 1)
     np.testing.assert_array_equal(np.isnan(whole.x[:, 0]), [False, False, True, False])
     assert HMM(np.array([1, 2, 3]), POISSON, 1).x.dtype == np.float64
+    masked = HMM(np.ma.masked_array([1, 999, 3], [False, True, False]), POISSON, 1)
+    np.testing.assert_array_equal(masked.x[:, 0], [1, np.nan, 3])
+    frame = HMM(pd.DataFrame({"a": [True, False, True], "b": pd.Categorical([3, 4, 4])}), POISSON, 1)
+    np.testing.assert_array_equal(frame.x, [[1, 3], [0, 4], [1, 4]])
+
+
+def test_zeros_on_the_boundary_are_legal():
+    assert likelihood(initial=[0.0, 1.0]) == pytest.approx(likelihood(initial=[1e-12, 1 - 1e-12]), abs=1e-9)
+    assert likelihood(initial=[1.0, 0.0]) == pytest.approx(likelihood(initial=[1 - 1e-12, 1e-12]), abs=1e-9)
+    held = built(COUNTS, GIVEN, initial=[1.0, 0.0], transition=[[np.nan, np.nan], [np.nan, 0.0]])
+    assert np.isfinite(held.log_likelihood({"transition": [[0.4, 0.6], [1.0, 0.0]], "rate": [1.5, 5.0]}))
+
+
+def test_symbols_are_told_by_their_probabilities():
+    symbols = pd.Series(np.arange(12) % 3, index=pd.date_range("2020-01-01", periods=12))
+    hmm = HMM(symbols, emissions.Categorical(3), 2)
+    share = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+    parameters = {"initial": [0.7, 0.3], "transition": [[0.8, 0.2], [0.35, 0.65]], "probability": share}
+    want = hmm.state_probabilities(parameters).to_numpy() @ share
+    for x in (symbols, symbols.to_frame(), symbols.to_numpy()):
+        means = HMM(x, emissions.Categorical(3), 2).predictive_means(parameters)
+        np.testing.assert_allclose(means, want, rtol=1e-12)
+    ahead = hmm.forecast(parameters, 2)
+    assert list(ahead.columns) == [0, 1, 2] and ahead.index[0] == pd.Timestamp("2020-01-13")
+    last = hmm.state_probabilities(parameters).to_numpy()[-1] @ parameters["transition"]
+    np.testing.assert_allclose(ahead.iloc[0], last @ share, atol=0.04)
+    np.testing.assert_allclose(ahead.sum(axis=1), 1.0)
 
 
 @pytest.mark.slow

@@ -81,6 +81,19 @@ def test_zeros_stay_zero_and_one_sequence_holds_its_start():
     assert "held at zero" in fit.objective.note
 
 
+def test_zeros_of_maximum_likelihood_are_held_and_named():
+    """Three states of the earthquakes, as any user would ask for them."""
+    counts = lo.datasets.earthquakes().set_index("year")["count"]
+    hmm = lo.HMM(counts, lo.emissions.Poisson(), 3, prior=None, initial="stationary")
+    with pytest.warns(UserWarning, match=r"puts transition\[2, 0\] at zero: held there, in every refit too"):
+        fit = lo.fit(hmm, theta0={"rate": [13.0, 20.0, 30.0], "transition": np.eye(3) * 0.8 + 0.2 / 3})
+    np.testing.assert_allclose(-hmm.log_likelihood(fit), 329.4603, atol=5e-5)
+    assert fit.num_params == 8 and fit.objective.aic(fit) == pytest.approx(2 * 329.4603 + 16, abs=1e-3)
+    assert fit.parameters["transition"][2, 0] == 0 and fit.objective.decode(fit).index.equals(counts.index)
+    refits = lo.fold_parameters(fit, lo.contiguous(107, 0.1, 4, seed=0), lo.Exact())["transition"]
+    assert (refits[:, 2, 0] == 0).all()
+
+
 @pytest.mark.parametrize("K, loss", [(2, 342.3183), pytest.param(3, 329.4603, marks=pytest.mark.slow)])
 def test_maximum_likelihood_of_the_earthquakes(K, loss):
     """Zucchini & MacDonald (2009); three states have their maximum where nothing leads from the last to the first."""

@@ -141,10 +141,11 @@ def loss_error(slopes: Slopes, distance: np.ndarray, num_scored: np.ndarray, num
 
     For one scored unit Cauchy–Schwarz is tight: the error points along its own row. For many it is not, and
     twice the root mean square of ∇S·e over directions of e stands in; or, if that is larger, the change of loss
-    over the step just seen, carried on to that distance.
+    over the step just seen, carried on to that distance. A loss that nothing moves, as where nothing is scored, has none.
     """
     spread = np.minimum(1.0, 2 / np.sqrt(np.clip(num_scored, 1, num_params)))
-    return np.maximum(slopes.change, spread * slopes.sensitivity) * distance
+    slope = np.maximum(slopes.change, spread * slopes.sensitivity)
+    return slope * np.where(slope == 0, 0.0, distance)
 
 
 def reach(fit: Fit) -> np.ndarray:

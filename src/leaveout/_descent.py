@@ -183,7 +183,10 @@ def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
     assert fit.factor is not None
     value, vector, converged, size = newton(fit.objective, fit.theta, weights, gauge, fit.factor)
     u = fit.back(np.asarray(vector) - np.asarray(ravel(fit.theta)))
-    _settle(fit, rows, state, lane, u, float(size), bool(np.isfinite(value)), bool(converged))
+    lanes, left = np.array([lane]), np.array([float(size)])
+    state.move(lanes, u - state.u[lane])
+    state.error[lane] = loss_error(fit, rows, state, lanes, left)[0]
+    _settle(state, lane, left[0], bool(np.isfinite([value, state.error[lane]]).all()), bool(converged))
 
 
 def _weights(fit: Fit, rows: Rows, lane: int) -> Float[np.ndarray, " units"]:
@@ -193,13 +196,10 @@ def _weights(fit: Fit, rows: Rows, lane: int) -> Float[np.ndarray, " units"]:
     return weights
 
 
-def _settle(fit: Fit, rows: Rows, state: State, lane: int, u: np.ndarray, left: float, finite: bool, converged: bool) -> None:
-    """What becomes of one refit that another method has brought to u, `left` from its minimiser."""
-    lanes = np.array([lane])
-    state.move(lanes, u - state.u[lane])
+def _settle(state: State, lane: int, left: float, finite: bool, converged: bool) -> None:
+    """What becomes of one refit that another method has brought to where it is, `left` from its minimiser."""
     state.left[lane], state.finished[lane] = left, True
-    state.error[lane] = loss_error(fit, rows, state, lanes, state.left[lanes])[0]
-    if not finite or not np.isfinite(state.error[lane]):
+    if not finite:
         state.result[lane], state.error[lane], state.left[lane] = RESULTS.nonfinite, np.inf, np.inf
     elif not converged:
         state.result[lane], state.error[lane], state.left[lane] = RESULTS.not_converged, np.inf, np.inf
@@ -234,8 +234,10 @@ def _quasi_newton_lane(fit: Fit, rows: Rows, state: State, shortfall: Callable, 
         remaining = _steps_by_products(fit, state, shortfall, lane, weights, found)
         if remaining is not None:
             left, enough = remaining, True
-    u = state.u[lane]
-    _settle(fit, rows, state, lane, u, left, True, enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(u))))
+    if not enough:  # else that was seen on the way
+        state.error[lane] = loss_error(fit, rows, state, np.array([lane]), np.array([left]))[0]
+    arrived = enough or size <= 1e-4 * max(1.0, float(np.linalg.norm(state.u[lane])))
+    _settle(state, lane, left, enough or bool(np.isfinite(state.error[lane])), arrived)
 
 
 def _steps_by_products(
@@ -272,6 +274,7 @@ def _shrinking_steps(
         step = np.asarray(fit.back(change))
         before, size = size, float(np.linalg.norm(step))
         if size == 0.0:
+            state.error[lane] = 0.0
             return moved, 0.0, 0.0, True
         shrinks = size < 0.9 * before
         contraction = max(contraction, min(size / before, 1.0)) if np.isfinite(before) else contraction

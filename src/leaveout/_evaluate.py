@@ -174,9 +174,8 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
 
 
 def _adapted(fit: Fit, plan: Plan) -> Plan:
-    """The plan with what the model knows of its units: which are missing, and whether neighbours depend on one another."""
-    observed = fit.objective.observed
-    held = plan.held if observed is None else plan.held & np.asarray(observed)[plan.index]
+    """The plan with what the model knows of its units: which have a loss, and whether neighbours depend on one another."""
+    held = plan.held & fit.objective.scorable(plan.refit, plan.index, plan.weight)
     if not held.any():
         raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = fit.objective.blocks if plan.blocks is None else plan.blocks

@@ -213,7 +213,8 @@ def fit(
     12,000 parameters.
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
-    where the data do not determine every parameter.
+    where the data do not determine every parameter. Probabilities of a hidden Markov model that have their maximum likelihood
+    at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
     """
     _check(objective, "fit")
     if num_starts < 1:
@@ -229,9 +230,18 @@ def fit(
             bar.advance()
     value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
     theta = objective.canonical(placed(vector, starts[0]))
-    found = replace(_anchor(objective, theta, "fit", products), starts=np.array([run[0] for run in runs]))
-    if not converged:
-        raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
+    values = np.array([run[0] for run in runs])
+    try:
+        found = replace(_anchor(objective, theta, "fit", products), starts=values)
+        if not converged:
+            raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
+    except (RuntimeError, IndefiniteHessianError):
+        bounded = objective.bounded(theta)
+        if bounded is None:
+            raise
+        simpler, parameters, what = bounded
+        _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
+        return replace(fit(simpler, parameters, curvature=curvature), starts=values)
     _warn(objective.warning(found.theta))
     return found
 

@@ -170,6 +170,12 @@ class AbstractObjective(eqx.Module):
         del theta
         return ""
 
+    def bounded(self, theta: PyTree) -> "tuple[AbstractObjective, PyTree, str] | None":
+        """Where a fit without a minimiser ran to a boundary at which parameters can be held: the model that holds them
+        there, natural parameters to start it from, and what it holds; else None."""
+        del theta
+        return None
+
     def shares(self, theta: PyTree) -> Float[np.ndarray, "units parts"] | None:
         """Of how many observations each unit speaks for each part of the model (a state, a class); None where there are none.
 
@@ -214,6 +220,12 @@ class AbstractObjective(eqx.Module):
     def observed(self) -> Bool[np.ndarray, " units"] | None:
         """Which units have an observation, if some are missing; the others are never scored."""
         return None
+
+    def scorable(
+        self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]
+    ) -> Bool[np.ndarray, " entries"]:
+        """Which of the units that refits leave out, by the numbers of refits and units, have a loss there."""
+        return np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
 
     @property
     def repeatable(self) -> bool:

@@ -6,13 +6,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
+from ._hidden import entries
 from .chain import Posterior, best_path, log_partition, posterior
 from .emissions._base import POSITIVE, PROBABILITY, SIMPLEX
+from .emissions._covariance import MATRIX
 
 UNUSED = 1.0  # expected visits below which a state explains nothing
-EDGE = 1e-6  # the share of the largest of its kind below which a probability, a rate, a variance sits on the boundary
+EDGE = 1e-6  # the share of what is usual below which a probability, a rate, a variance sits on the boundary
 
 
 @eqx.filter_jit
@@ -39,7 +41,8 @@ def filtered(hmm: Any, theta: PyTree) -> Float[Array, "steps states"]:
 def expected(hmm: Any, theta: PyTree, weights: Array) -> Float[Array, "steps channels"]:
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
     means = jnp.einsum("tk,tkr->tr", states, hmm.emission.means(hmm.emitted(theta), hmm.data))
-    return means[hmm.layout.inverse]
+    known = hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0
+    return jnp.where(known[:, None], means[hmm.layout.inverse], jnp.nan)
 
 
 @eqx.filter_jit
@@ -64,11 +67,73 @@ def warning(hmm: Any, theta: PyTree) -> str:
         f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
         for k in np.flatnonzero(visited < UNUSED)
     ]
-    support = hmm.states.support
-    positive = [name for name, constraint in hmm.emission.free.items() if constraint in (POSITIVE, PROBABILITY, SIMPLEX)]
-    low = {name: found[name] < EDGE * found[name].max() for name in (*hmm.states.free, *positive)}
-    near = [(name, at) for name, where in low.items() for at in np.argwhere(where & support.get(name, True)).tolist()]
+    near = [entry for name in (*hmm.states.free, *hmm.emission.free) for entry in _near_edge(hmm, name, found[name])]
     if near:
-        named = ", ".join(f"{name}{at} = {found[name][*at]:.1g}" for name, at in near[:5])
-        sentences.append(f"On the boundary: {named}{', …' if len(near) > 5 else ''}; a prior keeps them off it.")
+        named = f"{', '.join(near[:5])}{', …' if len(near) > 5 else ''}"
+        sentences.append(f"On the boundary: {named}; a prior keeps them off it.")
     return " ".join(sentences)
+
+
+def _near_edge(hmm: Any, name: str, value: np.ndarray) -> list[str]:
+    """The entries of a parameter that sit on the boundary, and their values."""
+    constraint = hmm.emission.free.get(name, SIMPLEX)
+    if constraint is MATRIX:
+        least = _least_eigenvalue(value, _spread(hmm))
+        return [f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})" for at in np.argwhere(least < EDGE).tolist()]
+    if constraint is SIMPLEX:
+        where = (value < EDGE) & hmm.states.support.get(name, True)
+    elif constraint is POSITIVE:
+        where = _small(hmm, name, value)
+    elif constraint is PROBABILITY:
+        where = _small(hmm, name, value) | _small(hmm, name, 1 - value)
+    else:
+        return []
+    return [f"{name}{at or ''} = {value[*at]:.1g}" for at in np.argwhere(where).tolist()]
+
+
+def _small(hmm: Any, name: str, value: np.ndarray) -> Bool[np.ndarray, "..."]:
+    """Which entries are small beside those of other states in the same channel, for channels have scales of their own; and
+    beside the data's variances, or by EDGE more beside rates and probabilities of all channels."""
+    states = value if name in hmm.emission.shared else value.max(axis=0)
+    spread = _spread(hmm) if value.ndim > 1 else _spread(hmm).min()
+    return value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max())
+
+
+def _spread(hmm: Any) -> Float[np.ndarray, " channels"]:
+    """The variance of each channel; of an autoregression, which may wander, that of its steps."""
+    variance = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)
+    return np.where(variance > 0, variance, 1.0)
+
+
+def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:
+    """Of covariances, in units in which the channels' own variances are one."""
+    scaled = matrix / np.sqrt(spread[:, None] * spread)
+    return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]
+
+
+def bounded(hmm: Any, theta: PyTree) -> tuple[Any, dict[str, np.ndarray], str] | None:
+    """The model of maximum likelihood that holds at zero what came out there of the initial distribution and the transitions,
+    its parameters, and what they are; None where nothing did, or a prior speaks."""
+    states, found = hmm.states, jax.tree.map(np.asarray, hmm.natural(theta))
+    free = {name: states.support.get(name, np.ones(shape, bool)) for name, shape in states.free.items()}
+    zero = {name: where & (found[name] < EDGE) for name, where in free.items()}
+    if states.prior is not None or not any(where.any() for where in zero.values()):
+        return None
+    held = {"initial": "stationary" if states.stationary else states.initial, "transition": states.transition}
+    held |= {name: np.where(free[name] & ~zero[name], np.nan, 0.0) for name in free}
+    held = {name: "free" if value is None else value for name, value in held.items()}  # of one state
+    simpler = type(hmm)(
+        hmm.labels.channels(hmm.x),
+        hmm.emission,
+        hmm.num_states,
+        lengths=hmm.lengths,
+        drop=hmm.drop,
+        prior=None,
+        score="joint" if hmm.joint else "pointwise",
+        **held,
+    )
+    for name, where in zero.items():
+        kept = np.where(where, 0.0, found[name])
+        found[name] = kept / kept.sum(-1, keepdims=True)
+    named = ", ".join(entry for name, where in zero.items() for entry in entries(name, where))
+    return simpler, found, f"maximum likelihood puts {named} at zero"

@@ -1,20 +1,47 @@
 """Draws from a hidden Markov model: whole sequences, and what comes after the data."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PyTree
 
-if TYPE_CHECKING:
-    from .emissions._base import AbstractEmission, Parameters
+from . import _explain
+from .emissions._base import AbstractEmission, Parameters
+from .emissions.categorical import Categorical
 
 DRAWS = 2000
 
 
+def forecast(hmm: Any, theta: PyTree, horizon: int, level: float) -> pd.DataFrame:
+    """What the steps after the last will be: mean and central interval; of symbols the probability of each."""
+    if not (0 < level < 1 and horizon >= 1):
+        raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
+    found, rng, steps = hmm.natural(theta), np.random.default_rng(0), len(hmm.x)
+    first = np.asarray(_explain.filtered(hmm, theta))[-1] @ np.asarray(found["transition"])
+    past = recent(hmm.x, hmm.emission.reach)
+    draws = np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(DRAWS)])
+    index = hmm.labels.ahead(steps, horizon)
+    if isinstance(hmm.emission, Categorical):
+        return pd.DataFrame({s: (draws[..., 0] == s).mean(0) for s in range(hmm.emission.num_symbols)}, index=index)
+    return table(summary(draws, level), index, hmm.labels.columns)
+
+
+def recent(x: Float[np.ndarray, "steps channels"], reach: int) -> Float[np.ndarray, "reach channels"]:
+    """The observations that the first step ahead regresses on; raises where one is missing."""
+    past = x[len(x) - reach :]
+    missing = len(x) - reach + np.flatnonzero(np.isnan(past).any(axis=1))
+    if missing.size:
+        raise ValueError(
+            f"forecast: the steps ahead regress on the last {reach}, of which {missing.tolist()} are missing (NaN). Fill them, "
+            f"or cut the series after the last {reach} steps in a row that are observed."
+        )
+    return past
+
+
 def draw(
-    emission: "AbstractEmission",
-    parameters: "Parameters",
+    emission: AbstractEmission,
+    parameters: Parameters,
     first: Float[np.ndarray, " states"],
     past: Float[np.ndarray, "past channels"],
     at: int,

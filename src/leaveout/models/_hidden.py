@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._objective import AbstractObjective, float64
-from .emissions._base import AbstractEmission
+from .emissions._base import REAL, SIMPLEX, AbstractEmission, Constraint
 
 Shape = tuple[int, ...]
+LATENT = {"initial": SIMPLEX, "transition": SIMPLEX, "coupling": REAL}  # where parameters of the states' distribution live
 
 
 class AbstractHiddenStates(AbstractObjective):
@@ -39,7 +40,7 @@ class AbstractHiddenStates(AbstractObjective):
 
     def latent_names(self, name: str) -> list[str]:
         """What the entries of that part are called."""
-        return _entries(name, self.latent_shapes[name])
+        return entries(name, np.ones(self.latent_shapes[name], bool))
 
     def emitted(self, theta: PyTree) -> dict[str, Array]:
         """The emission's natural parameters, free and fixed."""
@@ -61,13 +62,17 @@ class AbstractHiddenStates(AbstractObjective):
                 raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(value.shape)}.")
             own = self.emission.free.get(name)
             with np.errstate(divide="ignore", invalid="ignore"):  # of zeros and the like, infinite
-                found = self.latent_unconstrained(name, value) if own is None else own.unconstrained(value)
-            theta[name] = np.asarray(found)
+                found = np.asarray(self.latent_unconstrained(name, value) if own is None else own.unconstrained(value))
+                at = _outside(value, found, LATENT[name] if own is None else own)
+            if at is not None:
+                must, entry = (LATENT[name] if own is None else own).domain, f"{name}{at or ''}"
+                raise ValueError(f"{model}: {name} must be {must}; got {entry} = {value[tuple(at)].tolist()}.")
+            theta[name] = found
         return theta
 
     def parameter_names(self) -> list[str]:
         latent = {name: self.latent_names(name) for name in self.latent_shapes}
-        own = {name: _entries(name, shape) for name, shape in self.shapes}
+        own = {name: entries(name, self.emission.free[name].entries(shape)) for name, shape in self.shapes}
         return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
 
     @property
@@ -87,8 +92,20 @@ class AbstractHiddenStates(AbstractObjective):
         return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
 
-def _entries(name: str, shape: Shape) -> list[str]:
-    return [name + (str(list(at)) if at else "") for at in np.ndindex(shape)]
+def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> list[int] | None:
+    """The first entry, or row, or matrix of a natural parameter that is not in its domain, or for which θ has no number."""
+    illegal = np.argwhere(np.logical_not(constraint.legal(value))).tolist()
+    if illegal:
+        return illegal[0]
+    if found.size == value.size:
+        return next(iter(np.argwhere(np.isnan(found)).tolist()), None)
+    lost = np.argwhere(~(found < np.inf)).tolist()  # a matrix not positive definite
+    return lost[0][:-1] if lost else None
+
+
+def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
+    """What the entries of a parameter that `which` says are called."""
+    return [name + (str(at) if at else "") for at in np.argwhere(which).tolist()]
 
 
 def times(weights: Array, logs: Array) -> Array:

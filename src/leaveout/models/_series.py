@@ -6,6 +6,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
+from pandas.api.types import infer_dtype, is_bool_dtype
+
+# what columns of numbers hold, as pandas tells; words may be numbers written out
+NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "string", "empty"}
 
 
 class Labels:
@@ -30,7 +34,10 @@ class Labels:
         return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
 
     def channels(self, values: np.ndarray) -> Any:
-        """As the data came: `[steps, channels]`, or one value a step where the channel had no axis."""
+        """As the data came: `[steps, channels]`, or one value a step where the channel had no axis; a column for each
+        symbol, where the means are their probabilities."""
+        if values.shape[1] != (1 if self.columns is None else len(self.columns)):
+            return self.frame(values, range(values.shape[1]))
         if self.columns is None:
             return self.series(values[:, 0], self.name)
         return self.frame(values, self.columns)
@@ -53,30 +60,69 @@ class Labels:
 
 
 def read(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Labels]:
-    """The data as float64, NaN where missing, and their labels."""
+    """The data as float64, NaN where missing or masked, and their labels."""
     index = x.index if isinstance(x, pd.Series | pd.DataFrame) else None
     columns = x.columns if isinstance(x, pd.DataFrame) else None
-    raw = x.to_numpy() if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
-    try:
-        array = np.array(raw, np.float64)
-    except (TypeError, ValueError):
-        try:  # pandas' own missing values
-            array = pd.DataFrame(raw).apply(pd.to_numeric).to_numpy(np.float64, na_value=np.nan).reshape(raw.shape)
-        except (TypeError, ValueError):
-            raise TypeError(f"HMM: x must hold numbers; got {raw.dtype}. Encode symbols as 0, 1, 2, …") from None
-    if array.ndim not in (1, 2):
-        raise ValueError(f"HMM: x must be [steps] or [steps, channels]; got shape {array.shape}.")
-    if array.ndim == 2 and columns is None:
-        columns = pd.RangeIndex(array.shape[1])
-    array = array.reshape(len(array), -1)
-    if len(array) < 2:
-        raise ValueError(f"HMM: at least two steps are needed; got {len(array)}.")
+    raw = x if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
+    if raw.ndim not in (1, 2) or 0 in raw.shape[1:]:
+        raise ValueError(f"HMM: x must be [steps] or [steps, channels], a channel or more; got shape {raw.shape}.")
+    if len(raw) < 2:
+        raise ValueError(f"HMM: at least two steps are needed; got {len(raw)}.")
+    if raw.ndim == 2 and columns is None:
+        columns = pd.RangeIndex(raw.shape[1])
+    array = _numbers(pd.DataFrame(raw))
+    if isinstance(x, np.ma.MaskedArray):
+        array[np.ma.getmaskarray(x).reshape(array.shape)] = np.nan
     if np.isinf(array).any():
         t, r = np.argwhere(np.isinf(array))[0]
         raise ValueError(f"HMM: x holds {np.isinf(array).sum()} infinite values, the first at step {t}, channel {r}.")
     if np.isnan(array).any(1).all():
         raise ValueError("HMM: every step of x is missing (NaN).")
     return array, Labels(index, columns, getattr(x, "name", None))
+
+
+def _numbers(frame: pd.DataFrame) -> Float[np.ndarray, "steps channels"]:
+    """Its columns as float64; TypeError where one holds dates, complex numbers, words and the like."""
+    found = [_column(column) for _, column in frame.items()]
+    wrong = [
+        f"{name!r} ({infer_dtype(column)}, dtype {column.dtype})"
+        for (name, column), values in zip(frame.items(), found, strict=True)
+        if values is None
+    ]
+    if wrong:
+        raise TypeError(
+            f"HMM: x must hold numbers; these columns do not: {', '.join(wrong)}. Drop them, or set one as the index; encode "
+            "symbols as 0, 1, 2, …"
+        )
+    return np.stack([values for values in found if values is not None], axis=1)
+
+
+def _column(column: pd.Series) -> Float[np.ndarray, " steps"] | None:
+    """One column as float64, None where it does not hold numbers."""
+    if infer_dtype(np.asarray(column)) not in NUMBERS and not is_bool_dtype(column.dtype):
+        return None
+    try:
+        return column.to_numpy(np.float64, na_value=np.nan)
+    except (TypeError, ValueError):  # words
+        return None
+
+
+def read_weights(weights: ArrayLike | None, num_units: int) -> Float[np.ndarray, " units"]:
+    """The weights of the units, one by default."""
+    array = np.ones(num_units) if weights is None else np.asarray(weights, np.float64)
+    if array.shape != (num_units,) or not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(
+            f"HMM: weights must be {num_units} numbers, one a unit, finite, not negative; got {_described(array, num_units)}."
+        )
+    return array
+
+
+def _described(weights: np.ndarray, num_units: int) -> str:
+    """What is wrong with them."""
+    if weights.shape != (num_units,):
+        return f"shape {list(weights.shape)}"
+    first = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])
+    return f"{weights[first]:g} for unit {first}"
 
 
 def read_lengths(lengths: ArrayLike | None, steps: int) -> Int[np.ndarray, " sequences"]:

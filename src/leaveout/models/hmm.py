@@ -181,11 +181,14 @@ class HMM(AbstractHiddenStates):
 
     def _seen(self, weights: Array) -> Float[Array, " steps"]:
         """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
-        seen = jnp.where(self.dense, weights, 0.0)
+        return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
+
+    def regressors(self, weights: Array) -> Float[Array, " steps"]:
+        """The product of the weights of each step's regressors, zero where there are none."""
+        product, seen = jnp.ones(len(self.dense)), jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
         for lag in range(1, self.emission.reach + 1):
-            before = jnp.concatenate([jnp.ones(lag), weights[:-lag]])
-            seen = seen * jnp.where(self.position >= lag, before, 1.0)
-        return seen
+            product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
+        return product
 
     def _tempered(self, theta: PyTree, weights: Array) -> Float[Array, "rows lanes states states"]:
         """Log transitions times `w_{t−1} w_t`, the initial ones times `w_1`."""
@@ -197,8 +200,12 @@ class HMM(AbstractHiddenStates):
 
     def _whole(self, theta: PyTree, weights: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """The whole chain with weighted emissions; and the emissions without weights."""
+        return self._chain(theta, self._seen(weights))
+
+    def _chain(self, theta: PyTree, seen: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+        """The same, by the weights of the emissions themselves."""
         densities = self._log_densities(theta)
-        weighted = times(self.layout.arrange(self._seen(weights))[..., None], densities)
+        weighted = times(self.layout.arrange(seen)[..., None], densities)
         return Potentials(*self.states.logs(theta), weighted), densities
 
     def loss(self, theta, weights):
@@ -226,8 +233,9 @@ class HMM(AbstractHiddenStates):
             return -posterior(*self._sequences(theta, index)).log_normaliser.sum(0)
         whole, densities = self._whole(theta, weights)
         if self.joint:
-            seen = weights.at[index].max(held, mode="drop")
-            known = self._whole(theta, seen)[0]
+            asked = jnp.zeros_like(weights).at[index].max(held, mode="drop")
+            seen = jnp.where(asked > 0, self._seen(jnp.maximum(weights, asked)), self._seen(weights))  # not what follows
+            known = self._chain(theta, seen)[0]
             return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
         found = posterior(whole, self.layout)
         return -mixture(self._listed(found.states, index), self._listed(densities, index))
@@ -284,7 +292,11 @@ class HMM(AbstractHiddenStates):
             return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
         return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta, weights=None, index=None, kind="response"):
+        """For the core, of some units; for users `predict(fit)`, the same as `predictive_means`, or with kind="state" as
+        `state_probabilities`."""
+        if index is None:
+            return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
         if self.drop == "sequence" or kind not in ("response", "state"):
             raise ValueError(
                 f'HMM: predictions are of steps, kind "response" (means) or "state"; got {kind!r} with drop={self.drop!r}.'
@@ -295,6 +307,8 @@ class HMM(AbstractHiddenStates):
         steps = self.layout.shape
         data = jax.tree.map(lambda leaf: self._listed(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data)
         means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self.emitted(theta), data))
+        known = jnp.asarray(self.regressors(weights) > 0).at[index].get(mode="clip")
+        means = jnp.where(known[:, None], means, jnp.nan)
         return means[:, 0] if means.shape[1] == 1 else means
 
     # what the core asks of a model
@@ -320,6 +334,16 @@ class HMM(AbstractHiddenStates):
             units = np.asarray(self.dense)
         return None if units.all() else units
 
+    def scorable(self, refit, index, weight):
+        """Of an autoregression: steps whose regressors are left, unless the loss is joint."""
+        found = super().scorable(refit, index, weight)
+        if self.joint or self.drop == "sequence":
+            return found
+        here, left = refit.astype(np.int64) * self.num_units + index, weight == 0
+        for lag in range(1, self.emission.reach + 1):
+            found = found & ~((self.position[index] >= lag) & np.isin(here - lag, here[left]))
+        return found
+
     @property
     def lanes(self) -> int | None:
         """Refits that share a pass: about what fills a vector register and leaves the cache alone."""
@@ -339,6 +363,7 @@ class HMM(AbstractHiddenStates):
         style = f'drop="{self.drop}": {STYLES[self.drop]}{self.states.zero_note}'
         if self.emission.reach and self.drop != "sequence":
             style += f"; so do the {self.emission.reach} steps after it, which have it as a regressor, and they are not scored"
+            style += "" if self.joint else ", nor are held-out steps of which a regressor is held out"
         if self.states.prior is None:
             return f"{style}. Maximum likelihood, no prior."
         return f"{style}. Prior: {'; '.join(filter(None, (self.states.note, self.emission.prior_note)))}."
@@ -347,6 +372,11 @@ class HMM(AbstractHiddenStates):
     def warning(self, theta: PyTree) -> str:
         """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
         return _explain.warning(self, jax.tree.map(jnp.asarray, theta))
+
+    @float64
+    def bounded(self, theta):
+        """Without a prior: probabilities of zero."""
+        return _explain.bounded(self, jax.tree.map(jnp.asarray, theta))
 
     @float64
     def shares(self, theta):
@@ -368,18 +398,19 @@ class HMM(AbstractHiddenStates):
     @float64
     def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
-        weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
+        weights = _series.read_weights(weights, self.num_units)
         states = np.asarray(_explain.smoothed(self, self.unconstrained(parameters), weights))
         return self.labels.frame(states, range(self.num_states))
 
     @float64
     def predictive_means(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
-        """The mean observation of every step given everything seen, dressed as `x` came."""
-        weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
+        """The mean observation of every step given everything seen, dressed as `x` came; of symbols their probabilities,
+        `[steps, symbols]`."""
+        weights = _series.read_weights(weights, self.num_units)
         return self.labels.channels(np.asarray(_explain.expected(self, self.unconstrained(parameters), weights)))
 
     @float64
-    def simulate(self, parameters: Any, num_steps: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
+    def simulate(self, parameters: Any, num_steps: int, seed: int = 0) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """A sequence drawn from the model, `[steps]` or `[steps, channels]`, and its states."""
         found = self.natural(self.unconstrained(parameters))
         nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
@@ -389,15 +420,8 @@ class HMM(AbstractHiddenStates):
     @float64
     def forecast(self, parameters: Any, horizon: int, level: float = 0.9) -> Any:
         """A DataFrame of mean, lower and upper (central interval) for the steps after the last, by simulation; for several
-        channels under one heading each."""
-        if not (0 < level < 1 and horizon >= 1):
-            raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
-        theta, rng = self.unconstrained(parameters), np.random.default_rng(0)
-        found, steps = self.natural(theta), len(self.x)
-        first = np.asarray(_explain.filtered(self, theta))[-1] @ np.asarray(found["transition"])
-        past = np.nan_to_num(self.x[-max(self.emission.reach, 1) :])
-        draws = [_future.draw(self.emission, found, first, past, steps, horizon, rng)[0] for _ in range(_future.DRAWS)]
-        return _future.table(_future.summary(np.stack(draws), level), self.labels.ahead(steps, horizon), self.labels.columns)
+        channels under one heading each; of symbols the probability of each. ValueError where a regressor is missing."""
+        return _future.forecast(self, self.unconstrained(parameters), horizon, level)
 
 
 def _laid(leaf: np.ndarray, where: Layout) -> np.ndarray:

@@ -24,20 +24,43 @@ class Constraint(NamedTuple):
 
     natural: Callable[[Array], Array]
     unconstrained: Callable[[np.ndarray], ArrayLike]
+    entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)  # as many as θ has
+    legal: Callable[[np.ndarray], Bool[np.ndarray, "..."]] = np.isfinite  # which entries, rows, matrices lie in the domain
+    domain: str = "finite"  # in words
 
 
 def _log_ratios(p: np.ndarray) -> np.ndarray:
-    return np.log(p[..., :-1]) - np.log(p[..., -1:])
+    return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))  # of a last of zero, finite and as good
+
+
+def but_last(shape: tuple[int, ...]) -> Bool[np.ndarray, "..."]:
+    """All entries but the last of each row."""
+    return np.broadcast_to(np.arange(shape[-1]) < shape[-1] - 1, shape)
 
 
 def _simplex(ratios: Array) -> Array:
     return jax.nn.softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
 
 
+def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"]:
+    return (p >= 0).all(-1) & np.isclose(p.sum(-1), 1)
+
+
 REAL = Constraint(lambda v: v, lambda v: v)
-POSITIVE = Constraint(jnp.exp, np.log)
-PROBABILITY = Constraint(jax.nn.sigmoid, lambda p: np.log(p) - np.log1p(-p))
-SIMPLEX = Constraint(_simplex, _log_ratios)  # over the last axis, against the last entry
+POSITIVE = Constraint(jnp.exp, np.log, legal=lambda v: (v > 0) & (v < np.inf), domain="positive and finite")
+PROBABILITY = Constraint(
+    jax.nn.sigmoid,
+    lambda p: np.log(p) - np.log1p(-p),
+    legal=lambda p: (p >= 0) & (p <= 1),
+    domain="between zero and one",
+)
+SIMPLEX = Constraint(  # over the last axis, against the last entry
+    _simplex,
+    _log_ratios,
+    but_last,
+    _sums_to_one,
+    "probabilities that sum to one in each row",
+)
 
 
 def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None:

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._objective import stored
@@ -20,6 +20,7 @@ from ._base import POSITIVE, Constraint
 
 KINDS = ("diagonal", "full", "spherical", "tied")
 LOG_TAU = math.log(2 * math.pi)
+SKEW = 1e-6  # how far from symmetric rounding may leave a matrix whose diagonal is one
 
 
 def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "... n n"]]:
@@ -71,7 +72,20 @@ def _log_cholesky(matrix: Float[Array, "... n n"]) -> Float[Array, "... entries"
     return lower[(..., *np.tril_indices(size))]
 
 
-MATRIX = Constraint(_covariance, _log_cholesky)  # positive definite matrices, over the last two axes
+def _symmetric(matrix: np.ndarray) -> Bool[np.ndarray, "..."]:
+    scale = np.sqrt(np.abs(np.diagonal(matrix, axis1=-2, axis2=-1)))
+    skew = np.abs(matrix - np.swapaxes(matrix, -1, -2))
+    return (skew <= SKEW * scale[..., :, None] * scale[..., None, :]).all((-2, -1))
+
+
+# positive definite matrices, over the last two axes
+MATRIX = Constraint(
+    _covariance,
+    _log_cholesky,
+    lambda shape: np.tril(np.ones(shape, bool)),
+    _symmetric,
+    "symmetric, positive definite and finite",
+)
 
 
 class Covariance(eqx.Module):

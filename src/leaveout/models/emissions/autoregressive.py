@@ -49,13 +49,15 @@ class AbstractAutoregression(AbstractWithPrior):
         return self.lags
 
     def has_density(self, x, lengths):
-        seen = ~np.isnan(x).any(axis=1)
-        starts = np.cumsum(lengths) - lengths
-        position = np.arange(len(x)) - np.repeat(starts, lengths)
-        dense = seen & (position >= self.skip)
+        return ~np.isnan(x).any(axis=1) & self._has_regressors(x, lengths, self.skip)
+
+    def _has_regressors(self, x, lengths, skip):
+        """After the first `skip` steps of a sequence, those whose regressors are observed."""
+        seen, starts = ~np.isnan(x).any(axis=1), np.cumsum(lengths) - lengths
+        has = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
         for lag in range(1, self.lags + 1):
-            dense[lag:] &= seen[:-lag]
-        return dense
+            has[lag:] &= seen[:-lag]
+        return has
 
     def prepare(self, x, lengths):
         name = type(self).__name__
@@ -72,7 +74,7 @@ class AbstractAutoregression(AbstractWithPrior):
         past = np.zeros((len(x), self.lags, x.shape[1]))
         for lag in range(1, self.lags + 1):
             past[lag:, lag - 1] = filled[:-lag]
-        past[~dense] = 0.0
+        past[~self._has_regressors(x, lengths, self.lags)] = 0.0
         return {"x": filled, "past": past, "dense": dense.astype(float)}
 
     def log_density(self, parameters, datum):

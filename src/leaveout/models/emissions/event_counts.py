@@ -8,12 +8,17 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex
+from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
 from ._priors import AbstractWithPrior, Choice, Dirichlet, Gamma, Priors, choose
 from .counts import check_counts, table_length
 
-# positive numbers whose mean is one
-MEAN_ONE = Constraint(lambda v: _simplex(v) * (v.shape[-1] + 1), _log_ratios)
+MEAN_ONE = Constraint(
+    lambda v: _simplex(v) * (v.shape[-1] + 1),
+    _log_ratios,
+    but_last,
+    lambda v: (v > 0).all(-1) & np.isclose(v.mean(-1), 1),
+    "positive numbers whose mean is one",
+)
 
 
 class SeasonCounts(eqx.Module):
