@@ -525,6 +525,8 @@ BAD = {
     "infinite": (dict(x=[1.0, np.inf, 2, 3]), ValueError, "1 infinite values, the first in field 0 at site 1"),
     "all missing": (dict(x=np.full(4, np.nan)), ValueError, "every observation"),
     "text": (dict(x=["a", "b", "c", "d"]), TypeError, "numbers"),
+    "dates": (dict(x=np.arange(4).astype("M8[D]")), TypeError, r"MRF: x must hold numbers.*0 \(datetime"),
+    "complex": (dict(x=np.arange(4) * 1j), TypeError, "complex"),
     "empty": (dict(x=np.zeros(0)), ValueError, "none empty"),
     "one site": (dict(x=[1.0], edges=np.zeros((0, 2), int)), ValueError, "at least two sites"),
     "negative count": (dict(x=[1.0, -1, 2, 3]), ValueError, "counts"),
@@ -552,6 +554,16 @@ def test_bad_input(name):
     with pytest.raises(error, match=match):
         given = {**usual, **given}
         lo.MRF(given.pop("x"), given.pop("edges"), given.pop("emission"), given.pop("num_states"), **given)
+
+
+def test_what_is_masked_is_missing_and_weights_are_checked():
+    masked = np.ma.masked_array([1.0, 999, 3, 4], [False, True, False, False])
+    field = lo.MRF(masked, RING, lo.emissions.Poisson(), 2, coupling=0.5)
+    np.testing.assert_array_equal(field.x.ravel(), [1, np.nan, 3, 4])
+    with pytest.raises(ValueError, match=r"MRF: weights must be 4 numbers.*got nan for unit 0"):
+        field.state_probabilities({"rate": [1.0, 4.0]}, np.full(4, np.nan))
+    with pytest.raises(ValueError, match=r"rate must be positive and finite; got rate\[1\] = -4"):
+        field.log_likelihood({"rate": [1.0, -4.0]})
 
 
 def test_too_dense_a_graph():

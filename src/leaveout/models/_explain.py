@@ -6,15 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Float, Int, PyTree, Scalar
 
+from ._edge import EDGE, near_edge, say
 from ._hidden import entries
 from .chain import Posterior, best_path, log_partition, posterior
-from .emissions._base import POSITIVE, PROBABILITY, SIMPLEX
-from .emissions._covariance import MATRIX
 
 UNUSED = 1.0  # expected visits below which a state explains nothing
-EDGE = 1e-6  # the share of what is usual below which a probability, a rate, a variance sits on the boundary
 
 
 @eqx.filter_jit
@@ -67,48 +65,16 @@ def warning(hmm: Any, theta: PyTree) -> str:
         f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
         for k in np.flatnonzero(visited < UNUSED)
     ]
-    near = [entry for name in (*hmm.states.free, *hmm.emission.free) for entry in _near_edge(hmm, name, found[name])]
-    if near:
-        named = f"{', '.join(near[:5])}{', …' if len(near) > 5 else ''}"
-        sentences.append(f"On the boundary: {named}; a prior keeps them off it.")
+    names, spread = (*hmm.states.free, *hmm.emission.free), _spread(hmm)
+    support = hmm.states.support
+    near = [e for name in names for e in near_edge(hmm.emission, name, found[name], spread, support.get(name, True))]
+    sentences += [say(near)] if near else []
     return " ".join(sentences)
-
-
-def _near_edge(hmm: Any, name: str, value: np.ndarray) -> list[str]:
-    """The entries of a parameter that sit on the boundary, and their values."""
-    constraint = hmm.emission.free.get(name, SIMPLEX)
-    if constraint is MATRIX:
-        least = _least_eigenvalue(value, _spread(hmm))
-        return [f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})" for at in np.argwhere(least < EDGE).tolist()]
-    if constraint is SIMPLEX:
-        where = (value < EDGE) & hmm.states.support.get(name, True)
-    elif constraint is POSITIVE:
-        where = _small(hmm, name, value)
-    elif constraint is PROBABILITY:
-        where = _small(hmm, name, value) | _small(hmm, name, 1 - value)
-    else:
-        return []
-    return [f"{name}{at or ''} = {value[*at]:.1g}" for at in np.argwhere(where).tolist()]
-
-
-def _small(hmm: Any, name: str, value: np.ndarray) -> Bool[np.ndarray, "..."]:
-    """Which entries are small beside those of other states in the same channel, for channels have scales of their own; and
-    beside the data's variances, or by EDGE more beside rates and probabilities of all channels."""
-    states = value if name in hmm.emission.shared else value.max(axis=0)
-    spread = _spread(hmm) if value.ndim > 1 else _spread(hmm).min()
-    return value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max())
 
 
 def _spread(hmm: Any) -> Float[np.ndarray, " channels"]:
     """The variance of each channel; of an autoregression, which may wander, that of its steps."""
-    variance = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)
-    return np.where(variance > 0, variance, 1.0)
-
-
-def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:
-    """Of covariances, in units in which the channels' own variances are one."""
-    scaled = matrix / np.sqrt(spread[:, None] * spread)
-    return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]
+    return np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)
 
 
 def bounded(hmm: Any, theta: PyTree) -> tuple[Any, dict[str, np.ndarray], str] | None:

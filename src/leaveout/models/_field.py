@@ -11,14 +11,15 @@ from jaxtyping import Array, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
 from .._objective import stored
+from . import _series
+from ._edge import near_edge, say
 from .clique import marginals, pair_marginals
-from .emissions._base import POSITIVE, PROBABILITY, SIMPLEX, AbstractEmission
+from .emissions._base import AbstractEmission
 
 BLOCKS = 20  # of sites, that standard errors go by, at least
 UNUSED = 1.0  # expected sites below which a state explains nothing
 AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
 SAME = 1e-4  # relative difference of the parameters of two states below which they are one
-EDGE = 1e-6  # the share of the largest of its kind below which a rate or a variance sits on the boundary
 
 
 class Labels:
@@ -63,15 +64,15 @@ def check_choices(emission: Any, num_states: Any, styles: tuple[str, ...], drop:
 def read(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], Labels]:
     """The data as float64, NaN where missing."""
     index = x.index if isinstance(x, pd.Series) else None
-    raw = x.to_numpy() if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
-    try:
-        array = np.array(raw, np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"MRF: x must hold numbers; got {raw.dtype}. Encode symbols as 0, 1, 2, …") from None
-    if array.ndim not in (1, 2, 3) or 0 in array.shape:
+    raw = x if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
+    if raw.ndim not in (1, 2, 3) or 0 in raw.shape:
         raise ValueError(
-            f"MRF: x must be [sites], [fields, sites] or [fields, sites, channels], none empty; got shape {array.shape}."
+            f"MRF: x must be [sites], [fields, sites] or [fields, sites, channels], none empty; got shape {raw.shape}."
         )
+    flat = raw.reshape(len(raw), -1) if raw.ndim == 3 else raw
+    array = _series.numbers("MRF", pd.DataFrame(flat)).reshape(raw.shape)
+    if isinstance(x, np.ma.MaskedArray):
+        array[np.ma.getmaskarray(x)] = np.nan
     single = array.ndim == 1
     array = array[None, :, None] if single else array[..., None] if array.ndim == 2 else array
     if array.shape[1] < 2:
@@ -198,9 +199,7 @@ def warning(field: Any, theta: PyTree) -> str:
             f"States {twins[0][0]} and {twins[0][1]} are the same: the observations tell no more than "
             f"{field.number - len({k for _, k in twins})} states apart; take fewer states."
         )
-    positive = [name for name, constraint in field.emission.free.items() if constraint in (POSITIVE, PROBABILITY, SIMPLEX)]
-    near = [(name, at) for name in positive for at in np.argwhere(found[name] < EDGE * found[name].max()).tolist()]
-    if near:
-        named = ", ".join(f"{name}{at} = {found[name][*at]:.1g}" for name, at in near[:5])
-        sentences.append(f"On the boundary: {named}{', …' if len(near) > 5 else ''}; a prior keeps them off it.")
+    spread = np.nanvar(field.x, axis=(0, 1))
+    near = [entry for name in field.emission.free for entry in near_edge(field.emission, name, found[name], spread)]
+    sentences += [say(near)] if near else []
     return " ".join(sentences)

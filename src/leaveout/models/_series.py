@@ -70,7 +70,7 @@ def read(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Labels]:
         raise ValueError(f"HMM: at least two steps are needed; got {len(raw)}.")
     if raw.ndim == 2 and columns is None:
         columns = pd.RangeIndex(raw.shape[1])
-    array = _numbers(pd.DataFrame(raw))
+    array = numbers("HMM", pd.DataFrame(raw))
     if isinstance(x, np.ma.MaskedArray):
         array[np.ma.getmaskarray(x).reshape(array.shape)] = np.nan
     if np.isinf(array).any():
@@ -81,8 +81,10 @@ def read(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Labels]:
     return array, Labels(index, columns, getattr(x, "name", None))
 
 
-def _numbers(frame: pd.DataFrame) -> Float[np.ndarray, "steps channels"]:
+def numbers(model: str, frame: pd.DataFrame) -> Float[np.ndarray, "steps channels"]:
     """Its columns as float64; TypeError where one holds dates, complex numbers, words and the like."""
+    if all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in frame.dtypes.unique()):
+        return frame.to_numpy(np.float64, copy=True)
     found = [_column(column) for _, column in frame.items()]
     wrong = [
         f"{name!r} ({infer_dtype(column)}, dtype {column.dtype})"
@@ -91,8 +93,8 @@ def _numbers(frame: pd.DataFrame) -> Float[np.ndarray, "steps channels"]:
     ]
     if wrong:
         raise TypeError(
-            f"HMM: x must hold numbers; these columns do not: {', '.join(wrong)}. Drop them, or set one as the index; encode "
-            "symbols as 0, 1, 2, …"
+            f"{model}: x must hold numbers; these columns do not: {', '.join(wrong)}. Drop them, or set one as the index; "
+            "encode symbols as 0, 1, 2, …"
         )
     return np.stack([values for values in found if values is not None], axis=1)
 
@@ -107,12 +109,13 @@ def _column(column: pd.Series) -> Float[np.ndarray, " steps"] | None:
         return None
 
 
-def read_weights(weights: ArrayLike | None, num_units: int) -> Float[np.ndarray, " units"]:
+def read_weights(model: str, weights: ArrayLike | None, num_units: int) -> Float[np.ndarray, " units"]:
     """The weights of the units, one by default."""
     array = np.ones(num_units) if weights is None else np.asarray(weights, np.float64)
     if array.shape != (num_units,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(
-            f"HMM: weights must be {num_units} numbers, one a unit, finite, not negative; got {_described(array, num_units)}."
+            f"{model}: weights must be {num_units} numbers, one a unit, finite, not negative; "
+            f"got {_described(array, num_units)}."
         )
     return array
 

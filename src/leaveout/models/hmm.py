@@ -398,7 +398,7 @@ class HMM(AbstractHiddenStates):
     @float64
     def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
-        weights = _series.read_weights(weights, self.num_units)
+        weights = _series.read_weights("HMM", weights, self.num_units)
         states = np.asarray(_explain.smoothed(self, self.unconstrained(parameters), weights))
         return self.labels.frame(states, range(self.num_states))
 
@@ -406,7 +406,7 @@ class HMM(AbstractHiddenStates):
     def predictive_means(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """The mean observation of every step given everything seen, dressed as `x` came; of symbols their probabilities,
         `[steps, symbols]`."""
-        weights = _series.read_weights(weights, self.num_units)
+        weights = _series.read_weights("HMM", weights, self.num_units)
         return self.labels.channels(np.asarray(_explain.expected(self, self.unconstrained(parameters), weights)))
 
     @float64

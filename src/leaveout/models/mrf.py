@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from .._graph import blocks, read_edges
 from .._objective import float64, ravel, stored, unravel
-from . import _em, _field
+from . import _em, _field, _series
 from ._hidden import AbstractHiddenStates, mixture, times
 from ._passes import Passes
 from .clique import log_partition, marginals, tree
@@ -330,7 +330,7 @@ class MRF(AbstractHiddenStates):
     def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
         seen (all, by default)."""
-        weights = jnp.ones(self.num_units) if weights is None else jnp.asarray(weights, float)
+        weights = _series.read_weights("MRF", weights, self.num_units)
         return self.labels.states(np.asarray(_field.smoothed(self, self.unconstrained(parameters), weights)))
 
     @float64
