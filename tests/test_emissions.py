@@ -395,7 +395,7 @@ def test_autoregressions_never_look_across_sequences_or_gaps():
     assert np.flatnonzero(~Autoregressive(0, skip=2).has_density(x, LENGTHS)).tolist() == [0, 1, 20, 70, 71]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["gaussian, full", "gaussian, tied", "categorical", "event counts", "autoregressive, full"])
 def test_every_parameter_has_a_name(name):
     """AIC and BIC count them: of K probabilities K − 1, of a matrix its lower triangle."""
     emission, x = CASES[name]
