@@ -89,9 +89,7 @@ def test_zeros_of_maximum_likelihood_are_held_and_named():
         fit = lo.fit(hmm, theta0={"rate": [13.0, 20.0, 30.0], "transition": np.eye(3) * 0.8 + 0.2 / 3})
     np.testing.assert_allclose(-hmm.log_likelihood(fit), 329.4603, atol=5e-5)
     assert fit.num_params == 8 and fit.objective.aic(fit) == pytest.approx(2 * 329.4603 + 16, abs=1e-3)
-    assert fit.parameters["transition"][2, 0] == 0 and fit.objective.decode(fit).index.equals(counts.index)
-    refits = lo.fold_parameters(fit, lo.contiguous(107, 0.1, 4, seed=0), lo.Exact())["transition"]
-    assert (refits[:, 2, 0] == 0).all()
+    assert fit.parameters["transition"][2, 0] == 0 and "1 transition probabilities held at zero" in fit.objective.note
 
 
 @pytest.mark.parametrize("K, loss", [(2, 342.3183), pytest.param(3, 329.4603, marks=pytest.mark.slow)])
