@@ -534,6 +534,7 @@ BAD = {
     "prior": (lambda: HMM(COUNTS, POISSON, 2, prior="flat"), "prior must be 'default', None"),
     "concentration": (lambda: HMM(COUNTS, POISSON, 2, prior=Dirichlet(transition=0.5)), "1 or more; got 0.5"),
     "initial": (lambda: HMM(COUNTS, POISSON, 2, initial=[0.5, 0.6]), "sum to one"),
+    "unstationary": (lambda: HMM(COUNTS, POISSON, 2, transition=np.eye(2), initial="stationary"), "states lead to the first"),
     "word": (lambda: HMM(COUNTS, POISSON, 2, initial="flat"), "'free' or 'stationary' or an array; got 'flat'"),
     "transition": (lambda: HMM(COUNTS, POISSON, 2, transition=np.eye(3)), r"probabilities \[2, 2\]"),
     "negative": (lambda: HMM([1.0, -1.0, 2.0], POISSON, 1), "counts"),

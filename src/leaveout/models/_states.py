@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, Scalar
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
 
 from .emissions._base import SIMPLEX
 
@@ -35,6 +37,11 @@ class States(eqx.Module):
         self.stationary = isinstance(initial, str) and initial == "stationary"
         self.initial, first = _held("initial", initial, (number,), ("free", "stationary"))
         self.transition, moves = _held("transition", transition, (number, number), ("free",))
+        if self.stationary and self.transition is not None and not _has_stationary(self.transition):
+            raise ValueError(
+                'HMM: initial="stationary" needs a transition matrix all of whose states lead to the first, in the end; got '
+                f"{self.transition.tolist()}. Give the initial distribution as an array."
+            )
         masks = (("initial", first), ("transition", moves))
         self.masks = tuple((name, (free.shape, tuple(free.ravel().tolist()))) for name, free in masks if free is not None)
         if not (prior is None or isinstance(prior, Dirichlet) or (isinstance(prior, str) and prior == "default")):
@@ -148,6 +155,11 @@ def stationary(transition: Float[Array, "states states"]) -> Float[Array, " stat
     for column in reversed(columns):
         found = jnp.append(found, found @ column)
     return found / jnp.sum(found)
+
+
+def _has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
+    """Does every state lead to the first, as the elimination above needs?"""
+    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)
 
 
 def _log_simplex(ratios: Array) -> Array:
