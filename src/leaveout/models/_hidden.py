@@ -61,12 +61,13 @@ class AbstractHiddenStates(AbstractObjective):
             if value.shape != shape:
                 raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(value.shape)}.")
             own = self.emission.free.get(name)
+            constraint = LATENT[name] if own is None else own
             with np.errstate(divide="ignore", invalid="ignore"):  # of zeros and the like, infinite
                 found = np.asarray(self.latent_unconstrained(name, value) if own is None else own.unconstrained(value))
-                at = _outside(value, found, LATENT[name] if own is None else own)
+                at = _outside(value, found, constraint)
             if at is not None:
-                must, entry = (LATENT[name] if own is None else own).domain, f"{name}{at or ''}"
-                raise ValueError(f"{model}: {name} must be {must}; got {entry} = {value[tuple(at)].tolist()}.")
+                got = f"{name}{at or ''} = {value[tuple(at)].tolist()}"
+                raise ValueError(f"{model}: {name} must be {constraint.domain}; got {got}.")
             theta[name] = found
         return theta
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, PyTree, Scalar
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
+from ._hidden import entries
 from .emissions._base import SIMPLEX
 
 
@@ -111,7 +112,7 @@ class States(eqx.Module):
     def names(self, name: str) -> list[str]:
         """What the entries of a part of θ are called."""
         free = self.support.get(name, np.ones(self.free[name], bool))
-        return [name + str(at) for at in np.argwhere(free & ~_last(free)).tolist()]
+        return entries(name, free & ~_last(free))
 
     def log_prior(self, theta: PyTree) -> Scalar:
         total = jnp.zeros(())
