@@ -1,15 +1,15 @@
 """Iterating refits until what is left to go is small enough: chords, own Hessians, Newton's method with a line search."""
 
+import functools
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.linalg
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from . import _certificate as certificate
 from ._acceleration import Acceleration
@@ -30,14 +30,22 @@ ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone, if 
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 
-class Refitted(NamedTuple):
-    """A batch of refits: raveled θ, the absolute error of each one's summed held-out loss, its code; and the held-out
-    losses, where they came along."""
+@dataclass(frozen=True, eq=False)
+class Refitted:
+    """A batch of refits: the absolute error of each one's summed held-out loss, whether it is proved, its code; raveled θ,
+    made where it is asked for; and, where they came along, the held-out losses, and the held units' linear predictors with how
+    far these may be off."""
 
-    theta: Float[np.ndarray, "refits params"]
+    make: Callable[[], Float[np.ndarray, "refits params"]]
     error: Float[np.ndarray, " refits"]
     result: Int[np.ndarray, " refits"]
     scores: Float[np.ndarray, "refits ..."] | None = None
+    proved: Bool[np.ndarray, " refits"] | None = None
+    interval: tuple[Float[np.ndarray, "refits width"], Float[np.ndarray, "refits width"]] | None = None
+
+    @functools.cached_property
+    def theta(self) -> Float[np.ndarray, "refits params"]:
+        return self.make()
 
 
 def num_scored(fit: Fit, rows: Rows) -> np.ndarray:
@@ -66,7 +74,7 @@ class State:
 
     def refitted(self, fit: Fit) -> Refitted:
         theta = parameters_of(fit, self.u) if self.theta is None else self.theta
-        return Refitted(np.asarray(theta), self.error, self.result)
+        return Refitted(lambda: np.asarray(theta), self.error, self.result)
 
 
 @eqx.filter_jit

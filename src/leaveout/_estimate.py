@@ -38,6 +38,7 @@ class Estimate:
     unit_weight: NDArray[np.float64] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
+    proved: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: is `error` a theorem's?
 
     @property
     def joint(self) -> bool:

@@ -78,9 +78,17 @@ def cross_validate(
     unit_weight = None if weight is None else np.asarray(weight)
     labels = {"objective": _describe(fit), "refit": repr(refit), "note": fit.objective.note}
     empty = Estimate(
-        losses, np.full(plan.num_refits, np.nan), np.zeros(plan.num_refits, np.int64), plan, baseline, unit_weight, {}, labels
+        losses,
+        np.full(plan.num_refits, np.nan),
+        np.zeros(plan.num_refits, np.int64),
+        plan,
+        baseline,
+        unit_weight,
+        {},
+        labels,
+        np.zeros(plan.num_refits, bool),
     )
-    error, result = empty.error, empty.result
+    error, result, proved = empty.error, empty.result, empty.proved
     predictions = _Predictions(plan) if metrics else None
     scale = empty.scale if refit.in_standard_errors else 0.0
     own = lambda rows, done: _scores(fit, rows, done.theta) if done.scores is None else done.scores
@@ -88,6 +96,7 @@ def cross_validate(
     with closing(_refitted(fit, plan, refit, scale, batches, then)) as refitted:
         for refits, place, rows, done, values in refitted:
             error[refits], result[refits] = done.error, done.result
+            proved[refits] = False if done.proved is None else done.proved
             if evaluate is None:
                 bad = ~(np.isfinite(values) | ~rows.held).all(1) if values.ndim > 1 else ~np.isfinite(values)
                 result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite

@@ -19,6 +19,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
+from ._design import Predictors
+
 P, R = ParamSpec("P"), TypeVar("R")
 SMALL = 2**18  # bytes that are copied in no time
 
@@ -190,6 +192,12 @@ class AbstractObjective(eqx.Module):
             return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
         except Exception:  # without its arrays, as inside JAX, or half made
             return super().__repr__()
+
+    @property
+    def predictors(self) -> Predictors | None:
+        """The model as data, if it is a convex loss of one linear predictor a unit beside a quadratic penalty: its refits then
+        need no compiler, and their errors are proved."""
+        return None
 
     @property
     def kinds(self) -> tuple[str, ...]:

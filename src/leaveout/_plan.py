@@ -31,6 +31,10 @@ class Rows(NamedTuple):
     scale: NDArray[np.float64]  # []
     num_refits: NDArray[np.int64]  # []
 
+    def take(self, lanes: NDArray[np.int64]) -> "Rows":
+        """Some of the refits."""
+        return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:

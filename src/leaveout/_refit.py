@@ -7,6 +7,7 @@ coordinates u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity
 import abc
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -38,7 +39,9 @@ from ._plan import Rows
 from ._products import COARSE, LOOSE
 from ._results import RESULTS
 from ._screen import affordable, screen, screen_by_sample
+from .refit import _linear as linear
 
+TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 MOST = 0.9  # of contractions that one look is trusted to tell
 
 
@@ -57,7 +60,9 @@ class NoUpdate(AbstractRefit):
     """Keep θ̂: the baseline. Its error is what one Newton (or chord) step would change, and that step's own error."""
 
     def __call__(self, fit, rows, *, judge=True):
-        u = np.zeros((len(rows.index), fit.num_params))
+        u = np.zeros((len(rows.index), len(fit.whitener) if fit.factor is not None else fit.num_params))
+        if judge and fit.objective.predictors is not None:
+            return _judged_by_proof(fit, rows, u)
         return _judged(fit, rows, u) if judge else _unjudged(fit, u)
 
 
@@ -75,6 +80,8 @@ class InfinitesimalJackknife(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         u = _expansion(fit, rows, self.order)
+        if judge and fit.objective.predictors is not None:
+            return _judged_by_proof(fit, rows, u)
         return _judged(fit, rows, u, crossings=True) if judge else _unjudged(fit, u)
 
 
@@ -84,6 +91,8 @@ class NewtonStep(AbstractRefit):
     own_hessians = True
 
     def __call__(self, fit, rows, *, judge=True):
+        if fit.objective.predictors is not None:
+            return _newton_step(fit, rows, judge)
         if not judge and is_single(fit, rows):
             theta, singular = (np.asarray(part) for part in _refit_of_one_row(fit, rows))
             return _without_error(theta, singular)
@@ -104,6 +113,8 @@ class Exact(AbstractRefit):
             raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
 
     def __call__(self, fit, rows, *, judge=True):
+        if fit.objective.predictors is not None:
+            return _enclosed(fit, rows, self._arrived)
         state = _start(fit, rows)
         descend(fit, rows, state, lambda lanes, left: left / (self.tol * np.maximum(state.first[lanes], 1e-300)))
         reached = np.isfinite(state.left)
@@ -112,8 +123,13 @@ class Exact(AbstractRefit):
             left = np.where(reached, state.left, 0.0)
             error = certificate.loss_error(moving, left, num_scored(fit, rows), fit.num_params)
             state.error = np.where(reached, error, np.inf)
-            return state.refitted(fit)._replace(scores=np.asarray(moving.scores))
+            return replace(state.refitted(fit), scores=np.asarray(moving.scores))
         return state.refitted(fit)
+
+    def _arrived(self, lanes, seen):
+        del lanes
+        close = (seen.slope <= np.maximum(self.tol * seen.first, 2 * seen.noise)) & np.isfinite(seen.half).all(1)
+        return close & np.isfinite(seen.slope) | (seen.half == 0).all(1)
 
 
 class Certified(AbstractRefit):
@@ -133,8 +149,11 @@ class Certified(AbstractRefit):
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
 
     def __call__(self, fit, rows, *, judge=True):
-        state = _start(fit, rows)
         allowed = self.rtol * float(rows.scale) * num_scored(fit, rows)
+        if fit.objective.predictors is not None:
+            near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
+            return _enclosed(fit, rows, near)
+        state = _start(fit, rows)
         _flag_crossings(fit, rows, state.u, state.result)
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
         if not affordable(fit, rows) and _has_bound(fit):
@@ -156,6 +175,44 @@ class Certified(AbstractRefit):
             state.steepness[lanes[near]] = state.error[lanes[near]] / np.maximum(left[near], 1e-300)
         unsettled = left / (1e-8 * np.maximum(state.first[lanes], 1e-300))
         return np.maximum(state.error[lanes] / allowed[lanes], np.where(kinked[lanes], unsettled, 0.0))
+
+
+def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough) -> Refitted:
+    """Linear predictors brought to where that is enough, their errors proved."""
+    found = linear.enclose(fit, rows, enough, hurry=False)
+    error = linear.error(fit, rows, found.center, found.center, found.half)
+    scores = linear.losses(fit, rows, found.center)
+    return Refitted(found.theta, error, found.result, scores, found.proved, (found.center, found.half))
+
+
+def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
+    """One Newton step of linear predictors."""
+    first = linear.Enclosure(fit, rows)
+    first.look()
+    lost = first.metric.kept == 0
+    result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
+    if not judge:
+        return Refitted(first.theta, np.full(len(lost), np.inf), result)
+    judged = _judged_by_proof(fit, rows, first.u, first.center)
+    return replace(judged, result=result, error=np.where(lost, np.inf, judged.error))
+
+
+def _judged_by_proof(fit: Fit, rows: Rows, u: np.ndarray, reported: np.ndarray | None = None) -> Refitted:
+    """How far the losses at displacements may be from the exact refits', by where these are proved, or estimated, to lie."""
+    reported = linear.predictors_at(fit, rows, u) if reported is None else reported
+    known = linear.losses(fit, rows, reported)
+    floor = 1e-3 * float(rows.scale) * num_scored(fit, rows)
+
+    def enough(lanes, at):
+        some = rows.take(lanes)
+        moved = np.abs(linear.losses(fit, some, at.center) - known[lanes]).sum(1)
+        return linear.error(fit, some, reported[lanes], at.center, at.half) <= TIGHT * moved + floor[lanes]
+
+    found = linear.enclose(fit, rows, enough, hurry=True)
+    error = linear.error(fit, rows, reported, found.center, found.half)
+    theta = lambda: np.asarray(parameters_of(fit, u))
+    far = np.abs(reported - found.center) + found.half
+    return Refitted(theta, error, np.zeros(len(u), int), known, found.proved, (reported, far))
 
 
 @eqx.filter_jit
@@ -275,7 +332,7 @@ def _unjudged(fit: Fit, u: np.ndarray, singular: np.ndarray | None = None) -> Re
 
 
 def _without_error(theta: np.ndarray, singular: np.ndarray) -> Refitted:
-    return Refitted(theta, np.full(len(theta), np.inf), np.where(singular, RESULTS.undetermined, RESULTS.successful))
+    return Refitted(lambda: theta, np.full(len(theta), np.inf), np.where(singular, RESULTS.undetermined, RESULTS.successful))
 
 
 def _judged(
@@ -308,7 +365,7 @@ def _judged(
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
-    return Refitted(np.asarray(parameters_of(fit, u)), error, result, known)
+    return Refitted(lambda: np.asarray(parameters_of(fit, u)), error, result, known)
 
 
 def _error_from_beyond(

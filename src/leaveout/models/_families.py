@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln, xlogy
 from jaxtyping import Float
+from scipy import special
 
 from . import links
 from ._loss import AbstractMeanLoss, domain, positive
+
+HUGE = 500.0  # an exponent whose exponential is still a number, squared a few times
 
 
 class Squared(AbstractMeanLoss):
@@ -23,6 +26,13 @@ class Squared(AbstractMeanLoss):
 
     def of_mean(self, mean, log_mean, y):
         return 0.5 * (y - mean) ** 2
+
+    def derivatives(self, eta, y, orders):
+        if not isinstance(self.link, links.Identity):
+            return super().derivatives(eta, y, orders)
+        r = eta - y
+        known = {0: lambda: 0.5 * r**2, 1: lambda: r, 2: lambda: np.ones_like(r), 3: lambda: np.zeros_like(r)}
+        return tuple(known[order]() for order in orders)
 
     def start(self, y, weight):
         mean = float(np.average(y, weights=weight))
@@ -55,6 +65,13 @@ class Poisson(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         return mean - y * log_mean + gammaln(y + 1.0)
 
+    def derivatives(self, eta, y, orders):
+        if not isinstance(self.link, links.Log):
+            return super().derivatives(eta, y, orders)
+        mean = np.exp(np.minimum(eta, HUGE))
+        known = {0: lambda: mean - y * eta + special.gammaln(y + 1.0), 1: lambda: mean - y}
+        return tuple(known[order]() if order < 2 else mean for order in orders)
+
     def check(self, y):
         domain(y, y >= 0, "Poisson", "not negative")
 
@@ -83,6 +100,15 @@ class Gamma(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         nu = self.shape
         return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + gammaln(nu)
+
+    def derivatives(self, eta, y, orders):
+        if not isinstance(self.link, links.Log):
+            return super().derivatives(eta, y, orders)
+        nu = float(self.shape)
+        term = nu * y * np.exp(np.minimum(-eta, HUGE))
+        constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + special.gammaln(nu)
+        known = {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
+        return tuple(known[order]() for order in orders)
 
     def check(self, y):
         domain(y, y > 0, "gamma", "positive")
@@ -144,6 +170,21 @@ class NegativeBinomial(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         return negative_binomial(mean, log_mean, jnp.log(self.dispersion), y)
 
+    def derivatives(self, eta, y, orders):
+        if not isinstance(self.link, links.Log):
+            return super().derivatives(eta, y, orders)
+        size = 1 / float(self.dispersion)
+        x = eta - np.log(size)
+        p, q = special.expit(x), special.expit(-x)
+        constant = lambda: special.gammaln(size) + special.gammaln(y + 1.0) - special.gammaln(y + size)
+        known = {
+            0: lambda: constant() + (size + y) * np.logaddexp(0.0, x) - y * x,
+            1: lambda: size * p - y * q,
+            2: lambda: (y + size) * p * q,
+            3: lambda: (y + size) * p * q * (q - p),
+        }
+        return tuple(known[order]() for order in orders)
+
     def check(self, y):
         domain(y, y >= 0, "negative binomial", "not negative")
 
@@ -202,6 +243,20 @@ class Tweedie(AbstractMeanLoss):
             half = reference - y * jnp.exp((1 - p) * log_mean) / (1 - p) + jnp.exp((2 - p) * log_mean) / (2 - p)
         return half / self.dispersion
 
+    def derivatives(self, eta, y, orders):
+        if not isinstance(self.link, links.Log) or self.kind != "compound":
+            return super().derivatives(eta, y, orders)
+        p, phi = float(self.power), float(self.dispersion)
+        first, second = y * np.exp(np.minimum((1 - p) * eta, HUGE)) / phi, np.exp(np.minimum((2 - p) * eta, HUGE)) / phi
+        reference = lambda: np.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p) * phi)
+        known = {
+            0: lambda: reference() + first / (p - 1) + second / (2 - p),
+            1: lambda: second - first,
+            2: lambda: (p - 1) * first + (2 - p) * second,
+            3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
+        }
+        return tuple(known[order]() for order in orders)
+
     def check(self, y):
         if self.kind in ("Poisson", "compound"):
             domain(y, y >= 0, f"Tweedie ({self.power:g})", "not negative")
@@ -247,6 +302,13 @@ class QuasiPoisson(AbstractMeanLoss):
 
     def of_mean(self, mean, log_mean, y):
         return (xlogy(y, y) - y * log_mean - y + mean) / self.dispersion
+
+    def derivatives(self, eta, y, orders):
+        if not isinstance(self.link, links.Log):
+            return super().derivatives(eta, y, orders)
+        phi, mean = float(self.dispersion), np.exp(np.minimum(eta, HUGE))
+        known = {0: lambda: special.xlogy(y, y) - y * eta - y + mean, 1: lambda: mean - y}
+        return tuple((known[order]() if order < 2 else mean) / phi for order in orders)
 
     def check(self, y):
         domain(y, y >= 0, "quasi-Poisson", "not negative")

@@ -3,6 +3,7 @@
 import abc
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
@@ -46,6 +47,22 @@ class AbstractLoss(eqx.Module):
         """M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
         return None
 
+    def derivatives(self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """ℓ and its derivatives in η of these orders, in NumPy: in closed form where it is overridden, else by JAX."""
+        eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))
+        size = max(1024, 1 << max(eta.size - 1, 1).bit_length())  # few sizes to compile for
+        flat = [np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y)]
+        return tuple(_derivative(self, *flat, order)[: eta.size].reshape(eta.shape) for order in orders)
+
+    @property
+    def ceiling(self) -> float:
+        """No ℓ″ is larger."""
+        return np.inf
+
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
+        """Where ℓ″ is largest, if it rises up to there and falls from there on; None where that is not known."""
+        return None
+
     @property
     def smooth(self) -> bool:
         """Is ℓ twice continuously differentiable?"""
@@ -82,6 +99,19 @@ class AbstractMeanLoss(AbstractLoss):
     @property
     def inside(self):
         return self.link.inside
+
+
+def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) -> np.ndarray:
+    with jax.enable_x64(True):
+        return np.asarray(_compiled(loss, eta, y, order))
+
+
+@eqx.filter_jit
+def _compiled(loss: AbstractLoss, eta: Array, y: Array, order: int) -> Array:
+    function = loss.__call__
+    for _ in range(order):
+        function = jax.grad(function)
+    return jax.vmap(function)(eta, y)
 
 
 def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:

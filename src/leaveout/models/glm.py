@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from .._design import Dense, Predictors
 from .._objective import AbstractLinearPredictor, float64, stored
 from . import losses, penalties
 from ._rows import by_weight, coded, column, design, mean_offset, pick, sample_weights, shift, touched
@@ -256,6 +257,29 @@ class GLM(AbstractLinearPredictor):
         spread = curvature.max(0) - curvature.min(0)
         jump = jnp.abs(jnp.diff(curvature, axis=0)).max(0)
         return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
+
+    @property
+    def predictors(self):
+        if self.classes or not (self.loss_function.convex and self.penalty.quadratic):
+            return None
+        size = self.design.shape[1]
+        matrix = np.zeros((size, size))
+        matrix[: self.num_features, : self.num_features] = self.penalty.second(self.num_features)
+        offset = 0.0 if self.offset is None else np.asarray(self.offset)
+        separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
+        return Predictors(Dense(self.design), offset, self.y, self.loss_function, matrix, self._weigh, separate)
+
+    def _weigh(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """ω and κ of many refits, in NumPy."""
+        omega = weights if self.sample_weight is None else weights * self.sample_weight
+        kappa = np.broadcast_to(self.penalty.times(weights, omega), len(omega))
+        if self.class_code is not None:
+            member = self.class_code == np.arange(self.num_classes)[:, None]
+            total = omega @ member.T
+            seen = np.maximum((total > 0).sum(1, keepdims=True), 1)
+            share = omega.sum(1, keepdims=True) / (seen * np.where(total > 0, total, 1.0))
+            omega = omega * share[:, self.class_code.astype(int)]
+        return omega, kappa
 
     # what the core asks of a model
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, ndtr, xlog1py, xlogy
 from jaxtyping import Array, Float, Scalar
+from scipy import special
 
 from . import _shared
 from . import links as links
@@ -69,6 +70,9 @@ LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, 
 }
 
 
+CLOGLOG_PEAK = 0.6208296638972954  # where ℓ″ = u (u eᵘ − eᵘ + 1) / (eᵘ − 1)², u = e^η, of y = 1 is largest
+
+
 class Binomial(AbstractLoss):
     """`−y log μ − (1 − y) log(1 − μ)` for y in [0, 1], with the link "logit", "probit", "cloglog", "loglog", "cauchit",
     "log", "log_complement" (`η = log(1 − μ)`) or "identity".
@@ -87,6 +91,31 @@ class Binomial(AbstractLoss):
             return _softplus(eta) - y * eta
         success, failure = LINKS[self.link][0](eta)
         return -y * success - (1 - y) * failure
+
+    def derivatives(self, eta, y, orders):
+        if self.link == "logit":
+            e = np.exp(-np.abs(eta))
+            s = 1 / (1 + e)
+            known = {
+                0: lambda: np.log1p(e) + np.maximum(eta, 0.0) - y * eta,
+                1: lambda: np.where(eta >= 0, 1 - y - y * e, (1 - y) * e - y) * s,
+                2: lambda: e * s * s,
+                3: lambda: -np.sign(eta) * e * (1 - e) * s**3,
+            }
+            return tuple(known[order]() for order in orders)
+        if self.link == "probit":
+            return _probit(eta, y, orders)
+        return super().derivatives(eta, y, orders)
+
+    @property
+    def ceiling(self):
+        return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
+
+    def peak(self, y):
+        whole = np.all((y == 0) | (y == 1))
+        if whole and self.link == "probit":  # ℓ″ falls from one to zero as the row is fitted better
+            return np.where(y == 1, -np.inf, np.inf)
+        return np.where(y == 1, CLOGLOG_PEAK, np.inf) if whole and self.link == "cloglog" else None
 
     def inverse_link(self, eta):
         return LINKS[self.link][1](eta)
@@ -115,6 +144,20 @@ class Binomial(AbstractLoss):
         return self.link != "cauchit"
 
 
+def _probit(eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Derivatives of −y log Φ(η) − (1 − y) log Φ(−η), by m = φ/Φ and s = x + m: m′ = −ms."""
+
+    def one(x, order):
+        log_cdf = special.log_ndtr(x)
+        if order == 0:
+            return -log_cdf
+        m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
+        s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
+        return {1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}[order]()
+
+    return tuple(y * one(eta, order) + (1 - y) * (-1.0) ** order * one(-eta, order) for order in orders)
+
+
 class QuasiBinomial(AbstractLoss):
     """`(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ` for y in [0, 1]: the quasi-likelihood of variance φμ(1 − μ), half the
     binomial deviance over φ, with any link of `Binomial`. The fit is the binomial one.
@@ -130,6 +173,20 @@ class QuasiBinomial(AbstractLoss):
 
     def __call__(self, eta, y):
         return (self.binomial(eta, y) + xlogy(y, y) + xlog1py(1 - y, -y)) / self.dispersion
+
+    def derivatives(self, eta, y, orders):
+        known = self.binomial.derivatives(eta, y, orders)
+        constant = special.xlogy(y, y) + special.xlog1py(1 - y, -y)
+        return tuple(
+            (part + (order == 0) * constant) / float(self.dispersion) for part, order in zip(known, orders, strict=True)
+        )
+
+    @property
+    def ceiling(self):
+        return self.binomial.ceiling / float(self.dispersion)
+
+    def peak(self, y):
+        return self.binomial.peak(y)
 
     def inverse_link(self, eta):
         return self.binomial.inverse_link(eta)
@@ -176,6 +233,20 @@ class Huber(AbstractLoss):
         r = jnp.abs(y - eta)
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
+    def derivatives(self, eta, y, orders):
+        delta, r = float(self.delta), eta - y
+        near = np.abs(r) <= delta
+        known = {
+            0: lambda: np.where(near, 0.5 * r**2, delta * np.abs(r) - 0.5 * delta**2),
+            1: lambda: np.clip(r, -delta, delta),
+            2: lambda: near.astype(float),
+            3: lambda: np.zeros_like(r),
+        }
+        return tuple(known[order]() for order in orders)
+
+    def peak(self, y):
+        return y
+
     def start(self, y, weight):
         return float(np.median(y))
 
@@ -194,6 +265,25 @@ class PseudoHuber(AbstractLoss):
 
     def __call__(self, eta, y):
         return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
+
+    def derivatives(self, eta, y, orders):
+        delta = float(self.delta)
+        t = (eta - y) / delta
+        root = np.sqrt(1 + t**2)
+        known = {
+            0: lambda: delta**2 * t**2 / (1 + root),
+            1: lambda: delta * t / root,
+            2: lambda: root**-3,
+            3: lambda: -3 * t * root**-5 / delta,
+        }
+        return tuple(known[order]() for order in orders)
+
+    @property
+    def ceiling(self):
+        return 1.0
+
+    def peak(self, y):
+        return y
 
     def start(self, y, weight):
         return float(np.median(y))

@@ -41,7 +41,11 @@ class AbstractPenalty(eqx.Module):
     def times(self, weights: Array, weighted: Array) -> Array:
         """How many times it is added to a loss of these weights `w`, `weighted` being `w s`."""
         del weights, weighted
-        return jnp.ones(())
+        return np.ones(())
+
+    def second(self, features: int) -> np.ndarray:
+        """Its Hessian, `[features, features]`, where it is quadratic."""
+        raise NotImplementedError(f"{type(self).__name__} is not quadratic.")
 
     def __add__(self, other: "AbstractPenalty") -> "Sum":
         return Sum((self, resolve(other)))
@@ -52,6 +56,9 @@ class Zero(AbstractPenalty):
 
     def __call__(self, coef):
         return jnp.zeros(())
+
+    def second(self, features):
+        return np.zeros((features, features))
 
     @property
     def quadratic(self):
@@ -68,6 +75,9 @@ class Ridge(AbstractPenalty):
 
     def __call__(self, coef):
         return 0.5 * jnp.sum(self.alpha * coef**2)
+
+    def second(self, features):
+        return np.diag(np.broadcast_to(self.alpha, features))
 
     @property
     def quadratic(self):
@@ -97,6 +107,10 @@ class Quadratic(AbstractPenalty):
 
     def __call__(self, coef):
         return 0.5 * jnp.sum(coef * (coef @ self.matrix))
+
+    def second(self, features):
+        del features
+        return self.matrix
 
     @property
     def quadratic(self):
@@ -151,6 +165,9 @@ class Sum(AbstractPenalty):
     def __call__(self, coef):
         return sum((term(coef) for term in self.terms), jnp.zeros(()))
 
+    def second(self, features):
+        return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
+
     @property
     def quadratic(self):
         return all(term.quadratic for term in self.terms)
@@ -170,7 +187,10 @@ class PerWeight(AbstractPenalty):
         return self.penalty(coef)
 
     def times(self, weights, weighted):
-        return jnp.sum(weights if self.rows else weighted)
+        return (weights if self.rows else weighted).sum(-1)
+
+    def second(self, features):
+        return self.penalty.second(features)
 
     @property
     def quadratic(self):

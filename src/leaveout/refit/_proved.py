@@ -1,0 +1,155 @@
+"""How far a refit of linear predictors is from the exact one: a theorem.
+
+F(θ, w) = Σ w_i ℓ_i(x_iᵀθ) + a quadratic, ℓ convex. Let A = P + Σ w_i a_i x_i x_iᵀ ≻ 0 be any reference, θ any candidate,
+g = ∇F(θ, w), λ = ‖g‖_{A⁻¹}, k_i = ‖x_i‖_{A⁻¹}. Let the secants of ℓ_i′ from η_i over |s| ≤ r k_i lie within
+[a_i − e_i, a_i + f_i], and C(e) = min over τ ≥ 0 of τ + Σ w_i k_i² (e_i − τ a_i)₊. Then
+
+    λ < r (1 − C(e))   ⟹   ‖θ_w − θ‖_A ≤ D = λ / (1 − C(e)),   and after v = −A⁻¹g   ‖θ_w − θ − v‖_A ≤ C(f) D = ρ.
+
+Proof. Σ w_i e_i x_i x_iᵀ ⪯ C(e) A, since Σ w_i a_i x_i x_iᵀ ⪯ A. On ‖δ‖_A = r, ⟨∇F(θ + δ, w), δ⟩ ≥ r ((1 − C) r − λ) > 0, so a
+minimiser lies inside. There (A + E) δ = −g for secants A + E: ‖δ‖_A ≤ λ/(1 − C), and δ − v = −A⁻¹Eδ. ∎
+
+So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss within the image of that interval. Secants come from
+|ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from .._design import Loss
+
+Array = np.ndarray
+ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
+
+
+class Gaps(NamedTuple):
+    """How far secants of ℓ′ may lie below the reference curvature, and from it on either side."""
+
+    below: Float[Array, "refits units"]
+    beyond: Float[Array, "refits units"]
+
+
+def gaps(loss: Loss, y: Array, eta: Array, curvature: Array, reach: Array, reference: Array) -> Gaps:
+    """Of secants from η over |s| ≤ `reach`, where ℓ″(η) is `curvature`."""
+    if loss.self_concordance is not None:
+        half = np.minimum(
+            0.5 * float(loss.self_concordance) * reach, 1.0
+        )  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
+        low = curvature * (1 - half)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            high = np.fmin(curvature / (1 - half), loss.ceiling)
+    else:
+        low, high = _by_ends(loss, y, eta, reach)
+    below = np.maximum(reference - low, 0.0)
+    return Gaps(below, np.maximum(below, high - reference))
+
+
+def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Array]:
+    """The least and the greatest secant where ℓ″ is unimodal."""
+    peak = loss.peak(y)
+    if peak is None:
+        return np.zeros_like(eta), np.full_like(eta, np.inf)
+    reach = np.maximum(reach, 1e-12 * (1 + np.abs(eta)))
+    (here,) = loss.derivatives(eta, y, (1,))
+    up, up2 = loss.derivatives(eta + reach, y, (1, 2))
+    down, down2 = loss.derivatives(eta - reach, y, (1, 2))
+    lost = ROUNDING * (np.abs(up) + np.abs(down) + 1) / reach
+    low = np.maximum(np.minimum(up - here, here - down) / reach - lost, np.minimum(up2, down2))
+    return low, loss.derivatives(np.clip(np.broadcast_to(peak, eta.shape), eta - reach, eta + reach), y, (2,))[0]
+
+
+def share(gap: Array, reference: Array, size: Array) -> Float[Array, " refits"]:
+    """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i²."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        top = np.max(np.where(size * gap > 0, gap / reference, 0.0), axis=-1)  # beyond it the sum is zero
+    total = np.sum(size * gap, axis=-1)
+    mass = np.sum(size * reference, axis=-1)
+    best = np.fmin(total, np.where(np.isfinite(top), top, np.inf))
+    typical = np.where(mass > 0, total / np.maximum(mass, 1e-300), 0.0)
+    for times in (0.7, 1.5, 3.0, 6.0):
+        tau = np.where(np.isfinite(typical), times * typical, 0.0)
+        best = np.fmin(best, tau + np.sum(size * np.maximum(gap - tau[..., None] * reference, 0.0), axis=-1))
+    return np.where(np.isnan(best), np.inf, best)
+
+
+class Ball(NamedTuple):
+    """A refit's minimiser is within `distance` of the candidate and within `after` of where the step leads; infinite where
+    nothing is proved."""
+
+    distance: Float[Array, " refits"]
+    after: Float[Array, " refits"]
+
+
+def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array) -> Ball:
+    """The theorem, for gaps over that radius; `slope` is λ."""
+    below = share(gap.below, reference, size)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        distance = slope / (1 - below)
+        proved = (below < 1) & (distance < radius) | (slope == 0)
+        distance = np.where(proved, distance, np.inf)
+        after = np.where(proved, share(gap.beyond, reference, size) * distance, np.inf)
+    return Ball(distance, np.where(slope == 0, 0.0, after))
+
+
+class Table:
+    """C(e) and C(f) at the anchor over a grid of radii b, of all units together, units of like k rounded up to one: what
+    makes a first look at a refit cost O(1).
+
+    For the anchor's A without the rows that leave, A_w ⪰ (1 − q) A: norms grow by 1/√(1 − q) at most, and sums over what stays
+    are no larger than over all.
+    """
+
+    RADII = 10.0 ** np.arange(-6, 2.5, 0.12)
+    LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
+
+    def __init__(self, loss: Loss, y: Array, eta: Array, curvature: Array, weight: Array, norm: Array):
+        levels = self.LEVELS[:, None]
+        if loss.self_concordance is not None:  # the gaps relative to a_i depend on k_i alone
+            edges = max(norm.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
+            bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(norm / edges[0], 1e-300))), 0, 79).astype(int)
+            mass = np.bincount(bin_, weight * curvature * norm**2, 80)
+            x = np.minimum(float(loss.self_concordance) * self.RADII[:, None] * edges, 50.0)
+            tiny = np.maximum(x, 1e-9)
+            below = np.where(x > 1e-9, 1 + np.expm1(-tiny) / tiny, x / 2)
+            beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(tiny) / tiny - 1, x / 2))
+            sums = [np.maximum(part[:, None] - levels, 0.0) @ mass for part in (below, beyond)]
+        else:
+            sums = [np.empty((len(self.RADII), len(levels))) for _ in range(2)]
+            size = weight * norm**2
+            for k, radius in enumerate(self.RADII):
+                for out, part in zip(sums, gaps(loss, y, eta, curvature, radius * norm, curvature), strict=True):
+                    finite = np.where(np.isfinite(part), part, 1e300)
+                    out[k] = [size @ np.maximum(finite - level * curvature, 0.0) for level in self.LEVELS]
+        self.below, self.beyond = (np.maximum.accumulate(part, axis=0) for part in sums)
+
+    def ball(self, slope: Array, kept: Array, grown: Array) -> Ball:
+        """The theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did."""
+        distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
+        root = np.sqrt(kept)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            k = np.searchsorted(self.RADII, 1.01 * slope / root)
+            for further in (0, 1, 2, 4, 8):
+                todo = np.flatnonzero(~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0))
+                at = k[todo] + further
+                below = np.min(self.LEVELS + self.below[at] * (grown / kept)[todo, None], axis=1)
+                needed = np.where(below < 1, slope[todo] / (1 - below), np.inf)
+                good = needed < self.RADII[at] * root[todo]
+                todo, at = todo[good], at[good]
+                distance[todo] = needed[good]
+                after[todo] = np.min(self.LEVELS + self.beyond[at] * (grown / kept)[todo, None], axis=1) * distance[todo]
+        return Ball(distance, after)
+
+
+def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
+    """The most that a convex loss over `center ± half` may differ from that at `reported`."""
+    base, (low,), (high,) = (
+        loss.derivatives(reported, y, (0,))[0],
+        *(loss.derivatives(center + sign * np.where(np.isfinite(half), half, 0.0), y, (0,)) for sign in (-1, 1)),
+    )
+    here, slope = loss.derivatives(center, y, (0, 1))
+    with np.errstate(invalid="ignore"):
+        dip = base - here + np.abs(slope) * half  # no lower than the tangent at the center
+        most = np.maximum(np.maximum(low, high) - base, dip)
+    return np.where(np.isfinite(half), np.maximum(most, 0.0), np.inf)
