@@ -125,8 +125,8 @@ def exact_losses(fit: lo.Fit, plan: lo.Plan, refits: np.ndarray) -> list[np.ndar
         F = jax.jit(lambda v, w: fit.objective.loss(unravel(v), w))
         gradient, hessian = jax.jit(jax.grad(F)), jax.jit(lambda v, w: fit.objective.hessian(unravel(v), w))
         score = jax.jit(lambda v, w, i, h: fit.objective.score(unravel(v), w, i, h))
-        gauge = np.asarray(fit.objective.symmetries(fit.theta))
-        gauge = gauge.T @ gauge
+        null_space = np.asarray(fit.objective.parameters.symmetries(fit.theta))
+        null_space = null_space.T @ null_space
         out: list[np.ndarray | None] = []
         for k in refits:
             mine = slice(plan.indptr[k], plan.indptr[k + 1])
@@ -138,7 +138,7 @@ def exact_losses(fit: lo.Fit, plan: lo.Plan, refits: np.ndarray) -> list[np.ndar
             )
             v = found.x
             for _ in range(8):  # Newton to the floor, from SciPy's point
-                v = v - np.linalg.solve(np.asarray(hessian(v, w)) + gauge, np.asarray(gradient(v, w)))
+                v = v - np.linalg.solve(np.asarray(hessian(v, w)) + null_space, np.asarray(gradient(v, w)))
             fine = np.linalg.norm(gradient(v, w)) < 1e-6 and abs(v - found.x).max() < 0.1
             held = plan.held[mine]
             out.append(np.asarray(score(v, w, plan.index[mine], held.astype(float)))[held] if fine else None)

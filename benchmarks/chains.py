@@ -65,7 +65,7 @@ def loops(quick: bool, out: Path) -> None:
         }
         times = race(25, **mine, anchor=lambda: lo.anchor(objective, fit.parameters).influence)
         found = {name: run() for name, run in mine.items()}
-    found["refit"] = flat(objective.unconstrained(jax.tree.map(lambda leaf: leaf[0], found["refit"])))
+    found["refit"] = flat(objective.parameters.unconstrained(jax.tree.map(lambda leaf: leaf[0], found["refit"])))
     rows: list[dict[str, Any]] = []
     for name, (seconds, value) in theirs.items():
         row = {"what": name, "loops, once": seconds, "ours": times[name], "times faster": seconds / times[name]}
@@ -95,7 +95,7 @@ def against(installed: list[str], steps: int, states: int, channels: int, repeat
     path = sticky(rng, steps, states, 0.9)
     x = mean[path] + np.sqrt(variance[path]) * rng.standard_normal((steps, channels))
     model = lo.HMM(x, lo.emissions.Gaussian(), states)
-    held, theta = lo.contiguous(steps, 0.1, 1, seed=0).matrix()[0] == 0, model.unconstrained(parameters)
+    held, theta = lo.contiguous(steps, 0.1, 1, seed=0).matrix()[0] == 0, model.parameters.unconstrained(parameters)
     score = eqx.filter_jit(lambda model, theta, held: model.score(theta, 1 - held, jnp.arange(steps), held))
     fold = race(repeats, fold=lambda: np.asarray(score(model, theta, held.astype(float))))["fold"]
 

@@ -115,7 +115,7 @@ def main() -> None:
         longest, median = crf.lengths.max(), int(np.median(crf.lengths))
         print(
             f"\n{what}: {len(crf.lengths):,} sentences, {len(crf.codes):,} words, up to {longest}, median {median}; "
-            f"{crf.num_labels} labels, D = {len(crf.parameter_names())}",
+            f"{crf.num_labels} labels, D = {len(crf.parameters.names())}",
             flush=True,
         )
         seconds, fit = timed(lambda crf=crf: lo.fit(crf))

@@ -88,7 +88,9 @@ def bfgs_refits(fit: lo.Fit, plan: lo.Plan) -> tuple[float, np.ndarray]:
 def optima(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
     """Raveled parameters of exact refits."""
     found = lo.fold_parameters(fit, plan, lo.Exact())
-    each = [fit.objective.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)) for k in range(plan.num_refits)]
+    each = [
+        fit.objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)) for k in range(plan.num_refits)
+    ]
     return np.array([np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)]) for theta in each])
 
 
@@ -183,7 +185,7 @@ def inexact(out: Path, folds: int) -> None:
         try:
             with warnings.catch_warnings():  # that the fit is not stationary is the point
                 warnings.simplefilter("ignore", UserWarning)
-                early = lo.anchor(objective, objective.natural(theta), throw=False)
+                early = lo.anchor(objective, objective.parameters.natural(theta), throw=False)
         except lo.IndefiniteHessianError:
             rows.append({"BFGS steps": steps, "decrement": np.nan})
             continue
@@ -211,7 +213,7 @@ def stops(fit: lo.Fit) -> list[tuple[int, Any]]:
     """θ along BFGS's way from a start of the model's own, the last one θ̂."""
     objective = fit.objective
     with jax.enable_x64(True):
-        start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, objective.initial(0)))
+        start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, objective.parameters.start(0)))
         ones = jnp.ones(objective.num_units)
         both = jax.jit(jax.value_and_grad(lambda v: objective.loss(unravel(v), ones)))
         found = []
@@ -242,7 +244,7 @@ def basins(out: Path, folds: int) -> None:
             own = float(function(reached[k])[0])
             found = []
             for seed in range(20):
-                start = ravel_pytree(jax.tree.map(jnp.asarray, objective.initial(seed)))[0]
+                start = ravel_pytree(jax.tree.map(jnp.asarray, objective.parameters.start(seed)))[0]
                 found.append(scipy.optimize.minimize(function, np.asarray(start), jac=True, method="BFGS").fun)
             rows.append(
                 {"fold": k, "F from θ̂": own, "best of 20": min(found), "same": np.mean(np.abs(np.array(found) - own) < 1e-3)}

@@ -99,7 +99,7 @@ def gigabytes() -> float:
 def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
     """L-BFGS on F(·, w), of raveled θ, compiled once for all starts and weights."""
     with jax.enable_x64(True):
-        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.initial(0)))
+        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.start(0)))
         both = jax.jit(jax.value_and_grad(lambda v, w, hmm: hmm.loss(unravel(v), w)))
 
     def down(
@@ -123,8 +123,8 @@ def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
 def coordinates(hmm: lo.HMM, vector: np.ndarray, weights: np.ndarray) -> Any:
     """S in whose coordinates the Hessian of the complete data is the identity; None for models of few parameters."""
     with jax.enable_x64(True):
-        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.initial(0)))
-        parts = hmm.stand_in(unravel(jnp.asarray(vector)), weights)
+        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.start(0)))
+        parts = hmm.preconditioner(unravel(jnp.asarray(vector)), weights)
     if not parts:
         return None
     size, rows, columns, values = len(vector), [], [], []
@@ -182,7 +182,7 @@ def refitted(fit: lo.Fit, plan: lo.Plan, places: list[np.ndarray] | None = None)
         with jax.enable_x64(True):
             losses[mine] = np.asarray(score(found.x, jnp.asarray(w), plan.index[mine], hmm))
         seconds, lowest[k] = seconds + took, found.fun
-    seen = plan.held if hmm.observed is None else plan.held & hmm.observed[plan.index]
+    seen = plan.held if hmm.units.observed is None else plan.held & hmm.units.observed[plan.index]
     zero = np.zeros(plan.num_refits)
     estimate = lo.Estimate(np.where(seen, losses, np.nan), zero, zero.astype(int), replace(plan, held=seen), losses)
     return seconds, estimate, lowest
@@ -191,7 +191,9 @@ def refitted(fit: lo.Fit, plan: lo.Plan, places: list[np.ndarray] | None = None)
 def minima(fit: lo.Fit, plan: lo.Plan, refit: lo.AbstractRefit) -> tuple[list[np.ndarray], np.ndarray]:
     """Raveled parameters of refits, and their F."""
     found, hmm = lo.fold_parameters(fit, plan, refit), fit.objective
-    each = [raveled(hmm.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(plan.num_refits)]
+    each = [
+        raveled(hmm.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(plan.num_refits)
+    ]
     with jax.enable_x64(True):
         _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
         value = jax.jit(lambda v, w: hmm.loss(unravel(v), w))
@@ -544,7 +546,7 @@ def basins(settings: argparse.Namespace) -> None:
         score = jax.jit(lambda v, w, index: jnp.mean(hmm.score(unravel(v), w, index, jnp.ones(len(index)))))
         for k, w in enumerate(plan.matrix()):
             reached, own = parameters[k], float(lowest[k])
-            runs = [down(raveled(hmm.initial(seed)), w) for seed in range(restarts)]
+            runs = [down(raveled(hmm.parameters.start(seed)), w) for seed in range(restarts)]
             best = min(runs, key=lambda run: run.fun)
             index = plan.index[plan.refit == k]
             ends = np.array([run.fun for run in runs])

@@ -52,7 +52,7 @@ def show(title: str, rows: list[dict]) -> None:
 def refits(field: lo.MRF, tracts: np.ndarray) -> tuple[float, np.ndarray]:
     """Seconds and held-out losses of refits from scratch: compiled F, SciPy's BFGS; compiling is not counted."""
     x = np.sort(field.x[0, :, 0])
-    start = field.unconstrained({"rate": [x[: len(x) // 2].mean(), x[len(x) // 2 :].mean()]})
+    start = field.parameters.unconstrained({"rate": [x[: len(x) // 2].mean(), x[len(x) // 2 :].mean()]})
     with jax.enable_x64(True):
         first, unravel = ravel_pytree(jax.tree.map(jnp.asarray, start))
         both = jax.jit(jax.value_and_grad(lambda v, w: field.loss(unravel(v), w)))

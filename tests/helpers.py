@@ -30,8 +30,12 @@ class ToyHMM(lo.AbstractObjective):
         return len(self.x)
 
     @property
-    def serial(self):
-        return True
+    def units(self):
+        return lo.Units(serial=True)
+
+    @property
+    def parameters(self):
+        return lo.Parameters(start=self._start)
 
     def _parts(self, theta, weights):
         transition = jax.nn.log_sigmoid(jnp.stack([theta["stay"], -theta["stay"]], 1))
@@ -67,7 +71,7 @@ class ToyHMM(lo.AbstractObjective):
         state = state - logsumexp(state, axis=-1, keepdims=True)
         return -logsumexp(state + emission, axis=-1).at[index].get(mode="clip")
 
-    def initial(self, seed):
+    def _start(self, seed):
         spread = np.random.default_rng(seed).uniform(0.5, 2.0)
         return {"mean": np.array([-spread, spread]), "stay": np.ones(2)}
 
@@ -198,7 +202,7 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, theta))
         F = lambda v: objective.loss(unravel(v), jnp.asarray(weights))
         value, gradient, hessian = jax.jit(F), jax.jit(jax.grad(F)), jax.jit(jax.hessian(F))
-        flat = objective.symmetries(theta)
+        flat = objective.parameters.symmetries(theta)
         outside = lambda v: np.nan_to_num(np.asarray(value(v)), nan=1e100)  # of the domain of a link
         found = scipy.optimize.minimize(outside, np.asarray(start), jac=lambda v: np.asarray(gradient(v)), method="BFGS")
         v = found.x

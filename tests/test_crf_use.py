@@ -74,7 +74,7 @@ def test_a_sample_tells_what_gradients_of_all_units_would(monkeypatch):
 def test_without_a_penalty_flat_directions_are_projected_out():
     labels, lengths, scores = drawn(40, seed=1)
     crf = lo.CRF(labels, lengths, scores=scores, penalty=None)
-    flats = crf.symmetries(crf.initial(0))
+    flats = crf.parameters.symmetries(crf.parameters.start(0))
     assert flats.shape == (4, 8)
     theta = np.random.default_rng(0).standard_normal(8)
     at = lambda v: call(crf.loss, {"end": v[:2], "start": v[2:4], "transition": v[4:].reshape(2, 2)}, np.ones(40))
@@ -300,9 +300,9 @@ def test_wrong_types(labels, options, message):
 def test_sentences_of_length_one_and_labels_never_seen_are_legal_with_a_penalty():
     scores = np.arange(12.0).reshape(4, 3)
     crf = lo.CRF([0, 1, 1, 0], [1, 1, 1, 1], scores=scores, penalty=RIDGE)
-    got = call(crf.score, crf.initial(0), np.ones(4), np.arange(4), np.ones(4))
+    got = call(crf.score, crf.parameters.start(0), np.ones(4), np.arange(4), np.ones(4))
     np.testing.assert_allclose(got, np.logaddexp.reduce(scores, 1) - scores[np.arange(4), [0, 1, 1, 0]])
-    assert (call(crf.jacobian, crf.initial(0))[:, 6:] == 0).all()  # there are no transitions
+    assert (call(crf.jacobian, crf.parameters.start(0))[:, 6:] == 0).all()  # there are no transitions
 
 
 def test_a_bootstrap_of_labels_is_refused():
@@ -335,8 +335,8 @@ def test_names_do_not_change_what_is_computed():
     labels, lengths, scores = drawn(15)
     named = lo.CRF(np.array(["no", "yes"])[labels], lengths, features=scores, penalty=RIDGE)
     coded = lo.CRF(labels, lengths, features=scores, penalty=RIDGE)
-    start = coded.initial(0)
+    start = coded.parameters.start(0)
     assert call(named.loss, start, np.ones(15)) == call(coded.loss, start, np.ones(15))
     assert set(named.decode(start)) <= {"no", "yes"}
-    assert named.parameter_names()[:2] == ["end[no]", "end[yes]"] and len(named.parameter_names()) == 12
+    assert named.parameters.names()[:2] == ["end[no]", "end[yes]"] and len(named.parameters.names()) == 12
     assert named.note == 'drop="sequence": whole sequences are left out. Penalty: Ridge(0.7).'

@@ -400,7 +400,7 @@ def test_every_parameter_has_a_name(name):
     """AIC and BIC count them: of K probabilities K − 1, of a matrix its lower triangle."""
     emission, x = CASES[name]
     hmm = lo.HMM(x, emission, emission.num_states or 3, lengths=LENGTHS)
-    assert len(hmm.parameter_names()) == hmm.num_params == len(set(hmm.parameter_names()))
+    assert len(hmm.parameters.names()) == hmm.num_params == len(set(hmm.parameters.names()))
 
 
 def test_an_autoregression_of_the_papers_size_has_its_number_of_parameters():

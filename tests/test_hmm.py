@@ -81,7 +81,7 @@ def built(x, parameters, drop="observation", lengths=None, linked=False, monkeyp
 
 
 def at(hmm, parameters):
-    return jax.tree.map(np.asarray, hmm.unconstrained({k: np.asarray(v, float) for k, v in parameters.items()}))
+    return jax.tree.map(np.asarray, hmm.parameters.unconstrained({k: np.asarray(v, float) for k, v in parameters.items()}))
 
 
 CASES = {
@@ -157,7 +157,7 @@ def test_an_autoregressions_held_out_densities_integrate_to_one():
     assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-8)
     assert "so do the 1 steps after it" in hmm.note
     np.testing.assert_array_equal(call(hmm._seen, w), [0, 1, 1, 1, 0, 0, 1, 1, 1])
-    np.testing.assert_array_equal(hmm.observed, np.arange(9) > 0)
+    np.testing.assert_array_equal(hmm.units.observed, np.arange(9) > 0)
 
 
 def test_held_out_observations_are_no_regressors_of_scored_ones():
@@ -210,8 +210,8 @@ def test_a_block_of_weight_zero_is_a_gap_not_a_restart():
     assert call(hmm.loss, at(hmm, GIVEN), w) == pytest.approx(-np.log(a.sum()), rel=1e-13)
     missing = built(np.where(w == 0, np.nan, COUNTS), GIVEN)
     assert call(missing.loss, at(hmm, GIVEN), np.ones(8)) == pytest.approx(-np.log(a.sum()), rel=1e-13)
-    np.testing.assert_array_equal(missing.observed, w > 0)
-    assert hmm.observed is None
+    np.testing.assert_array_equal(missing.units.observed, w > 0)
+    assert hmm.units.observed is None
 
 
 def simulated(T=60, seed=0, K=2):
@@ -298,7 +298,7 @@ def test_exact_is_the_refit(name):
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 2, seed=1)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
-        own = flat(fit.objective.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], got)))
+        own = flat(fit.objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], got)))
         np.testing.assert_allclose(own, minimiser(fit, w), atol=1e-6, rtol=1e-6)
 
 
@@ -344,7 +344,7 @@ def test_hessian_and_cross_derivatives_equal_those_of_a_python_loop():
         return -jax.nn.logsumexp(a)
 
     with jax.enable_x64(True):
-        start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.initial(0)))
+        start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.start(0)))
         w = jnp.ones(len(x))
         ours = lambda v, w: hmm.loss(unravel(v), w) + hmm._log_prior(unravel(v))
         both = lambda f: jax.jit(jax.jacfwd(jax.grad(f, argnums=(0, 1))))(start, w)
@@ -357,15 +357,15 @@ def test_hessian_and_cross_derivatives_equal_those_of_a_python_loop():
 def test_permuted_labels_give_the_same_losses():
     hmm = MODELS["gaussian, missing, several"]()
     theta = fitted("gaussian, missing, several").theta
-    natural = call(hmm.natural, theta)
+    natural = call(hmm.parameters.natural, theta)
     turned = {k: v[::-1] for k, v in natural.items()} | {"transition": natural["transition"][::-1, ::-1]}
-    other = jax.tree.map(np.asarray, hmm.unconstrained(turned))
+    other = jax.tree.map(np.asarray, hmm.parameters.unconstrained(turned))
     w = np.random.default_rng(0).uniform(0, 1, 60)
     both = [(call(hmm.loss, t, w), call(hmm.score, t, w, np.arange(60), 1 - w)) for t in (theta, other)]
     np.testing.assert_allclose(both[0][0], both[1][0], rtol=1e-12)
     np.testing.assert_allclose(both[0][1], both[1][1], rtol=1e-10)
     for start in (theta, other):  # and the canonical order is one, stable under the round trip
-        np.testing.assert_allclose(flat(hmm.canonical(start)), flat(theta), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(flat(hmm.parameters.canonical(start)), flat(theta), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -443,9 +443,9 @@ def test_simulated_parameters_come_back():
 def test_warnings_name_states_and_edges():
     hmm = built(COUNTS, GIVEN)
     idle = {"initial": [0.99999, 1e-5], "transition": [[1 - 1e-9, 1e-9], [0.5, 0.5]], "rate": [3.0, 60.0]}
-    said = hmm.warning(at(hmm, idle))
+    said = hmm.parameters.warning(at(hmm, idle))
     assert "State 1 explains nothing" in said and "transition[0, 1] = 1e-09" in said
-    assert hmm.warning(at(hmm, GIVEN)) == ""
+    assert hmm.parameters.warning(at(hmm, GIVEN)) == ""
 
 
 ALIKE = np.array([[1e8, 1e3 * (1 - 1e-9)], [1e3 * (1 - 1e-9), 0.01]])
@@ -467,17 +467,17 @@ def test_edges_are_told_from_scales(name):
     said = HMM(x, emissions.Gaussian(kind), 2)
     own = {**GIVEN, "mean": [[-2e4, -0.2], [2e4, 0.2]], "covariance": covariance}
     del own["rate"]
-    found = said.warning(at(said, own))
+    found = said.parameters.warning(at(said, own))
     assert message in found and bool(message) == ("On the boundary" in found)
 
 
 def test_rates_and_probabilities_at_either_end_are_named():
     rates = HMM(np.stack([COUNTS * 1e7, COUNTS], axis=1), emissions.Poisson(), 2)
-    assert rates.warning(at(rates, {**GIVEN, "rate": [[1e7, 1.0], [6e7, 6.0]]})).count("boundary") == 0
-    assert "rate[0, 1] = 1e-09" in rates.warning(at(rates, {**GIVEN, "rate": [[1e7, 1e-9], [6e7, 6.0]]}))
+    assert rates.parameters.warning(at(rates, {**GIVEN, "rate": [[1e7, 1.0], [6e7, 6.0]]})).count("boundary") == 0
+    assert "rate[0, 1] = 1e-09" in rates.parameters.warning(at(rates, {**GIVEN, "rate": [[1e7, 1e-9], [6e7, 6.0]]}))
     shares = HMM(COUNTS, emissions.Binomial(7), 2)
     own = {name: GIVEN[name] for name in ("initial", "transition")}
-    assert "probability[1] = 1;" in shares.warning(at(shares, {**own, "probability": [0.3, 1 - 1e-9]}))
+    assert "probability[1] = 1;" in shares.parameters.warning(at(shares, {**own, "probability": [0.3, 1 - 1e-9]}))
 
 
 @pytest.mark.slow
@@ -497,12 +497,12 @@ def test_a_fold_that_holds_every_observation_of_a_state_is_flagged(drop):
 
 def test_what_the_core_is_told():
     one, many = MODELS["observation"](), MODELS["sequence"]()
-    assert one.serial and not one.repeatable and many.repeatable and not many.serial
+    assert one.units.serial and not one.units.repeatable and many.units.repeatable and not many.units.serial
     assert one.pointwise and not built(COUNTS, GIVEN, score="joint").pointwise
-    assert one.parameter_names() == ["initial[0]", "rate[0]", "rate[1]", "transition[0, 0]", "transition[1, 0]"]
-    assert len(flat(one.initial(0))) == 5 and one.lanes >= 4
-    start = one.initial(3)
-    again = one.unconstrained(jax.tree.map(np.asarray, call(one.natural, start)))
+    assert one.parameters.names() == ["initial[0]", "rate[0]", "rate[1]", "transition[0, 0]", "transition[1, 0]"]
+    assert len(flat(one.parameters.start(0))) == 5 and one.costs.lanes >= 4
+    start = one.parameters.start(3)
+    again = one.parameters.unconstrained(jax.tree.map(np.asarray, call(one.parameters.natural, start)))
     np.testing.assert_allclose(flat(again), flat(start), rtol=1e-12, atol=1e-12)
 
 
@@ -614,7 +614,7 @@ def test_a_few_hessians_lead_a_large_model_to_its_minimum():
     """What models of thousands of parameters are fitted by, from a start around which F is not convex: as low as by BFGS."""
     x = 0.3 * np.cumsum(np.random.default_rng(0).standard_normal((300, 2)), axis=0)
     hmm = lo.HMM(x, emissions.NeuralAutoregressive(3), 2)
-    start = jax.tree.map(np.asarray, hmm.initial(0))
+    start = jax.tree.map(np.asarray, hmm.parameters.start(0))
     with jax.enable_x64(True):
         assert np.linalg.eigvalsh(np.asarray(pieces(hmm, start, np.ones(300))[2])).min() < -100
         value, vector, converged = with_few_hessians(hmm, start)

@@ -55,7 +55,7 @@ def both(hmm, seed=1):
     """By parts, and by differentiating the loss twice, at random weights of which one is zero."""
     weights = np.random.default_rng(2).uniform(0, 2, hmm.num_units)
     weights[1] = 0.0
-    start = hmm.initial(seed)
+    start = hmm.parameters.start(seed)
     with jax.enable_x64(True):
         theta = jax.tree.map(jnp.asarray, start)
         found = eqx.filter_jit(hmm.hessian)(theta, jnp.asarray(weights))
@@ -107,7 +107,7 @@ class Ordered(lo.emissions.AbstractEmission):
 def test_states_that_share_their_coordinates_do_not(monkeypatch):
     monkeypatch.setattr(_information, "MANY", 1)
     hmm = lo.HMM(np.random.default_rng(0).standard_normal(STEPS), Ordered(), 3, lengths=LENGTHS)
-    assert not hmm.by_parts and hmm.stand_in(hmm.initial(0), np.ones(STEPS)) == ()
+    assert not hmm.by_parts and hmm.preconditioner(hmm.parameters.start(0), np.ones(STEPS)) == ()
     found, plain = both(hmm)
     np.testing.assert_allclose(found, plain, atol=1e-9 * np.abs(plain).max())
 
@@ -140,7 +140,7 @@ def complete_data(hmm, theta, weights):
 
 
 @pytest.mark.parametrize(("name", "drop"), STAND_INS)
-def test_the_stand_in_is_the_complete_datas(name, drop, monkeypatch):
+def test_the_preconditioner_is_the_complete_datas(name, drop, monkeypatch):
     """Its blocks are those of the Hessian of the expected log-density, whose gradient is that of F (Fisher's identity)."""
     monkeypatch.setattr(_information, "MANY", 1)
     make, chain = EMISSIONS[name]
@@ -148,11 +148,11 @@ def test_the_stand_in_is_the_complete_datas(name, drop, monkeypatch):
     weights = np.random.default_rng(2).uniform(0, 2, hmm.num_units)
     weights[1] = 0.0
     with jax.enable_x64(True):
-        theta = jax.tree.map(jnp.asarray, hmm.initial(1))
+        theta = jax.tree.map(jnp.asarray, hmm.parameters.start(1))
         slope, plain = complete_data(hmm, theta, jnp.asarray(weights))
         _, unravel = jax.flatten_util.ravel_pytree(theta)
         own = jax.jit(jax.grad(lambda v: hmm.loss(unravel(v), jnp.asarray(weights))))(jnp.asarray(flat(theta)))
-        parts = hmm.stand_in(theta, jnp.asarray(weights))
+        parts = hmm.preconditioner(theta, jnp.asarray(weights))
     np.testing.assert_allclose(slope, own, rtol=1e-9, atol=1e-9 * np.abs(own).max())
     everywhere = np.concatenate([np.ravel(part.entries) for part in parts])
     np.testing.assert_array_equal(np.sort(everywhere), np.arange(len(own)))
@@ -173,7 +173,7 @@ def test_coordinates_keep_off_zero():
     assert np.isfinite(nothing).all()
 
 
-def test_coordinates_make_what_stands_in_the_identity():
+def test_coordinates_make_the_preconditioner_the_identity():
     """Blocks that fall into smaller ones, of two sizes; of the second, curvatures without their sign."""
     rng = np.random.default_rng(0)
     apart = np.array([[0, 4, 5], [2, 3, 7], [1, 6, 8]])
@@ -206,7 +206,7 @@ def strange() -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_fits_and_far_refits_by_the_stand_in(monkeypatch):
+def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     """Also where sequences that a state is made of are left out: the minima are those of SciPy's BFGS."""
     walked = []
     monkeypatch.setattr(_descent, "walk", lambda *args: walked.append(args) or walk(*args))
@@ -214,7 +214,7 @@ def test_fits_and_far_refits_by_the_stand_in(monkeypatch):
     hmm = lo.HMM(strange(), lo.emissions.Autoregressive(1), 4, lengths=LENGTHS, drop="sequence")
     fit, plan = lo.fit(hmm), lo.leave_one_out(len(LENGTHS))
     assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
-    assert hmm.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
+    assert hmm.costs.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
     seen = []
     monkeypatch.setattr(_minimise, "walk", lambda *args: seen.append(args[3]) or walk(*args))
     monkeypatch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract

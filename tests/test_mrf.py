@@ -64,7 +64,7 @@ def oracle(field, parameters, x, w):
 
 def at(field, parameters):
     wanted = {k: np.asarray(v, float) for k, v in parameters.items() if field.learned or k != "coupling"}
-    return jax.tree.map(np.asarray, field.unconstrained(wanted))
+    return jax.tree.map(np.asarray, field.parameters.unconstrained(wanted))
 
 
 def counts(rng, *shape):
@@ -231,7 +231,7 @@ def test_order_of_accuracy_and_exact_refits(name):
     plan = lo.Plan(np.arange(len(steps) + 1) * width, index, weight, np.ones(len(index), bool), units)
     oracle = np.array([minimiser(objective, fit.theta, w) for w in plan.matrix()])
     unravelled = lambda found: np.array(
-        [flat(objective.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(len(steps))]
+        [flat(objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(len(steps))]
     )
     for refit, order in ORDERS.values():
         errors = np.linalg.norm(unravelled(lo.fold_parameters(fit, plan, refit)) - oracle, axis=1)[:3]
@@ -376,7 +376,7 @@ def test_neighbourhoods():
 def test_standard_errors_go_by_blocks_of_neighbours():
     x, edges = planted(side=8)
     field = built(x, edges, 2, 0.5, emission_prior="default")
-    labels = np.asarray(field.blocks)
+    labels = np.asarray(field.units.blocks)
     assert len(np.unique(labels)) == 20 and np.ptp(np.bincount(labels)) <= 1
     inside = np.mean(labels[edges[:, 0]] == labels[edges[:, 1]])
     assert inside > 0.35  # 64 sites in 20 blocks of three: at random it would be 0.05
@@ -585,9 +585,11 @@ def test_states_too_many():
     with pytest.warns(UserWarning, match="States 1 and 2 are the same: .* 2 states apart; take fewer"):
         lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 3, coupling=4.0))
     field = lo.MRF(x, edges, lo.emissions.Poisson(), 3, coupling=0.5)
-    said = field.warning(field.unconstrained({"rate": [3.0, 9.0, 60.0]}))
+    said = field.parameters.warning(field.parameters.unconstrained({"rate": [3.0, 9.0, 60.0]}))
     assert said.startswith("State 2 explains nothing") and "State 1" not in said
-    assert field.warning(field.unconstrained({"rate": [2e-6, 3.0, 9.0]})).endswith("a prior keeps them off it.")
+    assert field.parameters.warning(field.parameters.unconstrained({"rate": [2e-6, 3.0, 9.0]})).endswith(
+        "a prior keeps them off it."
+    )
 
 
 def test_wrong_parameters():

@@ -70,7 +70,7 @@ def test_order_of_accuracy(name, refit, width):
     fit = fitted(name)
     plan, _ = tempered(fit.objective.num_units, width)
     parameters = lo.fold_parameters(fit, plan, REFITS[refit])
-    got = np.array([flat(fit.objective.unconstrained(_row(parameters, k))) for k in range(len(STEPS))])
+    got = np.array([flat(fit.objective.parameters.unconstrained(_row(parameters, k))) for k in range(len(STEPS))])
     errors = np.linalg.norm(got - oracle(name, width), axis=1)
     if errors[-1] < 1e-9:  # exact but for rounding: a quadratic F, or a step too small to tell
         return
@@ -88,7 +88,7 @@ def test_exact_is_the_refit(name):
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     for k, weights in enumerate(plan.matrix()):
         want = minimiser(fit.objective, fit.theta, weights)
-        np.testing.assert_allclose(flat(fit.objective.unconstrained(_row(got, k))), want, atol=2e-7, rtol=1e-7)
+        np.testing.assert_allclose(flat(fit.objective.parameters.unconstrained(_row(got, k))), want, atol=2e-7, rtol=1e-7)
 
 
 def _row(parameters, k):

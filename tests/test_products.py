@@ -25,7 +25,9 @@ def test_fit_and_solve(name):
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
     assert fit.factor is None and fit.decrement < 1e-6 and abs(fit.value - dense.value) < 1e-10 * abs(dense.value)
     vectors = np.random.default_rng(0).standard_normal((fit.num_params, 2))
-    vectors -= dense.gauge.T @ np.linalg.lstsq(dense.gauge.T, vectors)[0]  # off flat directions, whose curvature is arbitrary
+    vectors -= (
+        dense.null_space.T @ np.linalg.lstsq(dense.null_space.T, vectors)[0]
+    )  # off flat directions, whose curvature is arbitrary
     np.testing.assert_allclose(fit.solve(vectors), dense.solve(vectors), rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(fit.solve(vectors[:, 0]), dense.solve(vectors[:, 0]), rtol=1e-8, atol=1e-10)
 
@@ -41,7 +43,7 @@ def test_exact_is_the_refit(name):
     for k, weights in enumerate(plan.matrix()):
         row = jax.tree.map(lambda leaf, k=k: leaf[k], got)
         want = minimiser(fit.objective, fit.theta, weights)
-        np.testing.assert_allclose(flat(fit.objective.unconstrained(row)), want, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(flat(fit.objective.parameters.unconstrained(row)), want, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("refit", [lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep()])

@@ -125,7 +125,7 @@ def test_self_concordance(loss):
 @pytest.mark.parametrize("loss", ["negative_binomial", "ordinal"])
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(loss):
     whole = regression(loss)
-    theta, n = whole.initial(0), whole.num_units
+    theta, n = whole.parameters.start(0), whole.num_units
     counts = np.r_[2, 0, np.ones(n - 3), 3]
     rows = np.repeat(np.arange(n), counts.astype(int))
     pick = lambda a: None if a is None else np.asarray(a)[rows]
@@ -253,7 +253,7 @@ def test_certified_is_within_its_error(name):
         one = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], parameters)
         one = {k: v for k, v in one.items() if k != "intercept" or np.any(v) or getattr(fit.objective, "intercept", True)}
         np.testing.assert_allclose(
-            flat(fit.objective.unconstrained(one)), minimiser(fit.objective, fit.theta, weights), atol=1e-6
+            flat(fit.objective.parameters.unconstrained(one)), minimiser(fit.objective, fit.theta, weights), atol=1e-6
         )
 
 

@@ -213,7 +213,7 @@ def test_formulas_missing_rows_and_names():
     frame.loc[4, "a"] = np.nan
     fit = lo.from_statsmodels(sm.GLM.from_formula("y ~ a * C(b)", frame, family=F.Poisson(), missing="drop").fit())
     assert fit.objective.num_units == N - 1
-    assert fit.objective.parameter_names() == ["Intercept", "C(b)[T.up]", "a", "a:C(b)[T.up]"]
+    assert fit.objective.parameters.names() == ["Intercept", "C(b)[T.up]", "a", "a:C(b)[T.up]"]
     assert "1 rows with missing values" in str(lo.cross_validate(fit, lo.kfold(N - 1, 3), lo.NewtonStep()))
 
 

@@ -26,10 +26,19 @@ from ._objective import (
     AbstractObjective as AbstractObjective,
 )
 from ._objective import (
+    Costs as Costs,
+)
+from ._objective import (
     Objective as Objective,
 )
 from ._objective import (
+    Parameters as Parameters,
+)
+from ._objective import (
     Separable as Separable,
+)
+from ._objective import (
+    Units as Units,
 )
 from ._plan import (
     Plan as Plan,

@@ -59,8 +59,8 @@ def parameters(fit: Fit, u: Float[Array, "*refits params"]) -> Float[Array, "*re
 
 def passes(fit: Fit) -> int:
     """Refits that share one pass over the data."""
-    if fit.objective.lanes is not None:
-        return fit.objective.lanes
+    if fit.objective.costs.lanes is not None:
+        return fit.objective.costs.lanes
     outputs = fit.objective.outputs if isinstance(fit.objective, AbstractLinearPredictor) else 1
     return max(4, NUMBERS // (fit.objective.num_units * outputs))
 
@@ -72,7 +72,7 @@ def own_passes(fit: Fit, rows: Rows) -> int:
 
 def work(fit: Fit) -> float:
     """Operations of one gradient of one refit."""
-    return 4.0 * fit.objective.num_units * fit.num_params if fit.objective.work is None else fit.objective.work
+    return 4.0 * fit.objective.num_units * fit.num_params if fit.objective.costs.work is None else fit.objective.costs.work
 
 
 def scores(fit: Fit, vector: Array, index: Array, weight: Array, held: Array) -> Array:
@@ -177,11 +177,11 @@ def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, 
 
 @eqx.filter_jit
 def next_term(
-    fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, units: Array, worth: Array
+    fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, units: Array, weight: Array
 ) -> tuple[Array, Array, Array, Array]:
     """The next term of the expansion of leave-one-out, for one row a refit and one linear predictor.
 
-    It sums over `units`, each counted `worth` times: all of them once, or a sample. Returns the whitened direction
+    It sums over `units`, each counted `weight` times: all of them once, or a sample. Returns the whitened direction
     in which the row's own predictor moves, that move, the sum of the absolute values of its terms, and the root of
     the sum of their squares: the standard error of the move, if the units are a sample. In float32: the term is a
     small correction, and 1e-6 of it is plenty.
@@ -207,7 +207,7 @@ def next_term(
         index = units[place]
         z = rows_of(index).astype(jnp.float32) @ towards
         common = (z @ leftover.astype(jnp.float32))[:, None]
-        times = jnp.where(place >= k * size, worth[place], 0.0)[:, None].astype(jnp.float32)
+        times = jnp.where(place >= k * size, weight[place], 0.0)[:, None].astype(jnp.float32)
         gram = z @ own32.T
         third = third_of(index).astype(jnp.float32)[:, None]
         moved = third * jnp.square(alpha32 * gram + common) * (beta32 * gram)
@@ -222,7 +222,7 @@ def next_term(
 
 
 def sample(fit: Fit, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Units drawn for a sampled `next_term`, with replacement, and what each is worth: 1 / (size · probability).
+    """Units drawn for a sampled `next_term`, with replacement, and the weight of each: 1 / (size · probability).
 
     A unit is drawn in proportion to how large its term can be, |ℓ‴_i| h_i^{3/2}, mixed with one draw in five at even odds.
     """

@@ -200,7 +200,7 @@ def _hessians_at(fit: Fit, rows: Rows, u: Array, lanes: Array, chunk: int) -> Ar
     def one(args):
         index, weight, u = args
         theta = unravel(ravel(fit.theta) + fit.unwhiten(u), fit.theta)
-        hessian = fit.objective.hessian(theta, fold_weights(fit, index, weight)) + fit.gauge.T @ fit.gauge
+        hessian = fit.objective.hessian(theta, fold_weights(fit, index, weight)) + fit.null_space.T @ fit.null_space
         return fit.whitener @ hessian @ fit.whitener.T
 
     return jax.lax.map(one, (rows.index[lanes], rows.weight[lanes], u[lanes]), batch_size=chunk)

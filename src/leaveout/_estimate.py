@@ -94,8 +94,8 @@ class Estimate:
     def approximation_error(self) -> float:
         """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored."""
         scored = np.ones(self.plan.num_refits) if self.joint else self._scored()
-        worth = 1.0 if self.unit_weight is None or self.joint else self._relative_weight()
-        return float(np.sum((self.error * worth)[scored > 0]) / max(scored.sum(), 1))
+        weight = 1.0 if self.unit_weight is None or self.joint else self._relative_weight()
+        return float(np.sum((self.error * weight)[scored > 0]) / max(scored.sum(), 1))
 
     @property
     def monte_carlo_error(self) -> float:

@@ -57,9 +57,9 @@ def cross_validate(
     """
     _check("cross_validate", fit, plan, refit)
     plan = _adapted(fit, plan)
-    weight = fit.objective.unit_weight
+    weight = fit.objective.units.weight
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
-    if metrics and fit.objective.target is None:
+    if metrics and fit.objective.units.target is None:
         raise ValueError(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
@@ -172,7 +172,7 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {fit.objective.num_units}; "
             f"make it with {fit.objective.num_units}."
         )
-    if not fit.objective.repeatable and np.any(plan.weight > 1):
+    if not fit.objective.units.repeatable and np.any(plan.weight > 1):
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
             f"{type(fit.objective).__name__} depend on one another: a weight of two there is not a second copy. "
@@ -184,16 +184,17 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
 
 def _adapted(fit: Fit, plan: Plan) -> Plan:
     """The plan with what the model knows of its units: which have a loss, and whether neighbours depend on one another."""
-    held = plan.held & fit.objective.scorable(plan.refit, plan.index, plan.weight)
+    units = fit.objective.units
+    held = plan.held & units.scored(plan.refit, plan.index, plan.weight)
     if not held.any():
         raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
-    blocks = fit.objective.blocks if plan.blocks is None else plan.blocks
-    return replace(plan, held=held, serial=plan.serial or fit.objective.serial, blocks=blocks)
+    blocks = units.blocks if plan.blocks is None else plan.blocks
+    return replace(plan, held=held, serial=plan.serial or units.serial, blocks=blocks)
 
 
 def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
     """Refits that are left less than half an observation of a part of the model that the fit has one of."""
-    shares = fit.objective.shares(fit.theta)
+    shares = fit.objective.parameters.shares(fit.theta)
     if shares is None:
         return np.zeros(plan.num_refits, bool)
     change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
@@ -347,7 +348,7 @@ def _scale(fit: Fit, plan: Plan, refit: AbstractRefit, batches: Batches) -> floa
     if not refit.in_standard_errors:
         return 0.0
     baseline, none = _baseline(fit, plan, batches), np.zeros(plan.num_refits)
-    weight = fit.objective.unit_weight
+    weight = fit.objective.units.weight
     return Estimate(baseline, none, none.astype(int), plan, baseline, None if weight is None else np.asarray(weight)).scale
 
 
@@ -365,7 +366,7 @@ def _evaluated(evaluate: Callable, fit: Fit, plan: Plan, k: int, theta: NDArray)
 
 @eqx.filter_jit
 def _natural_batch(fit: Fit, theta: Array) -> PyTree:
-    return jax.vmap(lambda v: fit.objective.natural(unravel(v, fit.theta)))(theta)
+    return jax.vmap(lambda v: fit.objective.parameters.natural(unravel(v, fit.theta)))(theta)
 
 
 @eqx.filter_jit
@@ -405,10 +406,11 @@ def _measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray) -
     """Measures of the pooled held-out predictions, by scikit-learn."""
     from sklearn import metrics as measures
 
-    target = np.asarray(fit.objective.target)
+    units = fit.objective.units
+    target = np.asarray(units.target)
     seen = np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
     target, predicted = target[seen], predicted[seen]
-    weight = None if fit.objective.unit_weight is None else np.asarray(fit.objective.unit_weight)[seen]
+    weight = None if units.weight is None else np.asarray(units.weight)[seen]
     known: dict[str, Callable[[], float]] = {
         "auc": lambda: measures.roc_auc_score(target, predicted, sample_weight=weight, multi_class="ovr"),
         "accuracy": lambda: measures.accuracy_score(

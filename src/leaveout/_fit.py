@@ -28,7 +28,7 @@ from ._products import (
     conjugate_gradients,
     least_curvature,
     minimise_by_products,
-    scaled_gauge,
+    scaled_null_space,
     scaling,
     solved,
 )
@@ -77,7 +77,7 @@ class Fit(eqx.Module):
     gradient: Float[np.ndarray, " params"]
     factor: Float[np.ndarray, "params params"] | None  # H = factor @ factor.T, lower triangular
     whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or what makes H about the identity
-    gauge: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
+    null_space: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
     starts: Float[np.ndarray, " starts"] | None = None  # F at the minimum that each start of `fit` reached
@@ -106,7 +106,7 @@ class Fit(eqx.Module):
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
         ones = np.ones(self.objective.num_units)
         found = [
-            self.unwhiten(solved(self.objective, self.theta, ones, self.whitener, self.gauge, self.whiten(column), FINE))
+            self.unwhiten(solved(self.objective, self.theta, ones, self.whitener, self.null_space, self.whiten(column), FINE))
             for column in columns
         ]
         return np.array(found).T.reshape(np.shape(vector))
@@ -120,9 +120,9 @@ class Fit(eqx.Module):
         if not isinstance(self.whitener, Scaling):
             return u @ self.whitener
         moved = self.whitener.unwhiten(u)
-        if not len(self.gauge):
+        if not len(self.null_space):
             return moved
-        flat = self.gauge / jnp.linalg.norm(self.gauge[0])
+        flat = self.null_space / jnp.linalg.norm(self.null_space[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
     def back(self, displacement: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
@@ -143,7 +143,7 @@ class Fit(eqx.Module):
     ) -> Float[Array, " params"]:
         """The same with the Hessian at a displacement u and at other weights, by products."""
         theta = unravel(ravel(self.theta) + self.unwhiten(u), self.theta)
-        return conjugate_gradients(self.objective, theta, weights, self.whitener, self.gauge, whitened, tol)
+        return conjugate_gradients(self.objective, theta, weights, self.whitener, self.null_space, whitened, tol)
 
     @property
     @once
@@ -190,7 +190,7 @@ def _leverage(objective: AbstractLinearPredictor, whitener: Array) -> Array:
 
 @float64
 def _natural(objective: AbstractObjective, theta: PyTree) -> PyTree:
-    return jax.tree.map(np.asarray, objective.natural(jax.tree.map(jnp.asarray, theta)))
+    return jax.tree.map(np.asarray, objective.parameters.natural(jax.tree.map(jnp.asarray, theta)))
 
 
 @float64
@@ -219,9 +219,9 @@ def fit(
     _check(objective, "fit")
     if num_starts < 1:
         raise ValueError(f"fit: num_starts must be 1 or more; got {num_starts}.")
-    starts = [] if theta0 is None else [_leaves(objective.unconstrained(theta0))]
+    starts = [] if theta0 is None else [_leaves(objective.parameters.unconstrained(theta0))]
     while len(starts) < (1 if objective.convex else num_starts):
-        starts.append(_leaves(objective.initial(seed + len(starts))))
+        starts.append(_leaves(_started(objective, seed + len(starts))))
     runs = []
     products = _by_products(starts[0], curvature, "fit")
     with Slow("starts", len(starts)) as bar:
@@ -229,21 +229,29 @@ def fit(
             runs.append((minimise_by_products if products else minimise)(objective, theta))
             bar.advance()
     value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
-    theta = objective.canonical(placed(vector, starts[0]))
+    theta = objective.parameters.canonical(placed(vector, starts[0]))
     values = np.array([run[0] for run in runs])
     try:
         found = replace(_anchor(objective, theta, "fit", products), starts=values)
         if not converged:
             raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     except (RuntimeError, IndefiniteHessianError):
-        bounded = objective.bounded(theta)
-        if bounded is None:
+        held = objective.parameters.held(theta)
+        if held is None:
             raise
-        simpler, parameters, what = bounded
+        simpler, parameters, what = held
         _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
         return replace(fit(simpler, parameters, curvature=curvature), starts=values)
-    _warn(objective.warning(found.theta))
+    _warn(objective.parameters.warning(found.theta))
     return found
+
+
+def _started(objective: AbstractObjective, seed: int) -> PyTree:
+    """A start of the objective's own."""
+    start = objective.parameters.start
+    if start is None:
+        raise ValueError(f"fit: {type(objective).__name__} has no start of its own; give one: fit(objective, theta0={{...}}).")
+    return start(seed)
 
 
 def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
@@ -253,7 +261,7 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
         what = f"no minimiser of {name} was reached in {STEPS} Newton steps (F = {value:.6g}, decrement {found.decrement:.2g})"
     else:
         what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
-    known = objective.warning(found.theta)
+    known = objective.parameters.warning(found.theta)
     if known:
         return f"fit: {what}. {known}"
     if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
@@ -269,7 +277,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     and one above 1 raises `ValueError` unless `throw=False`. `curvature` is as in `fit`.
     """
     _check(objective, "anchor")
-    leaves = _leaves(objective.unconstrained(theta))
+    leaves = _leaves(objective.parameters.unconstrained(theta))
     found = _anchor(objective, leaves, "anchor", _by_products(leaves, curvature, "anchor"))
     if found.decrement > WARN:
         message = (
@@ -281,7 +289,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
         if found.decrement > REFUSE and throw:
             raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
         _warn(message)
-    _warn(objective.warning(found.theta))
+    _warn(objective.parameters.warning(found.theta))
     return found
 
 
@@ -315,8 +323,8 @@ def _leaves(theta: PyTree) -> PyTree:
     return jax.tree.map(convert, theta)
 
 
-def _gauge(objective: AbstractObjective, theta: PyTree) -> np.ndarray:
-    return np.asarray(objective.symmetries(theta), np.float64)
+def _null_space(objective: AbstractObjective, theta: PyTree) -> np.ndarray:
+    return np.asarray(objective.parameters.symmetries(theta), np.float64)
 
 
 def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
@@ -331,13 +339,13 @@ def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str
     value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient)
     whitener = scaling(objective, theta)
-    gauge = stored(scaled_gauge(objective, theta, whitener))
+    null_space = stored(scaled_null_space(objective, theta, whitener))
     if not objective.convex:
-        least, vector = least_curvature(objective, theta, whitener, gauge)
+        least, vector = least_curvature(objective, theta, whitener, null_space)
         if least <= 0:
             direction = whitener.unwhiten(vector)
             raise _indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
-    found = Fit(objective, theta, value, gradient, None, whitener, gauge, np.zeros(()), np.asarray(RESULTS.successful))
+    found = Fit(objective, theta, value, gradient, None, whitener, null_space, np.zeros(()), np.asarray(RESULTS.successful))
     step = found.solve(gradient)
     decrement = float(np.sqrt(max(gradient @ step, 0.0)))
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
@@ -348,11 +356,11 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, products: 
     theta = jax.tree.map(np.asarray, theta)
     if products:
         return _anchor_by_products(objective, theta, caller)
-    flat = _gauge(objective, theta)
+    flat = _null_space(objective, theta)
     value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient, hessian)
-    gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
-    hessian = hessian + gauge.T @ gauge if len(gauge) else hessian
+    null_space = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
+    hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
     factor = stored(_cholesky(hessian, objective, theta, caller))
     del hessian
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
@@ -365,7 +373,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, products: 
         gradient,
         factor,
         whitener,
-        gauge,
+        null_space,
         np.asarray(decrement),
         np.asarray(result),
     )
@@ -414,9 +422,9 @@ def _indefinite(
         f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
     )
-    return IndefiniteHessianError(f"{message} {objective.warning(theta)}".rstrip())
+    return IndefiniteHessianError(f"{message} {objective.parameters.warning(theta)}".rstrip())
 
 
 def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
-    names = objective.parameter_names()
+    names = objective.parameters.names()
     return names if len(names) == count else [f"parameter {i}" for i in range(count)]

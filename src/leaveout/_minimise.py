@@ -20,7 +20,7 @@ STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
-STAND_INS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
+PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same where a preconditioner is cheap, and steps that L-BFGS remembers
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 SOLVED, PRODUCTS = 0.01, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
@@ -49,7 +49,9 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
             theta = found.theta
         if size > LARGE:
             return with_few_hessians(objective, theta)
-    value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
+    value, vector, converged, _ = newton(
+        objective, theta, weights, np.asarray(objective.parameters.symmetries(theta), np.float64), None
+    )
     return float(value), np.asarray(vector), bool(converged)
 
 
@@ -122,8 +124,8 @@ def walk(
     """L-BFGS in coordinates in which what stands in for the Hessian is the identity, made anew on the way, until no slope in
     them is above `gtol`; None where nothing stands in for it. `before` is the walk that led to θ, if one did."""
     learnt: tuple[Any, Any] | None = before and before[1:]
-    for _ in range(STAND_INS):
-        parts = objective.stand_in(theta, weights)
+    for _ in range(PRECONDITIONERS):
+        parts = objective.preconditioner(theta, weights)
         if not parts:
             return None
         unwhitener = _unwhitener(parts)
@@ -189,10 +191,10 @@ def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[floa
     As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian, or what of a multiple of the identity
     makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
     """
-    gauge, weights = np.asarray(objective.symmetries(theta), np.float64), np.ones(objective.num_units)
+    null_space, weights = np.asarray(objective.parameters.symmetries(theta), np.float64), np.ones(objective.num_units)
     for _ in range(HESSIANS):
         hessian = np.asarray(pieces(objective, theta, weights)[2])
-        hessian = hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian
+        hessian = hessian + np.asarray(null_space_matrix(null_space, hessian)) if len(null_space) else hessian
         factor = _factor(hessian)
         if factor is not None:
             solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
@@ -249,7 +251,7 @@ def curved(
 
 
 def newton(
-    objective: AbstractObjective, theta: PyTree, weights: Array, gauge: Array, factor: Array | None
+    objective: AbstractObjective, theta: PyTree, weights: Array, null_space: Array, factor: Array | None
 ) -> tuple[Any, Any, Any, Any]:
     """Newton's method with a backtracking line search from θ, by descent only: F, the raveled minimiser, converged, last step.
 
@@ -257,12 +259,12 @@ def newton(
     under separation the decrement in the current metric goes to zero while the parameters run away.
     """
     if objective.convex and isinstance(objective, AbstractLinearPredictor):
-        return _newton(objective, theta, weights, gauge, factor)
-    return _newton_step_by_step(objective, theta, weights, gauge, factor)
+        return _newton(objective, theta, weights, null_space, factor)
+    return _newton_step_by_step(objective, theta, weights, null_space, factor)
 
 
 def _newton_step_by_step(
-    objective: AbstractObjective, theta: PyTree, weights: Array, gauge: Array, factor: Any
+    objective: AbstractObjective, theta: PyTree, weights: Array, null_space: Array, factor: Any
 ) -> tuple[float, np.ndarray, bool, float]:
     """The same out of programs that are compiled anyway: those of larger models take seconds to compile."""
     start = vector = np.asarray(ravel(theta))
@@ -270,7 +272,7 @@ def _newton_step_by_step(
     value, size, converged = float(value_and_gradient(objective, place(vector), weights)[0]), np.inf, False
     for _ in range(STEPS):
         gradient, hessian = (np.asarray(part) for part in pieces(objective, place(vector), weights)[1:])
-        hessian = hessian + np.asarray(gauge_matrix(gauge, hessian))
+        hessian = hessian + np.asarray(null_space_matrix(null_space, hessian))
         own = _factor(hessian)
         if factor is None:
             factor = np.eye(len(start)) if own is None else own
@@ -298,7 +300,7 @@ def _factor(hessian: np.ndarray) -> np.ndarray | None:
 
 @eqx.filter_jit
 def _newton(
-    objective: AbstractLinearPredictor, theta: PyTree, weights: Array, gauge: Array, factor: Array | None
+    objective: AbstractLinearPredictor, theta: PyTree, weights: Array, null_space: Array, factor: Array | None
 ) -> tuple[Scalar, Array, Array, Scalar]:
     """All of it compiled: milliseconds, for models that are quick to compile."""
     F = lambda v: objective.loss(unravel(v, theta), weights)
@@ -306,14 +308,14 @@ def _newton(
     start = ravel(theta)
     first = curvature(start)
     if factor is None:
-        factor = jnp.linalg.cholesky(first + gauge_matrix(gauge, first))
+        factor = jnp.linalg.cholesky(first + null_space_matrix(null_space, first))
         factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.eye(len(start)))
     length = lambda d: jnp.linalg.norm(factor.T @ d)
 
     def step(state):
         v, value, H, _, _, k = state
         gradient = jax.grad(F)(v)
-        own = jnp.linalg.cholesky(H + gauge_matrix(gauge, H))
+        own = jnp.linalg.cholesky(H + null_space_matrix(null_space, H))
         definite = jnp.isfinite(own).all()
         d = cho_solve((jnp.where(definite, own, factor), True), gradient)
         slope = gradient @ d
@@ -331,9 +333,9 @@ def _newton(
     return value, vector, converged, size
 
 
-def gauge_matrix(gauge: Array, hessian: Array) -> Array:
+def null_space_matrix(null_space: Array, hessian: Array) -> Array:
     """Curvature put along flat directions: steps, being orthogonal to them, do not change."""
-    return jnp.mean(jnp.diagonal(hessian)) * gauge.T @ gauge
+    return jnp.mean(jnp.diagonal(hessian)) * null_space.T @ null_space
 
 
 @eqx.filter_jit

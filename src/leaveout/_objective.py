@@ -10,6 +10,7 @@ default and is overridden where the model knows better.
 import abc
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
@@ -72,8 +73,82 @@ class Blocks(NamedTuple):
     matrices: Float[Array, "blocks size size"]
 
 
+def _same(theta: PyTree) -> PyTree:
+    return theta
+
+
+def _sizes(theta: PyTree) -> int:
+    return sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a model knows of the units that it can leave out; an array has one entry a unit."""
+
+    names: Any = None  # the caller's labels, a pandas index
+    serial: bool = False  # do neighbours depend on one another, so that standard errors must go by blocks?
+    blocks: Int[np.ndarray, " units"] | None = None  # of neighbours, where these are not the next in order
+    observed: Bool[np.ndarray, " units"] | None = None  # which have an observation; the others are never scored
+    # (refits, units, weights) of left-out entries -> which have a loss there, where that depends on what else is left out
+    scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+    weight: Float[np.ndarray, " units"] | None = None  # in the mean loss, where units differ
+    target: Float[np.ndarray, " units"] | None = None  # what predictions are measured against
+
+    @property
+    def repeatable(self) -> bool:
+        """Is a weight of two a unit seen twice? Where units depend on one another it only sharpens F."""
+        return not self.serial
+
+    def scored(
+        self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]
+    ) -> Bool[np.ndarray, " entries"]:
+        """Which of the units that refits leave out, by the numbers of refits and units, have a loss there."""
+        found = np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
+        return found if self.scorable is None else found & self.scorable(refit, index, weight)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How θ is read, started and spoken of: functions, each with a default for models that have nothing to say.
+
+    `natural(theta)`           θ as users see it: rates, probabilities, coefficients; traceable by JAX
+    `unconstrained(natural)`   its inverse
+    `start(seed)`              a start for `fit`; None where the user gives one
+    `canonical(theta)`         θ with interchangeable parts (states) in a standard order
+    `names()`                  of the raveled parameters, for messages; may be empty
+    `symmetries(theta)`        `[flat, params]`, orthonormal directions in which F never changes: projected out of every solve
+    `penalty_curvature(theta)` `[params]`, what a penalty adds to the diagonal of ∇²F(θ, 1): scales H where it is not formed
+    `shares(theta)`            `[units, parts]`, of how many observations a unit speaks for each part of the model (a state, a
+                               class), or None: a refit that is left less than half an observation of one is flagged
+    `warning(theta)`           what a user should know of a fit that came out there: parameters on a boundary, idle states
+    `held(theta)`              where a fit without a minimiser ran to a boundary: the model that holds parameters there,
+                               natural parameters to start it from, and what it holds; else None
+    """
+
+    natural: Callable[[PyTree], PyTree] = _same
+    unconstrained: Callable[[PyTree], PyTree] = _same
+    start: Callable[[int], PyTree] | None = None
+    canonical: Callable[[PyTree], PyTree] = _same
+    names: Callable[[], list[str]] = list
+    symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros((0, _sizes(theta)))
+    penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(_sizes(theta))
+    shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
+    warning: Callable[[PyTree], str] = lambda theta: ""
+    held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
+
+
+class Costs(NamedTuple):
+    """What a pass over the data costs, where a model knows better than the core."""
+
+    lanes: int | None = None  # refits that share a pass
+    work: float | None = None  # operations of one gradient, if not about four for each unit and parameter
+
+
 class AbstractObjective(eqx.Module):
-    """A weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays."""
+    """A weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays.
+
+    What only some models have is handed over in small records, made anew when asked for: they are no part of the pytree.
+    """
 
     @property
     @abc.abstractmethod
@@ -119,7 +194,7 @@ class AbstractObjective(eqx.Module):
         ones = jnp.ones(self.num_units)
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
 
-    def stand_in(self, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, ...]:
+    def preconditioner(self, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, ...]:
         """Blocks of a matrix like `∇²F(θ, w)` that costs far less, together of every parameter once; none where there is no
         such thing. Descent goes by it far from a minimum, where a Hessian would soon be out of date."""
         del theta, weights
@@ -138,60 +213,27 @@ class AbstractObjective(eqx.Module):
             "Use cross_validate(..., evaluate=) or fold_parameters()."
         )
 
-    def initial(self, seed: int) -> PyTree:
-        """A start for `fit`."""
-        raise ValueError(f"fit: {type(self).__name__} has no start of its own; give one: fit(objective, theta0={{...}}).")
-
-    def natural(self, theta: PyTree) -> PyTree:
-        """θ as users see it: rates, probabilities, coefficients. Traceable by JAX."""
-        return theta
-
-    def unconstrained(self, parameters: PyTree) -> PyTree:
-        """The inverse of `natural`."""
-        return parameters
-
-    def canonical(self, theta: PyTree) -> PyTree:
-        """θ with interchangeable parts (states) put in a standard order."""
-        return theta
-
-    def penalty_curvature(self, theta: PyTree) -> Float[Array, " params"]:
-        """What a penalty adds to the diagonal of `∇²F(θ, 1)`, zero where nothing: models of too many parameters to form
-        that are scaled by it."""
-        return jnp.zeros(sum(np.size(leaf) for leaf in jax.tree.leaves(theta)))
-
-    def symmetries(self, theta: PyTree) -> Float[np.ndarray, "flat params"]:
-        """Orthonormal directions in which F never changes; they are projected out of every solve."""
-        return np.zeros((0, sum(np.size(leaf) for leaf in jax.tree.leaves(theta))))
-
-    def parameter_names(self) -> list[str]:
-        """Names of the raveled parameters, for messages; may be empty."""
-        return []
-
-    def warning(self, theta: PyTree) -> str:
-        """What a user should know of a fit that came out at `theta`: parameters on a boundary, a state without data."""
-        del theta
-        return ""
-
-    def bounded(self, theta: PyTree) -> "tuple[AbstractObjective, PyTree, str] | None":
-        """Where a fit without a minimiser ran to a boundary at which parameters can be held: the model that holds them
-        there, natural parameters to start it from, and what it holds; else None."""
-        del theta
-        return None
-
-    def shares(self, theta: PyTree) -> Float[np.ndarray, "units parts"] | None:
-        """Of how many observations each unit speaks for each part of the model (a state, a class); None where there are none.
-
-        A refit that is left less than half an observation of a part is flagged.
-        """
-        del theta
-        return None
-
     def __repr__(self) -> str:
         try:
-            known = len(self.parameter_names())
+            known = len(self.parameters.names())
             return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
         except Exception:  # without its arrays, as inside JAX, or half made
             return super().__repr__()
+
+    @property
+    def units(self) -> Units:
+        """What is known of the units: labels, which depend on one another, which are missing, their weights in the mean."""
+        return Units()
+
+    @property
+    def parameters(self) -> Parameters:
+        """How θ is read, started and spoken of."""
+        return Parameters()
+
+    @property
+    def costs(self) -> Costs:
+        """What a pass over the data costs."""
+        return Costs()
 
     @property
     def predictors(self) -> Predictors | None:
@@ -206,7 +248,7 @@ class AbstractObjective(eqx.Module):
 
     @property
     def convex(self) -> bool:
-        """Is F convex in θ? Then `fit` needs one start, `initial`, and separation can be named."""
+        """Is F convex in θ? Then `fit` needs one start, and separation can be named."""
         return False
 
     @property
@@ -215,55 +257,9 @@ class AbstractObjective(eqx.Module):
         return type(self).score is not AbstractObjective.score
 
     @property
-    def serial(self) -> bool:
-        """Do neighbouring units depend on one another, so that standard errors must go by blocks?"""
-        return False
-
-    @property
-    def blocks(self) -> Int[np.ndarray, " units"] | None:
-        """Labels of blocks of neighbouring units for standard errors, where neighbours are not those next in order."""
-        return None
-
-    @property
-    def observed(self) -> Bool[np.ndarray, " units"] | None:
-        """Which units have an observation, if some are missing; the others are never scored."""
-        return None
-
-    def scorable(
-        self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]
-    ) -> Bool[np.ndarray, " entries"]:
-        """Which of the units that refits leave out, by the numbers of refits and units, have a loss there."""
-        return np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
-
-    @property
-    def repeatable(self) -> bool:
-        """Is a weight of two a unit seen twice? Where units depend on one another it only sharpens F."""
-        return not self.serial
-
-    @property
     def local(self) -> bool:
         """Does `perturbation` look at the listed units only?"""
         return type(self).perturbation is not AbstractObjective.perturbation
-
-    @property
-    def lanes(self) -> int | None:
-        """How many refits share one pass over the data, if the model knows better than the core."""
-        return None
-
-    @property
-    def work(self) -> float | None:
-        """Operations of one gradient, if they are not about four for each unit and parameter."""
-        return None
-
-    @property
-    def unit_weight(self) -> Float[np.ndarray, " units"] | None:
-        """Weights of the units in the mean loss, if they differ."""
-        return None
-
-    @property
-    def target(self) -> Float[np.ndarray, " units"] | None:
-        """What predictions are to be measured against, if the model has such a thing."""
-        return None
 
     @property
     def note(self) -> str:
@@ -317,8 +313,9 @@ class Separable(AbstractObjective):
     def hessian_change(self, theta, index, delta):
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
 
-    def initial(self, seed):
-        return self.theta0 if self.theta0 is not None else super().initial(seed)
+    @property
+    def parameters(self):
+        return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
 class Objective(AbstractObjective):
@@ -329,7 +326,7 @@ class Objective(AbstractObjective):
     """
 
     loss_function: Callable[[PyTree, Array], Scalar]
-    units: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
     score_function: Callable[[PyTree, Array, Array], Array] | None
 
     def __init__(
@@ -342,11 +339,11 @@ class Objective(AbstractObjective):
             raise TypeError(f"Objective: loss must be a function of (theta, weights); got {type(loss).__name__}.")
         if int(num_units) != num_units or num_units < 2:
             raise ValueError(f"Objective: num_units must be a whole number, 2 or more; got {num_units}.")
-        self.loss_function, self.units, self.score_function = loss, int(num_units), score
+        self.loss_function, self.size, self.score_function = loss, int(num_units), score
 
     @property
     def num_units(self) -> int:
-        return self.units
+        return self.size
 
     @property
     def pointwise(self):
@@ -358,7 +355,7 @@ class Objective(AbstractObjective):
     def score(self, theta, weights, index, held):
         if self.score_function is None:
             return super().score(theta, weights, index, held)
-        return self.score_function(theta, weights, jnp.minimum(index, self.units - 1))
+        return self.score_function(theta, weights, jnp.minimum(index, self.size - 1))
 
 
 class AbstractLinearPredictor(AbstractObjective):

@@ -57,17 +57,17 @@ def conjugate_gradients(
     theta: PyTree,
     weights: Float[Array, " units"],
     scaling: Scaling,
-    gauge: Float[Array, "flat params"],
+    null_space: Float[Array, "flat params"],
     gradient: Float[Array, " params"],
     tol: float,
 ) -> Float[Array, " params"]:
-    """u with `(H + gauge) u = gradient`, H at θ and the weights, in coordinates u."""
+    """u with `(H + null_space) u = gradient`, H at θ and the weights, in coordinates u."""
     slope = jax.grad(lambda v: objective.loss(unravel(v, theta), weights))
     _, product = jax.linearize(slope, ravel(theta))
 
     def along(u):
         step = scaling.unwhiten(u)
-        return scaling.whiten(product(step) + gauge.T @ (gauge @ step))
+        return scaling.whiten(product(step) + null_space.T @ (null_space @ step))
 
     return cg(along, gradient, tol=tol, maxiter=1000)[0]
 
@@ -104,7 +104,7 @@ def scaling(objective: AbstractObjective, theta: PyTree, most: int = LEADING) ->
 def _diagonal(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, " params"]:
     """What S² is the inverse of, positive: a penalty's curvature, beside which the data say little in most directions and
     much in a few; where there is next to none, diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
-    known = np.asarray(objective.penalty_curvature(theta), float)
+    known = np.asarray(objective.parameters.penalty_curvature(theta), float)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(known)))
     found = np.mean(signs * np.asarray(product(objective, theta, signs)), axis=0)
     least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
@@ -112,14 +112,14 @@ def _diagonal(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, 
 
 
 def least_curvature(
-    objective: AbstractObjective, theta: PyTree, scaling: Scaling, gauge: np.ndarray
+    objective: AbstractObjective, theta: PyTree, scaling: Scaling, null_space: np.ndarray
 ) -> tuple[float, Float[np.ndarray, " params"]]:
     """The smallest eigenvalue of H in coordinates u to a few per cent of the largest, and its vector."""
     size = len(scaling.scale)
 
     def along(u):
         step = scaling.unwhiten(np.ravel(u))
-        return scaling.whiten(np.asarray(product(objective, theta, step[None]))[0] + gauge.T @ (gauge @ step))
+        return scaling.whiten(np.asarray(product(objective, theta, step[None]))[0] + null_space.T @ (null_space @ step))
 
     operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=along, dtype=float)
     start = np.random.default_rng(0).standard_normal(size)
@@ -138,16 +138,16 @@ def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[f
     weights = np.ones(objective.num_units)
     theta, _ = descended(objective, theta, weights, gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
     coordinates = scaling(objective, theta, LEADING // 3)  # for a few solves
-    gauge = scaled_gauge(objective, theta, coordinates)
+    null_space = scaled_null_space(objective, theta, coordinates)
 
     def newton(at, slope):
-        u = solved(objective, at, weights, coordinates, gauge, coordinates.whiten(slope), COARSE)
+        u = solved(objective, at, weights, coordinates, null_space, coordinates.whiten(slope), COARSE)
         return coordinates.unwhiten(np.asarray(u))
 
     value, vector, size = contract(objective, theta, newton, STEPS)
     return value, vector, size <= 1e-6 * max(1.0, abs(value)) ** 0.5
 
 
-def scaled_gauge(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
+def scaled_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
     """The model's flat directions, scaled to the size of the curvature."""
-    return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.symmetries(theta), np.float64)
+    return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.parameters.symmetries(theta), np.float64)

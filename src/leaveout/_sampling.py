@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     """Some units, what each stands for, and their whitened gradients at θ̂."""
 
     objective: AbstractObjective
-    worth: Float[np.ndarray, " some"]  # 1 / (m p) of one draw
+    weight: Float[np.ndarray, " some"]  # 1 / (m p) of one draw
     times: Float[np.ndarray, " some"]  # how often each was drawn
     influence: Float[np.ndarray, "some params"]
 
@@ -86,7 +86,7 @@ def _bent(fit: Fit, sample: Sample, rows: Rows, u: Array, chunk: int) -> Bent:
         loss = lambda u: jnp.sum(certificate.scores(fit, certificate.parameters(fit, u), index, weight, held))
         towards = jax.grad(loss)(u)
         both = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
-        each = (both.mean(0) - sample.influence @ towards) * sample.worth  # of one draw
+        each = (both.mean(0) - sample.influence @ towards) * sample.weight  # of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
         return Bent(u + fit.whiten(fit.gradient + moved), jnp.abs(total) + 2 * spread)

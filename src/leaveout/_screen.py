@@ -39,9 +39,9 @@ def _expand_lanes(fit, rows, state, allowed, bound, rho, size):
     if 4.0 * len(lanes) * fit.objective.num_units * fit.num_params <= AFFORDABLE / 10:
         return  # few enough for gradients of their own
     n = fit.objective.num_units
-    units, worth = (np.arange(n), np.ones(n)) if size == n else certificate.sample(fit, size)
+    units, weight = (np.arange(n), np.ones(n)) if size == n else certificate.sample(fit, size)
     lanes = padded(lanes, len(rho), 64)
-    terms = _next_term(fit, rows, state.metric, state.gradient, lanes, units, worth)
+    terms = _next_term(fit, rows, state.metric, state.gradient, lanes, units, weight)
     direction, move, absolute, spread = (np.asarray(a) for a in terms)
     bend = rho[lanes] * np.exp(rho[lanes])
     if size == n:  # what it leaves: 2ρ of it, or of a third of what its terms are without cancelling
@@ -84,5 +84,5 @@ def _within(error: np.ndarray, allowed: np.ndarray) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, lanes: Array, units: Array, worth: Array):
-    return certificate.next_term(fit, take(rows, lanes), take_metric(metric, lanes), gradient[lanes], units, worth)
+def _next_term(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, lanes: Array, units: Array, weight: Array):
+    return certificate.next_term(fit, take(rows, lanes), take_metric(metric, lanes), gradient[lanes], units, weight)

@@ -75,7 +75,7 @@ def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT) -> pd.DataFrame:
     moved = _moves(fit, refit, "dfbetas")
     scale = np.sqrt(np.sum(np.asarray(fit.whitener) ** 2, axis=0))  # √(H⁻¹)_jj
     left = _left_dispersion(fit, np.asarray(ravel(fit.theta)) + moved)
-    names = fit.objective.parameter_names()
+    names = fit.objective.parameters.names()
     columns = names if len(names) == fit.num_params else None
     return pd.DataFrame(-moved / scale / np.sqrt(left)[:, None], columns=columns)
 

@@ -25,7 +25,7 @@ def climb(
     field: Any, parameters: dict[str, Any], num_steps: int, tol: float = 0.0
 ) -> tuple[dict[str, np.ndarray], list[float]]:
     """Natural parameters after the steps, and F before each of them and at the end."""
-    theta = field.unconstrained(parameters)
+    theta = field.parameters.unconstrained(parameters)
     values = []
     for step in range(num_steps + 1):
         values.append(float(_loss(field, theta)))
@@ -36,7 +36,7 @@ def climb(
         start = np.asarray(ravel(theta))
         found = scipy.optimize.minimize(_maximand, start, (field, theta, states, agreement), "BFGS", True, options=PRECISE)
         theta = jax.tree.map(np.asarray, unravel(jnp.asarray(found.x), theta))
-    return jax.tree.map(np.asarray, field.natural(theta)), values
+    return jax.tree.map(np.asarray, field.parameters.natural(theta)), values
 
 
 @eqx.filter_jit

@@ -60,7 +60,7 @@ def visits(hmm: Any, theta: PyTree) -> Float[np.ndarray, "units states"]:
 
 def warning(hmm: Any, theta: PyTree) -> str:
     """States that explain nothing, and parameters on a boundary."""
-    found, visited = jax.tree.map(np.asarray, hmm.natural(theta)), visits(hmm, theta).sum(0)
+    found, visited = jax.tree.map(np.asarray, hmm.parameters.natural(theta)), visits(hmm, theta).sum(0)
     sentences = [
         f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
         for k in np.flatnonzero(visited < UNUSED)
@@ -77,17 +77,17 @@ def _spread(hmm: Any) -> Float[np.ndarray, " channels"]:
     return np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)
 
 
-def bounded(hmm: Any, theta: PyTree) -> tuple[Any, dict[str, np.ndarray], str] | None:
+def held(hmm: Any, theta: PyTree) -> tuple[Any, dict[str, np.ndarray], str] | None:
     """The model of maximum likelihood that holds at zero what came out there of the initial distribution and the transitions,
     its parameters, and what they are; None where nothing did, or a prior speaks."""
-    states, found = hmm.states, jax.tree.map(np.asarray, hmm.natural(theta))
+    states, found = hmm.states, jax.tree.map(np.asarray, hmm.parameters.natural(theta))
     free = {name: states.support.get(name, np.ones(shape, bool)) for name, shape in states.free.items()}
     zero = {name: where & (found[name] < EDGE) for name, where in free.items()}
     if states.prior is not None or not any(where.any() for where in zero.values()):
         return None
-    held = {"initial": "stationary" if states.stationary else states.initial, "transition": states.transition}
-    held |= {name: np.where(free[name] & ~zero[name], np.nan, 0.0) for name in free}
-    held = {name: "free" if value is None else value for name, value in held.items()}  # of one state
+    fixed = {"initial": "stationary" if states.stationary else states.initial, "transition": states.transition}
+    fixed |= {name: np.where(free[name] & ~zero[name], np.nan, 0.0) for name in free}
+    fixed = {name: "free" if value is None else value for name, value in fixed.items()}  # of one state
     simpler = type(hmm)(
         hmm.labels.channels(hmm.x),
         hmm.emission,
@@ -96,7 +96,7 @@ def bounded(hmm: Any, theta: PyTree) -> tuple[Any, dict[str, np.ndarray], str] |
         drop=hmm.drop,
         prior=None,
         score="joint" if hmm.joint else "pointwise",
-        **held,
+        **fixed,
     )
     for name, where in zero.items():
         kept = np.where(where, 0.0, found[name])

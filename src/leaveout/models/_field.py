@@ -109,7 +109,7 @@ def read_coupling(coupling: Any, num_edges: int, num_states: int, flat: bool) ->
 
 
 def check_size(field: Any) -> None:
-    count, seen = len(field.parameter_names()), int(field.dense.sum())
+    count, seen = len(field.parameters.names()), int(field.dense.sum())
     no_prior = field.flat or (field.learned and field.coupling_prior is None)
     if seen < field.number or (no_prior and seen * field.x.shape[2] < count):
         raise ValueError(
@@ -176,7 +176,7 @@ def _alike(field: Any, found: dict[str, np.ndarray], j: int, k: int) -> bool:
 
 def warning(field: Any, theta: PyTree) -> str:
     """States that explain nothing, and parameters on a boundary."""
-    found = jax.tree.map(np.asarray, field.natural(theta))
+    found = jax.tree.map(np.asarray, field.parameters.natural(theta))
     everything, agree = (np.asarray(part) for part in expected(field, theta))
     visits = (everything * field.dense[..., None]).sum((0, 1))
     empty, sentences = np.flatnonzero(visits < UNUSED), []

@@ -17,7 +17,7 @@ def forecast(hmm: Any, theta: PyTree, horizon: int, level: float) -> pd.DataFram
     """What the steps after the last will be: mean and central interval; of symbols the probability of each."""
     if not (0 < level < 1 and horizon >= 1):
         raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
-    found, rng, steps = hmm.natural(theta), np.random.default_rng(0), len(hmm.x)
+    found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
     first = np.asarray(_explain.filtered(hmm, theta))[-1] @ np.asarray(found["transition"])
     past = recent(hmm.x, hmm.emission.reach)
     draws = np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(DRAWS)])

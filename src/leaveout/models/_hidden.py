@@ -48,7 +48,7 @@ class AbstractHiddenStates(AbstractObjective):
         return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
 
     @float64
-    def unconstrained(self, parameters):
+    def _unconstrained(self, parameters):
         parameters, model = getattr(parameters, "parameters", parameters), type(self).__name__
         shapes = {**self.latent_shapes, **dict(self.shapes)}
         known = {*self.latent, *shapes, *self.emission.fixed}
@@ -71,7 +71,7 @@ class AbstractHiddenStates(AbstractObjective):
             theta[name] = found
         return theta
 
-    def parameter_names(self) -> list[str]:
+    def _names(self) -> list[str]:
         latent = {name: self.latent_names(name) for name in self.latent_shapes}
         own = {name: entries(name, self.emission.free[name].entries(shape)) for name, shape in self.shapes}
         return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
@@ -86,11 +86,11 @@ class AbstractHiddenStates(AbstractObjective):
 
     def aic(self, parameters: Any) -> float:
         """`2 D − 2 log p(x; θ)`."""
-        return 2 * len(self.parameter_names()) - 2 * self.log_likelihood(parameters)
+        return 2 * len(self._names()) - 2 * self.log_likelihood(parameters)
 
     def bic(self, parameters: Any) -> float:
         """`D log(number of observations) − 2 log p(x; θ)`."""
-        return len(self.parameter_names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
+        return len(self._names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
 
 def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> list[int] | None:

@@ -23,7 +23,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, aligned, float64
+from .._objective import AbstractObjective, Parameters, aligned, float64
 from . import penalties
 from ._rows import column, design, pick, shift
 
@@ -85,14 +85,24 @@ class Cox(AbstractObjective):
     def num_units(self) -> int:
         return self.design.shape[0]
 
-    def initial(self, seed):
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=lambda: list(self.names),
+            penalty_curvature=self._penalty_curvature,
+        )
+
+    def _start(self, seed):
         del seed  # convex
         return np.zeros(self.design.shape[1])
 
-    def natural(self, theta):
+    def _natural(self, theta):
         return {"coef": theta}
 
-    def unconstrained(self, parameters):
+    def _unconstrained(self, parameters):
         coef = np.asarray(parameters["coef"], np.float64) if set(parameters) == {"coef"} else np.zeros(0)
         if coef.shape != self.design.shape[1:]:
             raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
@@ -112,7 +122,7 @@ class Cox(AbstractObjective):
             total = total + jnp.sum(jnp.where(seen, _efron(jnp.where(seen, count, 1.0), at_risk, dying, seen), 0.0))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
-    def penalty_curvature(self, theta):
+    def _penalty_curvature(self, theta):
         ones = jnp.ones(self.num_units)
         return penalties.curvature(lambda v: self.penalty.times(ones, ones) * self.penalty(v), jnp.asarray(theta))
 
@@ -130,9 +140,6 @@ class Cox(AbstractObjective):
     @property
     def note(self):
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
-
-    def parameter_names(self) -> list[str]:
-        return list(self.names)
 
 
 def _efron(m: Array, at_risk: Array, dying: Array, seen: Array) -> Array:

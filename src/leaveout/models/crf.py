@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, float64, ravel
+from .._objective import AbstractObjective, Costs, Parameters, Units, float64, ravel
 from . import _lattice, _tags, penalties
 from ._lattice import Block
 from ._moments import expected_counts
@@ -135,11 +135,23 @@ class CRF(AbstractObjective):
     def _size(self) -> int:
         return sum(int(np.prod(shape)) for shape in self._shapes.values())
 
-    def natural(self, theta):
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=self._names,
+            symmetries=self._symmetries,
+            penalty_curvature=self._penalty_curvature,
+            warning=self._warning,
+        )
+
+    def _natural(self, theta):
         return {name: theta[name] for name in self._shapes}
 
     @float64
-    def unconstrained(self, parameters):
+    def _unconstrained(self, parameters):
         parameters = getattr(parameters, "parameters", parameters)  # of a Fit
         if not isinstance(parameters, dict) or set(parameters) != set(self._shapes):
             got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
@@ -151,19 +163,19 @@ class CRF(AbstractObjective):
                 raise ValueError(f"CRF: {name} must have shape {list(shape)}; got {list(theta[name].shape)}.")
         return theta
 
-    def initial(self, seed):
+    def _start(self, seed):
         del seed  # F(·, 1) is convex
         return {name: np.zeros(shape) for name, shape in self._shapes.items()}
 
-    def penalty_curvature(self, theta):
+    def _penalty_curvature(self, theta):
         return penalties.curvature(self.penalty, ravel(theta))
 
-    def symmetries(self, theta):
+    def _symmetries(self, theta):
         if not isinstance(self.penalty, penalties.Zero):
-            return super().symmetries(theta)
+            return np.zeros((0, self._size))
         return _lattice.flat_directions(self.num_labels)
 
-    def parameter_names(self) -> list[str]:
+    def _names(self) -> list[str]:
         one = self.names.one
         names = [f"{which}[{one(k)}]" for which in ("end", "start") for k in range(self.num_labels)]
         names += [f"transition[{one(j)}, {one(k)}]" for j, k in np.ndindex(self.num_labels, self.num_labels)]
@@ -336,12 +348,12 @@ class CRF(AbstractObjective):
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def serial(self):
-        return self.drop == "label"
+    def units(self):
+        return Units(serial=self.drop == "label")
 
     @property
-    def lanes(self) -> int | None:
-        return int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 4, 256))
+    def costs(self):
+        return Costs(lanes=int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 4, 256)))
 
     @property
     def note(self):
@@ -351,7 +363,7 @@ class CRF(AbstractObjective):
         said = "No penalty" if isinstance(self.penalty, penalties.Zero) else f"Penalty: {penalty}"
         return f'drop="{self.drop}": {STYLES[self.drop]}. {said}.'
 
-    def warning(self, theta):
+    def _warning(self, theta):
         """Names transitions that the data never have, and that have run away for want of a penalty."""
         if not isinstance(self.penalty, penalties.Zero):
             return ""
@@ -370,7 +382,7 @@ class CRF(AbstractObjective):
     @float64
     def decode(self, parameters: Any, sequences: ArrayLike | None = None) -> np.ndarray:
         """The most probable labels (Viterbi) of the listed sequences, one after another; of all by default."""
-        theta = jax.tree.map(jnp.asarray, self.unconstrained(parameters))
+        theta = jax.tree.map(jnp.asarray, self._unconstrained(parameters))
         if sequences is None:
             return self.names.of(np.asarray(_decoded(self, theta)))
         index = np.atleast_1d(np.asarray(sequences, np.int64))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from .._design import Dense, Predictors
-from .._objective import AbstractLinearPredictor, float64, stored
+from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
 from . import losses, penalties
 from ._rows import by_weight, coded, column, design, mean_offset, pick, sample_weights, shift, touched
 
@@ -103,7 +103,18 @@ class GLM(AbstractLinearPredictor):
     def outputs(self) -> int:
         return max(1, len(self.classes))
 
-    def initial(self, seed):
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=self._names,
+            symmetries=self._symmetries,
+            penalty_curvature=self._penalty_curvature,
+        )
+
+    def _start(self, seed):
         del seed  # the usual losses are convex
         theta = np.zeros((len(self.classes), self.design.shape[1]) if self.classes else self.design.shape[1])
         if self.intercept and not self.classes:
@@ -111,12 +122,12 @@ class GLM(AbstractLinearPredictor):
             theta[-1] = self.loss_function.start(np.asarray(self.y), weight) - mean_offset(self.offset, weight)
         return theta
 
-    def natural(self, theta):
+    def _natural(self, theta):
         if not self.intercept:
             return {"intercept": jnp.zeros(theta.shape[:-1]), "coef": theta}
         return {"intercept": theta[..., -1], "coef": theta[..., :-1]}
 
-    def unconstrained(self, parameters):
+    def _unconstrained(self, parameters):
         missing = {"coef"} - set(parameters)
         if missing or set(parameters) - {"coef", "intercept"}:
             raise ValueError(f"GLM: parameters are {{'intercept', 'coef'}}; got {sorted(parameters)}.")
@@ -131,14 +142,14 @@ class GLM(AbstractLinearPredictor):
             return coef
         return np.concatenate([coef, np.broadcast_to(intercept, shape)[..., None]], axis=-1)
 
-    def penalty_curvature(self, theta):
-        kappa, of = self._effective(jnp.ones(self.num_units))[1], lambda v: self.natural(v.reshape(np.shape(theta)))["coef"]
+    def _penalty_curvature(self, theta):
+        kappa, of = self._effective(jnp.ones(self.num_units))[1], lambda v: self._natural(v.reshape(np.shape(theta)))["coef"]
         return penalties.curvature(lambda v: kappa * self.penalty(of(v)), jnp.asarray(theta).reshape(-1))
 
-    def symmetries(self, theta):
+    def _symmetries(self, theta):
         """The multinomial's common shift of all intercepts; with no penalty, of every coefficient."""
         if not self.classes:
-            return super().symmetries(theta)
+            return np.zeros((0, len(theta)))
         K, q = theta.shape
         free = range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
         basis = np.zeros((len(free), K, q))
@@ -171,7 +182,7 @@ class GLM(AbstractLinearPredictor):
         inside = jax.lax.stop_gradient(jnp.full_like(eta, self.loss_function.inside))
         eta = jnp.where(out[:, None] if eta.ndim > 1 else out, inside, eta)
         total = omega @ jax.vmap(self.loss_function)(eta, jnp.asarray(self.y))
-        return total + kappa * self.penalty(self.natural(theta)["coef"])
+        return total + kappa * self.penalty(self._natural(theta)["coef"])
 
     def hessian(self, theta, weights):
         omega, kappa = self._effective(weights)
@@ -192,7 +203,7 @@ class GLM(AbstractLinearPredictor):
         delta = by_weight(raw, self.sample_weight, index)
         value = delta @ self.score(theta, None, index, None)
         if isinstance(self.penalty, penalties.PerWeight):
-            value = value + self.penalty.times(raw, delta) * self.penalty(self.natural(theta)["coef"])
+            value = value + self.penalty.times(raw, delta) * self.penalty(self._natural(theta)["coef"])
         return value
 
     def hessian_change(self, theta, index, delta):
@@ -211,7 +222,7 @@ class GLM(AbstractLinearPredictor):
         return change + self.penalty.times(delta, omega) * self._penalty_hessian(theta)
 
     def _penalty_hessian(self, theta: Array) -> Array:
-        return jax.hessian(lambda v: self.penalty(self.natural(v.reshape(theta.shape))["coef"]))(theta.reshape(-1))
+        return jax.hessian(lambda v: self.penalty(self._natural(v.reshape(theta.shape))["coef"]))(theta.reshape(-1))
 
     def predict(self, theta, weights, index, kind):
         eta = self._predictor(theta, index)
@@ -288,18 +299,14 @@ class GLM(AbstractLinearPredictor):
         return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def unit_weight(self):
-        return self.sample_weight
-
-    @property
-    def target(self):
-        return self.y
+    def units(self):
+        return Units(weight=self.sample_weight, target=self.y)
 
     @property
     def note(self):
         return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
 
-    def parameter_names(self) -> list[str]:
+    def _names(self) -> list[str]:
         one = [*self.names, *(["intercept"] if self.intercept else [])]
         return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else one
 

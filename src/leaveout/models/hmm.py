@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
-from .._objective import float64, ravel, stored, unravel
+from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
 from . import _explain, _future, _information, _series
 from ._hidden import AbstractHiddenStates, mixture, times
 from ._states import Dirichlet, States
@@ -120,13 +120,13 @@ class HMM(AbstractHiddenStates):
         inside = np.arange(self.lengths.max()) < self.lengths[:, None]
         slots = np.where(inside, self.layout.inverse[np.minimum(steps, len(x) - 1)], -1).astype(np.int32)
         self.slots = slots if drop == "sequence" else None
-        theta = self.unconstrained({**self.states.start(0), **start})
+        theta = self._unconstrained({**self.states.start(0), **start})
         self.num_params = sum(map(np.size, theta.values()))
         self.apart = _information.apart(self, theta)
         self.by_parts = self.apart and _information.fits(self, theta)
 
     def _check_size(self) -> None:
-        count = len(self.parameter_names())
+        count = len(self._names())
         if self.dense.sum() < self.num_states or (self.states.prior is None and self.dense.sum() * self.x.shape[1] < count):
             raise ValueError(
                 f"HMM: {self.dense.sum() * self.x.shape[1]} observations cannot determine {count} parameters of "
@@ -135,7 +135,20 @@ class HMM(AbstractHiddenStates):
 
     # parameters
 
-    def natural(self, theta):
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            canonical=self._canonical,
+            names=self._names,
+            shares=self._shares,
+            warning=self._warning,
+            held=self._held,
+        )
+
+    def _natural(self, theta):
         initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
         return {"initial": initial, "transition": transition, **self.emitted(theta)}
 
@@ -150,21 +163,21 @@ class HMM(AbstractHiddenStates):
         return self.states.names(name)
 
     @float64
-    def initial(self, seed):
+    def _start(self, seed):
         data = jax.tree.map(lambda leaf: np.asarray(leaf)[self.layout.inverse], self.data)
         own = self.emission.initial(data, self.dense, self.num_states, seed)
-        return self.unconstrained({**self.states.start(seed), **own})
+        return self._unconstrained({**self.states.start(seed), **own})
 
     @float64
-    def canonical(self, theta):
+    def _canonical(self, theta):
         """States in the emission's order, where nothing that is held fixed, nor the prior, tells them apart."""
         if not self.states.exchangeable:
             return theta
-        found = self.natural(jax.tree.map(jnp.asarray, theta))
+        found = self._natural(jax.tree.map(jnp.asarray, theta))
         own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
         order = self.emission.order(own)
         chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
-        return self.unconstrained({**chain, **self.emission.permute(own, order)})
+        return self._unconstrained({**chain, **self.emission.permute(own, order)})
 
     # F
 
@@ -269,7 +282,7 @@ class HMM(AbstractHiddenStates):
             return _information.hessian(self, theta, weights)
         return self._hessian(lambda theta: self.loss(theta, weights), theta)
 
-    def stand_in(self, theta, weights):
+    def preconditioner(self, theta, weights):
         return _information.complete(self, theta, weights) if self.apart else ()
 
     def hessian_change(self, theta, index, delta):
@@ -314,19 +327,25 @@ class HMM(AbstractHiddenStates):
     # what the core asks of a model
 
     @property
-    def serial(self):
-        return self.drop != "sequence"
+    def units(self):
+        if self.drop == "sequence":
+            return Units(observed=self._observed())
+        target = self.x[:, 0] if self.x.shape[1] == 1 else None
+        later = None if self.joint or not self.emission.reach else self._scorable
+        return Units(serial=True, observed=self._observed(), scorable=later, target=target)
 
     @property
-    def repeatable(self):
-        return self.drop == "sequence"
+    def costs(self):
+        """By steps, also where units are sequences; as many refits share a pass as about fill a vector register and leave the
+        cache alone."""
+        lanes = int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
+        return Costs(lanes, 4.0 * len(self.dense) * self.num_params)
 
     @property
     def local(self):
         return self.drop == "sequence"
 
-    @property
-    def observed(self) -> Bool[np.ndarray, " units"] | None:
+    def _observed(self) -> Bool[np.ndarray, " units"] | None:
         """Units with something to score; None where all have."""
         if self.drop == "sequence":
             units = np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
@@ -334,29 +353,13 @@ class HMM(AbstractHiddenStates):
             units = np.asarray(self.dense)
         return None if units.all() else units
 
-    def scorable(self, refit, index, weight):
-        """Of an autoregression: steps whose regressors are left, unless the loss is joint."""
-        found = super().scorable(refit, index, weight)
-        if self.joint or self.drop == "sequence":
-            return found
+    def _scorable(self, refit, index, weight):
+        """Of an autoregression: steps whose regressors are left."""
+        found = np.ones(len(index), bool)
         here, left = refit.astype(np.int64) * self.num_units + index, weight == 0
         for lag in range(1, self.emission.reach + 1):
             found = found & ~((self.position[index] >= lag) & np.isin(here - lag, here[left]))
         return found
-
-    @property
-    def lanes(self) -> int | None:
-        """Refits that share a pass: about what fills a vector register and leaves the cache alone."""
-        return int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
-
-    @property
-    def work(self):
-        """By steps, also where units are sequences."""
-        return 4.0 * len(self.dense) * self.num_params
-
-    @property
-    def target(self):
-        return self.x[:, 0] if self.drop != "sequence" and self.x.shape[1] == 1 else None
 
     @property
     def note(self):
@@ -369,17 +372,17 @@ class HMM(AbstractHiddenStates):
         return f"{style}. Prior: {'; '.join(filter(None, (self.states.note, self.emission.prior_note)))}."
 
     @float64
-    def warning(self, theta: PyTree) -> str:
+    def _warning(self, theta: PyTree) -> str:
         """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
         return _explain.warning(self, jax.tree.map(jnp.asarray, theta))
 
     @float64
-    def bounded(self, theta):
+    def _held(self, theta):
         """Without a prior: probabilities of zero."""
-        return _explain.bounded(self, jax.tree.map(jnp.asarray, theta))
+        return _explain.held(self, jax.tree.map(jnp.asarray, theta))
 
     @float64
-    def shares(self, theta):
+    def _shares(self, theta):
         """Expected visits of every state while a unit is observed."""
         return _explain.visits(self, jax.tree.map(jnp.asarray, theta))
 
@@ -388,18 +391,18 @@ class HMM(AbstractHiddenStates):
     @float64
     def log_likelihood(self, parameters: Any) -> float:
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
-        return float(_explain.log_likelihood(self, self.unconstrained(parameters)))
+        return float(_explain.log_likelihood(self, self._unconstrained(parameters)))
 
     @float64
     def decode(self, parameters: Any) -> Any:
         """The most probable path of states, by Viterbi."""
-        return self.labels.series(np.asarray(_explain.decoded(self, self.unconstrained(parameters))), "state")
+        return self.labels.series(np.asarray(_explain.decoded(self, self._unconstrained(parameters))), "state")
 
     @float64
     def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
         weights = _series.read_weights("HMM", weights, self.num_units)
-        states = np.asarray(_explain.smoothed(self, self.unconstrained(parameters), weights))
+        states = np.asarray(_explain.smoothed(self, self._unconstrained(parameters), weights))
         return self.labels.frame(states, range(self.num_states))
 
     @float64
@@ -407,12 +410,12 @@ class HMM(AbstractHiddenStates):
         """The mean observation of every step given everything seen, dressed as `x` came; of symbols their probabilities,
         `[steps, symbols]`."""
         weights = _series.read_weights("HMM", weights, self.num_units)
-        return self.labels.channels(np.asarray(_explain.expected(self, self.unconstrained(parameters), weights)))
+        return self.labels.channels(np.asarray(_explain.expected(self, self._unconstrained(parameters), weights)))
 
     @float64
     def simulate(self, parameters: Any, num_steps: int, seed: int = 0) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """A sequence drawn from the model, `[steps]` or `[steps, channels]`, and its states."""
-        found = self.natural(self.unconstrained(parameters))
+        found = self._natural(self._unconstrained(parameters))
         nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
         x, states = _future.draw(self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng)
         return (x[:, 0] if self.labels.columns is None else x), states
@@ -421,7 +424,7 @@ class HMM(AbstractHiddenStates):
     def forecast(self, parameters: Any, horizon: int, level: float = 0.9) -> Any:
         """A DataFrame of mean, lower and upper (central interval) for the steps after the last, by simulation; for several
         channels under one heading each; of symbols the probability of each. ValueError where a regressor is missing."""
-        return _future.forecast(self, self.unconstrained(parameters), horizon, level)
+        return _future.forecast(self, self._unconstrained(parameters), horizon, level)
 
 
 def _laid(leaf: np.ndarray, where: Layout) -> np.ndarray:

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
 from .._graph import blocks, read_edges
-from .._objective import float64, ravel, stored, unravel
+from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
 from . import _em, _field, _series
 from ._hidden import AbstractHiddenStates, mixture, times
 from ._passes import Passes
@@ -121,7 +121,18 @@ class MRF(AbstractHiddenStates):
 
     # parameters
 
-    def natural(self, theta):
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            canonical=self._canonical,
+            names=self._names,
+            warning=self._warning,
+        )
+
+    def _natural(self, theta):
         return {"coupling": jnp.asarray(theta["coupling"] if self.learned else self.coupling), **self.emitted(theta)}
 
     @property
@@ -133,17 +144,17 @@ class MRF(AbstractHiddenStates):
         return value
 
     @float64
-    def initial(self, seed):
+    def _start(self, seed):
         """A few steps of EM from clusters of the observations."""
         own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
-        return self.unconstrained(_em.climb(self, {"coupling": self.coupling, **own}, EM_STEPS)[0])
+        return self._unconstrained(_em.climb(self, {"coupling": self.coupling, **own}, EM_STEPS)[0])
 
     @float64
-    def canonical(self, theta):
+    def _canonical(self, theta):
         """States in the emission's order: a Potts field does not tell them apart."""
         own = self.emitted(jax.tree.map(jnp.asarray, theta))
         own = self.emission.permute(own, self.emission.order(own))
-        return self.unconstrained({**own, **({"coupling": theta["coupling"]} if self.learned else {})})
+        return self._unconstrained({**own, **({"coupling": theta["coupling"]} if self.learned else {})})
 
     # F
 
@@ -262,37 +273,26 @@ class MRF(AbstractHiddenStates):
         return self.number
 
     @property
-    def serial(self):
-        return self.drop != "field"
+    def units(self):
+        """Blocks are of neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
+        if self.drop == "field":
+            return Units(observed=self._observed())
+        target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
+        return Units(serial=True, blocks=np.tile(self.block, len(self.x)), observed=self._observed(), target=target)
 
     @property
-    def blocks(self):
-        """Neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
-        return None if self.drop == "field" else np.tile(self.block, len(self.x))
+    def costs(self):
+        """A few operations for each entry of the tables."""
+        return Costs(int(np.clip(LANES // len(self.x), 1, LANES)), 10.0 * self.tree.entries * len(self.x))
 
     @property
     def local(self):
         return self.drop == "field"
 
-    @property
-    def observed(self) -> Bool[np.ndarray, " units"] | None:
+    def _observed(self) -> Bool[np.ndarray, " units"] | None:
         """Units with something to score; None where all have."""
         units = np.asarray(self.dense.any(1) if self.drop == "field" else self.dense.ravel())
         return None if units.all() else units
-
-    @property
-    def lanes(self) -> int | None:
-        """Refits that share a pass."""
-        return int(np.clip(LANES // len(self.x), 1, LANES))
-
-    @property
-    def work(self) -> float | None:
-        """A few operations for each entry of the tables."""
-        return 10.0 * self.tree.entries * len(self.x)
-
-    @property
-    def target(self):
-        return self.x[..., 0].ravel() if self.drop != "field" and self.x.shape[2] == 1 else None
 
     @property
     def note(self):
@@ -303,7 +303,7 @@ class MRF(AbstractHiddenStates):
         return f"{style}. Prior: {self.emission.prior_note}{prior}."
 
     @float64
-    def warning(self, theta: PyTree) -> str:
+    def _warning(self, theta: PyTree) -> str:
         """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
         return _field.warning(self, jax.tree.map(jnp.asarray, theta))
 
@@ -312,18 +312,18 @@ class MRF(AbstractHiddenStates):
     @float64
     def log_partition(self, parameters: Any) -> float:
         """`log Z(β)` of one field without observations, of a `Fit` or its natural parameters."""
-        return float(_field.prior_partition(self, self.unconstrained(parameters)))
+        return float(_field.prior_partition(self, self._unconstrained(parameters)))
 
     @float64
     def log_likelihood(self, parameters: Any) -> float:
         """`log p(x; θ)` of all fields, without the prior."""
-        return -float(jnp.sum(_field.losses(self, self.unconstrained(parameters))))
+        return -float(jnp.sum(_field.losses(self, self._unconstrained(parameters))))
 
     @float64
     def em(self, parameters: Any, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
         """Natural parameters after steps of expectation–maximisation with exact expectations, until F falls by less than
         `tol` in a step; `lo.fit` goes on from there by Newton's method: `lo.fit(mrf, theta0=mrf.em(start))`."""
-        found = self.natural(self.unconstrained(parameters))
+        found = self._natural(self._unconstrained(parameters))
         return _em.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
@@ -331,14 +331,14 @@ class MRF(AbstractHiddenStates):
         """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
         seen (all, by default)."""
         weights = _series.read_weights("MRF", weights, self.num_units)
-        return self.labels.states(np.asarray(_field.smoothed(self, self.unconstrained(parameters), weights)))
+        return self.labels.states(np.asarray(_field.smoothed(self, self._unconstrained(parameters), weights)))
 
     @float64
     def decode(self, parameters: Any) -> Any:
         """The most probable configuration of the states, `[sites]` or `[fields, sites]`."""
-        return self.labels.sites(_field.decoded(self, self.unconstrained(parameters)))
+        return self.labels.sites(_field.decoded(self, self._unconstrained(parameters)))
 
     @float64
     def simulate(self, parameters: Any, num_fields: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states."""
-        return _field.draw(self, self.unconstrained(parameters), num_fields, np.random.default_rng(seed))
+        return _field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractLinearPredictor, float64, ravel, stored, unravel
+from .._objective import AbstractLinearPredictor, Parameters, Units, float64, ravel, stored, unravel
 from . import _shared as shared
 from . import penalties
 from ._rows import by_weight, column, design, mean_offset, pick, sample_weights, shift, touched
@@ -80,7 +80,17 @@ class Regression(AbstractLinearPredictor):
     def num_features(self) -> int:
         return self.design.shape[1] - self.intercept
 
-    def initial(self, seed):
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=self._names,
+            penalty_curvature=self._penalty_curvature,
+        )
+
+    def _start(self, seed):
         del seed
         weight = np.ones(self.num_units) if self.sample_weight is None else np.asarray(self.sample_weight)
         start, tau = self.loss_function.start(np.asarray(self.y), weight)
@@ -89,13 +99,13 @@ class Regression(AbstractLinearPredictor):
             beta[-1] = start - mean_offset(self.offset, weight)
         return {"beta": beta, "own": np.asarray(tau, np.float64)}
 
-    def natural(self, theta):
+    def _natural(self, theta):
         coefficients = {"coef": theta["beta"]}
         if self.intercept:
             coefficients = {"intercept": theta["beta"][-1], "coef": theta["beta"][:-1]}
         return coefficients | self.loss_function.natural(theta["own"])
 
-    def unconstrained(self, parameters):
+    def _unconstrained(self, parameters):
         own = list(self.loss_function.natural(np.zeros(self.loss_function.own)))
         wanted = ["coef", *["intercept"] * self.intercept, *own]
         if set(parameters) != set(wanted):
@@ -121,7 +131,7 @@ class Regression(AbstractLinearPredictor):
         total = omega @ jnp.where(omega == 0, 0.0, losses)
         return total + self.penalty.times(weights, omega) * self.penalty(theta["beta"][: self.num_features])
 
-    def penalty_curvature(self, theta):
+    def _penalty_curvature(self, theta):
         ones = jnp.ones(self.num_units)
         kappa = self.penalty.times(ones, by_weight(ones, self.sample_weight, slice(None)))
         of = lambda v: unravel(v, theta)["beta"][: self.num_features]
@@ -204,18 +214,14 @@ class Regression(AbstractLinearPredictor):
     # what the core asks of a model
 
     @property
-    def unit_weight(self):
-        return self.sample_weight
-
-    @property
-    def target(self):
-        return self.y
+    def units(self):
+        return Units(weight=self.sample_weight, target=self.y)
 
     @property
     def note(self):
         return self.remark
 
-    def parameter_names(self) -> list[str]:
+    def _names(self) -> list[str]:
         own = self.loss_function.natural(np.zeros(self.loss_function.own))
         listed = [f"{name} {k}" if np.ndim(value) else name for name, value in own.items() for k in range(np.size(value))]
         return [*self.names, *["intercept"] * self.intercept, *listed]
