@@ -27,7 +27,8 @@ class Estimate:
 
     `losses`, one an entry of `plan.index`, NaN where not scored, or one a refit for a joint score;
     `error` `[refits]`, the absolute error of each refit's summed loss against the exact refit;
-    `result` `[refits]`, codes of `RESULTS`; `baseline`, the losses with no update; `metrics` by name.
+    `result` `[refits]`, codes of `RESULTS`; `baseline`, the losses with no update; `metrics` by name; `elsewhere`, where
+    refits were compared at several minima of the fit, the losses of those that have a lower one, at that one, else NaN.
     """
 
     losses: NDArray[np.float64]
@@ -39,6 +40,7 @@ class Estimate:
     metrics: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
     proved: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: is `error` a theorem's?
+    elsewhere: NDArray[np.float64] | None = None
 
     @property
     def joint(self) -> bool:
@@ -182,6 +184,8 @@ class Estimate:
             *([("random folds", f"± {self.monte_carlo_error:.2g} on that mean, by another draw of them")] * random),
             ("no update", f"{self._mean(self._values(self.baseline)):.6g}"),
         ]
+        if self.elsewhere is not None:
+            lines.append(("other minimum", self._other_minimum(self.elsewhere)))
         lines += [(name, f"{value:.6g}, pooled over held-out predictions") for name, value in self.metrics.items()]
         if self.unit_weight is not None:
             lines.append(("mean", "weighted by sample_weight"))
@@ -195,6 +199,13 @@ class Estimate:
         if self.labels.get("note"):
             lines.append(("note", self.labels["note"]))
         return lines
+
+    def _other_minimum(self, elsewhere: NDArray[np.float64]) -> str:
+        lower = np.isfinite(elsewhere)
+        count = len(np.unique((np.arange(len(lower)) if self.joint else self.plan.refit)[lower]))
+        known = f"{count or 'none'} of {self.plan.num_refits} refits have a lower one elsewhere"
+        mean = self._mean(self._values(np.where(lower, elsewhere, self.losses)))
+        return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<16}{text}" for name, text in self._lines())

@@ -3,7 +3,6 @@
 import collections
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,9 +19,11 @@ from jaxtyping import Array, PyTree
 from numpy.typing import NDArray
 
 from . import _certificate as certificate
+from . import _minima as minima
 from ._curvature import fold_weights, is_narrow
 from ._estimate import Estimate
 from ._fit import Fit
+from ._metrics import Metric, measure
 from ._objective import AbstractLinearPredictor, aligned, float64, unravel
 from ._plan import Plan, Rows
 from ._progress import Slow
@@ -33,8 +34,6 @@ CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
 ENOUGH = 0.5  # observations of a part of the model that a refit must be left
 DEFAULT = Certified()
-
-Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 
 
 @float64
@@ -90,6 +89,7 @@ def cross_validate(
     )
     error, result, proved = empty.error, empty.result, empty.proved
     predictions = _Predictions(plan) if metrics else None
+    elsewhere = np.full_like(losses, np.nan) if minima.compared(fit) else None
     scale = empty.scale if refit.in_standard_errors else 0.0
     own = lambda rows, done: _scores(fit, rows, done.theta) if done.scores is None else done.scores
     then = own if evaluate is None else None
@@ -108,12 +108,20 @@ def cross_validate(
                 for k, theta in zip(refits, done.theta, strict=True):
                     value = _evaluated(evaluate, fit, plan, k, theta)
                     _put_one(losses, plan, k, np.where(_lost(result[k]), np.nan, value), joint)
+            if elsewhere is not None:
+                lower, there = minima.lower(fit, rows, done.theta, ~_lost(result[refits]))
+                result[refits[lower & (result[refits] < RESULTS.not_converged)]] = RESULTS.other_minimum
+                if evaluate is None and lower.any():
+                    _put(elsewhere, refits[lower], place[lower], _some(rows, lower), _scores(fit, rows, there)[lower])
+                for k, theta in zip(refits[lower], there[lower], strict=True) if evaluate is not None else ():
+                    _put_one(elsewhere, plan, k, _evaluated(evaluate, fit, plan, k, theta), joint)
             if predictions is not None:
                 predictions.add(place, rows, _predictions(fit, rows, done.theta, "response"), result[refits])
     error[~np.isfinite(error)] = np.inf
-    result[np.isin(result, [RESULTS.successful, RESULTS.not_converged]) & _emptied(fit, plan)] = RESULTS.emptied
-    measured = {} if predictions is None else _measure(metrics, fit, plan, predictions.per_unit())
-    return replace(empty, metrics=measured)
+    mild = [RESULTS.successful, RESULTS.not_converged, RESULTS.other_minimum]
+    result[np.isin(result, mild) & _emptied(fit, plan)] = RESULTS.emptied
+    measured = {} if predictions is None else measure(metrics, fit, plan, predictions.per_unit())
+    return replace(empty, metrics=measured, elsewhere=elsewhere)
 
 
 @float64
@@ -296,6 +304,10 @@ def _put(out: NDArray, refits: NDArray, place: NDArray, rows: Rows, values: NDAr
         out[place.ravel()[held]] = values.ravel()[held]
 
 
+def _some(rows: Rows, refits: NDArray) -> Rows:
+    return rows._replace(index=rows.index[refits], weight=rows.weight[refits], held=rows.held[refits])
+
+
 def _put_one(out: NDArray, plan: Plan, k: int, value: NDArray, joint: bool) -> None:
     if joint:
         out[k] = value
@@ -400,41 +412,3 @@ class _Predictions:
     def per_unit(self) -> NDArray[np.float64]:
         times = self.times.reshape(-1, *[1] * (self.total.ndim - 1))
         return np.where(times > 0, self.total / np.maximum(times, 1), np.nan)
-
-
-def _measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray) -> dict[str, float]:
-    """Measures of the pooled held-out predictions, by scikit-learn."""
-    from sklearn import metrics as measures
-
-    units = fit.objective.units
-    target = np.asarray(units.target)
-    seen = np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
-    target, predicted = target[seen], predicted[seen]
-    weight = None if units.weight is None else np.asarray(units.weight)[seen]
-    known: dict[str, Callable[[], float]] = {
-        "auc": lambda: measures.roc_auc_score(target, predicted, sample_weight=weight, multi_class="ovr"),
-        "accuracy": lambda: measures.accuracy_score(
-            target, predicted.argmax(1) if predicted.ndim > 1 else predicted > 0.5, sample_weight=weight
-        ),
-        "brier": lambda: float(
-            np.average(
-                np.sum((np.eye(predicted.shape[1])[target.astype(int)] - predicted) ** 2, 1)
-                if predicted.ndim > 1
-                else (target - predicted) ** 2,
-                weights=weight,
-            )
-        ),
-        "mse": lambda: measures.mean_squared_error(target, predicted, sample_weight=weight),
-        "mae": lambda: measures.mean_absolute_error(target, predicted, sample_weight=weight),
-    }
-    unknown = set(metrics) - set(known)
-    if unknown:
-        raise ValueError(f"cross_validate: metric must be among {', '.join(known)}; got {', '.join(sorted(unknown))}.")
-    if "auc" in metrics and np.diff(plan.indptr).max() < 0.05 * plan.num_units:
-        warnings.warn(
-            "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
-            "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
-            "not 0.5). Compare losses, or use a few large folds.",
-            stacklevel=4,
-        )
-    return {name: float(known[name]()) for name in metrics}

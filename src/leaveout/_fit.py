@@ -32,8 +32,8 @@ from ._products import (
     scaling,
     solved,
 )
-from ._progress import Slow
 from ._results import RESULTS
+from ._starts import Minima, Run, descended_from, distinct, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
@@ -80,7 +80,7 @@ class Fit(eqx.Module):
     null_space: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
-    starts: Float[np.ndarray, " starts"] | None = None  # F at the minimum that each start of `fit` reached
+    minima: Minima | None = None  # the distinct ones that the starts of `fit` reached, this one first
 
     @property
     def parameters(self) -> PyTree:
@@ -165,10 +165,11 @@ class Fit(eqx.Module):
 
     def _agreement(self) -> str:
         """How many of several starts reached this minimum."""
-        if self.starts is None or len(self.starts) < 2:
+        if self.minima is None or self.minima.starts < 2:
             return ""
-        same = np.sum(self.starts - self.value < 1e-6 * max(1.0, abs(float(self.value))))
-        return f", reached from {same} of {len(self.starts)} starts"
+        others = len(self.minima.value) - 1
+        found = f", {others} other minim{'um' if others == 1 else 'a'}" if others else ""
+        return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{found}"
 
 
 @eqx.filter_jit
@@ -198,15 +199,19 @@ def fit(
     objective: AbstractObjective,
     theta0: PyTree = None,
     *,
-    num_starts: int = 1,
+    num_starts: int | None = None,
     seed: int = 0,
     curvature: Curvature = "auto",
 ) -> Fit:
     """Minimise `F(·, 1)` and factorise its curvature there.
 
-    `theta0`, in natural parameters, is the first start; the others (`num_starts` in all) are the
-    objective's own, drawn with `seed`, and the lowest minimum is kept. A convex objective needs one
-    start. The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
+    `theta0`, in natural parameters, is the first start; `num_starts` is how many there are in all: by default one where F is
+    convex or has more than 2,000 parameters, else four, side by side on the cores there are. The others are the objective's
+    own, drawn with `seed`; an objective that does not draw is started around the first, so far off that F would rise by about
+    half a nat a unit. The lowest minimum is the fit, whichever start led there (a basin of one's choice: its θ as `theta0`,
+    and `num_starts=1`); all that were found are `Fit.minima`, and `cross_validate` compares its refits at them.
+
+    The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
     gradients. Beyond 2,000 parameters few Hessians are made, and L-BFGS goes on between them in coordinates in which the last
     one is the identity; an `HMM` of which 500 or more are the states' own goes down in those of the complete data's Hessian.
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
@@ -217,41 +222,36 @@ def fit(
     at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
     """
     _check(objective, "fit")
-    if num_starts < 1:
+    if num_starts is not None and num_starts < 1:
         raise ValueError(f"fit: num_starts must be 1 or more; got {num_starts}.")
-    starts = [] if theta0 is None else [_leaves(objective.parameters.unconstrained(theta0))]
-    while len(starts) < (1 if objective.convex else num_starts):
-        starts.append(_leaves(_started(objective, seed + len(starts))))
-    runs = []
+    starts = starts_of(objective, theta0, num_starts, seed)
     products = _by_products(starts[0], curvature, "fit")
-    with Slow("starts", len(starts)) as bar:
-        for theta in starts:
-            runs.append((minimise_by_products if products else minimise)(objective, theta))
-            bar.advance()
-    value, vector, converged = min(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
-    theta = objective.parameters.canonical(placed(vector, starts[0]))
-    values = np.array([run[0] for run in runs])
+    down = minimise_by_products if products else minimise
+    runs = descended_from(starts, functools.partial(down, objective))
     try:
-        found = replace(_anchor(objective, theta, "fit", products), starts=values)
-        if not converged:
-            raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
-    except (RuntimeError, IndefiniteHessianError):
-        held = objective.parameters.held(theta)
-        if held is None:
+        found = _reached(objective, runs[0], starts[0], products)
+    except (RuntimeError, IndefiniteHessianError) as error:
+        held = objective.parameters.held(objective.parameters.canonical(placed(runs[0][1], starts[0])))
+        if held is not None:
+            simpler, parameters, what = held
+            _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
+            return fit(simpler, parameters, num_starts=1, curvature=curvature)
+        runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
+        if not runs:
             raise
-        simpler, parameters, what = held
-        _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
-        return replace(fit(simpler, parameters, curvature=curvature), starts=values)
+        found = _reached(objective, runs[0], starts[0], products)
+        _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
     _warn(objective.parameters.warning(found.theta))
+    return replace(found, minima=distinct(objective, runs, starts[0])._replace(starts=np.asarray(len(starts))))
+
+
+def _reached(objective: AbstractObjective, run: Run, like: PyTree, products: bool) -> Fit:
+    """The anchor where a start led; an error where that is no minimum."""
+    value, vector, converged = run
+    found = _anchor(objective, objective.parameters.canonical(placed(vector, like)), "fit", products)
+    if not converged:
+        raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     return found
-
-
-def _started(objective: AbstractObjective, seed: int) -> PyTree:
-    """A start of the objective's own."""
-    start = objective.parameters.start
-    if start is None:
-        raise ValueError(f"fit: {type(objective).__name__} has no start of its own; give one: fit(objective, theta0={{...}}).")
-    return start(seed)
 
 
 def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
@@ -277,7 +277,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     and one above 1 raises `ValueError` unless `throw=False`. `curvature` is as in `fit`.
     """
     _check(objective, "anchor")
-    leaves = _leaves(objective.parameters.unconstrained(theta))
+    leaves = stored_leaves(objective.parameters.unconstrained(theta))
     found = _anchor(objective, leaves, "anchor", _by_products(leaves, curvature, "anchor"))
     if found.decrement > WARN:
         message = (
@@ -309,18 +309,6 @@ def _check(objective: AbstractObjective, caller: str) -> None:
             f"{caller}: the first argument must be an objective such as lo.GLM(...) or lo.Objective(...); "
             f"got {type(objective).__name__}. For a fitted scikit-learn estimator use lo.from_sklearn."
         )
-
-
-def _leaves(theta: PyTree) -> PyTree:
-    def convert(leaf):
-        array = np.asarray(leaf)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"parameters must be numbers; got an array of {array.dtype}.")
-        if not np.isfinite(array).all():
-            raise ValueError("parameters must be finite; theta holds NaN or infinite values.")
-        return stored(array)
-
-    return jax.tree.map(convert, theta)
 
 
 def _null_space(objective: AbstractObjective, theta: PyTree) -> np.ndarray:

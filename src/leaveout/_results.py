@@ -39,3 +39,8 @@ class RESULTS(enum.IntEnum):
         "the fold holds all that is known of a state or class: its parameters come from the prior or penalty alone; "
         "take smaller folds, or fewer states",
     )
+    other_minimum = (
+        7,
+        "F has a lower minimum elsewhere, among those that the fit's starts found, than where descent from the fit led; "
+        "its held-out loss is that of the refit reported",
+    )

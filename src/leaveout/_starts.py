@@ -1,0 +1,137 @@
+"""From several starts to the minima of `F(·, 1)` that they lead to.
+
+The first start is the user's, or the objective's own; the others are the objective's, drawn with a seed, where it draws. Where
+it does not, they are drawn around the first: by normal numbers of standard deviation `√(n / (p |H_jj|))` in each of p
+parameters, H the curvature at the first start, so that a move would cost a quadratic F about half a nat a unit; and twice and
+four times as far in turn.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import jax
+import joblib
+import numpy as np
+from jaxtyping import Float, Int, PyTree
+
+from ._minimise import LARGE, pieces, value_and_gradient
+from ._objective import AbstractObjective, float64, placed, ravel, stored
+from ._progress import Slow
+
+STARTS = 4  # by default, where F is not convex and a start is affordable
+WIDER = (1, 2, 4)  # times as far: a first start deep in a narrow basin says little of how far off others are
+FLAT = 1e-3  # of the median curvature: what is flatter at the first start is not moved further for that
+SAME = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
+ROUNDING = 1e-10  # of F, beside it
+
+Run = tuple[float, np.ndarray, bool]  # F, the raveled minimiser, converged
+
+
+class Minima(NamedTuple):
+    """Distinct minima of `F(·, 1)`, lowest first: F, the raveled θ, how many starts reached each; and how many there were."""
+
+    value: Float[np.ndarray, " minima"]
+    theta: Float[np.ndarray, "minima params"]
+    reached: Int[np.ndarray, " minima"]
+    starts: Int[np.ndarray, ""]
+
+
+def stored_leaves(theta: PyTree) -> PyTree:
+    """Parameters as they are kept: finite float64 arrays."""
+
+    def convert(leaf):
+        array = np.asarray(leaf)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"parameters must be numbers; got an array of {array.dtype}.")
+        if not np.isfinite(array).all():
+            raise ValueError("parameters must be finite; theta holds NaN or infinite values.")
+        return stored(array)
+
+    return jax.tree.map(convert, theta)
+
+
+def default_starts(objective: AbstractObjective, first: PyTree) -> int:
+    """One where F is convex, or where a start takes long."""
+    return 1 if objective.convex or sum(map(np.size, jax.tree.leaves(first))) > LARGE else STARTS
+
+
+def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
+    """`theta0` first, if it is given; `number` in all."""
+    first = (
+        stored_leaves(_started(objective, seed))
+        if theta0 is None
+        else stored_leaves(objective.parameters.unconstrained(theta0))
+    )
+    count = default_starts(objective, first) if number is None or objective.convex else number
+    if count == 1:
+        return [first]
+    seeds = range(seed + 1, seed + count)
+    try:
+        usual = first if theta0 is None else stored_leaves(_started(objective, seed))
+        own = [stored_leaves(_started(objective, each)) for each in seeds]
+    except ValueError:  # it has none of its own
+        return [first, *_around(objective, first, seeds)]
+    if any(not np.array_equal(ravel(usual), ravel(other)) for other in own):
+        return [first, *own]
+    known = [first] if np.array_equal(ravel(usual), ravel(first)) else [first, usual]
+    return [*known, *_around(objective, first, seeds[len(known) - 1 :])]
+
+
+def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterator[PyTree]:
+    """Starts around the first, one a seed."""
+    centre, ones = np.asarray(ravel(first)), np.ones(objective.num_units)
+    curvature = np.abs(np.diag(np.asarray(pieces(objective, first, ones)[2])))
+    usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(len(ones))
+    scale = np.sqrt(len(ones) / (len(centre) * np.maximum(curvature, FLAT * usual)))
+    for k, seed in enumerate(seeds):
+        away = WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
+        while not _finite(objective, placed(centre + away, first)) and np.abs(away).max() > 0:
+            away = away / 2  # out of the domain of a link, or where exponentials overflow
+        yield placed(centre + away, first)
+
+
+def _finite(objective: AbstractObjective, theta: PyTree) -> bool:
+    value, slope = value_and_gradient(objective, theta, np.ones(objective.num_units))
+    return bool(np.isfinite(value) and np.isfinite(slope).all())
+
+
+def descended_from(starts: list[PyTree], minimise: Callable[[PyTree], Run]) -> list[Run]:
+    """Where each start leads, lowest first. One goes alone, so that programs are compiled once; the others side by side."""
+    run, cores = float64(minimise), min(len(starts), joblib.cpu_count())
+    with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(cores) as pool, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
+        runs = [run(starts[0])]
+        bar.advance()
+        for found in pool.map(run, starts[1:]):
+            runs.append(found)
+            bar.advance()
+    return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
+
+
+def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree) -> Minima:
+    """The minima that runs, lowest first, reached; values that differ by rounding are of one, whatever the order of
+    interchangeable parts."""
+    values: list[float] = []
+    thetas: list[np.ndarray] = []
+    times: list[int] = []
+    for value, vector, converged in runs:
+        if not (converged and np.isfinite(value)):
+            continue
+        if values and value - values[-1] <= SAME + ROUNDING * abs(value):
+            times[-1] += 1
+            continue
+        values.append(float(value))
+        thetas.append(np.asarray(ravel(objective.parameters.canonical(placed(vector, like)))))
+        times.append(1)
+    size = np.asarray(ravel(like)).size
+    return Minima(np.array(values), np.reshape(thetas, (len(values), size)), np.array(times, int), np.asarray(len(runs)))
+
+
+def _started(objective: AbstractObjective, seed: int) -> PyTree:
+    """A start of the objective's own."""
+    start = objective.parameters.start
+    if start is None:
+        raise ValueError(f"fit: {type(objective).__name__} has no start of its own; give one: fit(objective, theta0={{...}}).")
+    return start(seed)
