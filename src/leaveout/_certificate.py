@@ -32,6 +32,7 @@ from ._plan import Rows
 # The contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is
 # half the contraction where the curvature changes linearly (and less still where there are few units a parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
+PRODUCTS, CAUTION, REFUSED = 4, 1.2, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
 LONG = 8  # units a parameter in a fold, from which it counts as long
 OWN = 256  # units that refits of few units look at together
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
@@ -44,11 +45,10 @@ class Examination(NamedTuple):
     size: Float[Array, " refits"]  # ‖step‖
 
 
-class Slopes(NamedTuple):
-    """How the held-out losses of a refit move, each `[refits]`."""
+class Reached(NamedTuple):
+    """What is known of the losses where refits stand."""
 
-    sensitivity: Float[Array, " refits"]  # ‖∇S‖, S the fold's summed loss
-    change: Float[Array, " refits"]  # Σ over scored units of |∇loss · d|, d the direction of the last step
+    error: Float[Array, " refits"]  # of each one's summed held-out loss
     scores: Float[Array, "refits ..."]  # the losses themselves, zero where not scored
 
 
@@ -104,25 +104,59 @@ def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refit
 
 
 @eqx.filter_jit
-def slopes(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[Array, "refits params"], chunk: int) -> Slopes:
-    """First derivatives of the held-out losses at u.
+def reached(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[Array, "refits params"], left: Array, chunk: int):
+    """The losses at u, and the most that they change by, added up, within the distance `left`: towards and from where the
+    gradient of their sum points, and along the last step. Never by a slope at one point: in a flat tail that is zero.
 
-    Where a fold is long, the sum of the absolute changes of its losses is large in every direction, and the gradient
-    of their sum, which may be ten times as dear, is left out.
+    For one scored unit the gradient's direction is the worst. For many it is not typical of an error's, and twice its root mean
+    square share stands in. Where a fold is long, the losses change in every direction, and the gradient, which may be ten
+    times as dear, is left out.
     """
     long = not isinstance(fit.objective, AbstractLinearPredictor) and rows.index.shape[1] >= LONG * fit.num_params
+    count = jnp.clip(jnp.sum(rows.held, axis=1), 1, fit.num_params) if fit.objective.pointwise else jnp.ones(len(u))
+    spread = jnp.minimum(1.0, 2 / jnp.sqrt(count))
+    unit = lambda v: v / jnp.maximum(jnp.linalg.norm(v), 1e-300)
 
     def one(args):
-        index, weight, held, vector, direction = args
+        index, weight, held, vector, step, left, spread = args
         loss = lambda v: scores(fit, v, index, weight, held)
-        value, moved = jax.jvp(loss, (vector,), (direction,))
-        left_out = long and fit.objective.pointwise
-        return value, jnp.sum(jnp.abs(moved)), jnp.zeros(()) if left_out else jax.grad(lambda v: jnp.sum(loss(v)))(vector)
+        value = loss(vector)
+        directions = [left * unit(step)]
+        if not (long and fit.objective.pointwise):
+            directions.append(left * spread * unit(fit.whiten(jax.grad(lambda v: jnp.sum(loss(v)))(vector))))
+        moves = fit.unwhiten(jnp.stack([sign * d for d in directions for sign in (1.0, -1.0)]))
+        changes = jax.vmap(lambda move: jnp.sum(jnp.abs(loss(vector + move) - value)))(moves)
+        return jnp.max(changes), value
 
-    each = (rows.index, rows.weight, rows.held, parameters(fit, u), fit.unwhiten(step))
-    value, change, gradient = jax.lax.map(one, each, batch_size=chunk)
-    total = jnp.linalg.norm(fit.whiten(gradient), axis=1) if gradient.ndim > 1 else gradient
-    return Slopes(total, change / jnp.maximum(jnp.linalg.norm(step, axis=1), 1e-300), value)
+    known = jnp.isfinite(left)
+    each = (rows.index, rows.weight, rows.held, parameters(fit, u), step, jnp.where(known, left, 0.0), spread)
+    error, value = jax.lax.map(one, each, batch_size=max(1, chunk // 4))
+    error = jnp.where(jnp.isnan(error), jnp.inf, error)
+    return Reached(jnp.where(known | ~jnp.any(rows.held, axis=1), error, jnp.inf), value)
+
+
+@eqx.filter_jit
+def contractions(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refits params"], chunk: int) -> Array:
+    """What steps by a metric leave of themselves: the size of I − P∇²F(u, w), from a random direction by a few products.
+
+    Contractions of the steps themselves are not enough: where a metric is far too steep in some direction, the step along it,
+    and what of it is seen, is small.
+    """
+    start = jax.random.normal(jax.random.key(0), (fit.num_params if fit.factor is None else len(fit.whitener),), u.dtype)
+
+    def one(args):
+        index, weight, metric, vector = args
+        slope = jax.grad(lambda v: fit.objective.loss(unravel(v, fit.theta), fold_weights(fit, index, weight)))
+        _, product = jax.linearize(slope, vector)
+        v, largest = start / jnp.linalg.norm(start), jnp.zeros(())
+        for k in range(PRODUCTS):
+            after = v - metric.solve(fit, fit.whiten(product(fit.unwhiten(v))))
+            size = jnp.linalg.norm(after)
+            largest = jnp.maximum(largest, jnp.maximum(jnp.abs(v @ after), jnp.where(k > 0, size, 0.0)))
+            v = after / jnp.maximum(size, 1e-300)
+        return largest
+
+    return CAUTION * jax.lax.map(one, (rows.index, rows.weight, metric, parameters(fit, u)), batch_size=chunk)
 
 
 @eqx.filter_jit
@@ -134,18 +168,6 @@ def change(fit: Fit, rows: Rows, u: Float[Array, "refits params"], v: Float[Arra
         return jnp.sum(jnp.abs(loss(first) - loss(second)))
 
     return jax.vmap(one)(rows.index, rows.weight, rows.held, parameters(fit, u), parameters(fit, v))
-
-
-def loss_error(slopes: Slopes, distance: np.ndarray, num_scored: np.ndarray, num_params: int) -> np.ndarray:
-    """The error of a fold's summed loss when the refit is `distance` away, in the H-norm.
-
-    For one scored unit Cauchy–Schwarz is tight: the error points along its own row. For many it is not, and
-    twice the root mean square of ∇S·e over directions of e stands in; or, if that is larger, the change of loss
-    over the step just seen, carried on to that distance. A loss that nothing moves, as where nothing is scored, has none.
-    """
-    spread = np.minimum(1.0, 2 / np.sqrt(np.clip(num_scored, 1, num_params)))
-    slope = np.maximum(slopes.change, spread * slopes.sensitivity)
-    return slope * np.where(slope == 0, 0.0, distance)
 
 
 def reach(fit: Fit) -> np.ndarray:

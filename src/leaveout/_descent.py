@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from . import _certificate as certificate
 from ._acceleration import Acceleration
-from ._certificate import FIRST_SAFETY, SAFETY
+from ._certificate import FIRST_SAFETY, REFUSED, SAFETY
 from ._curvature import AbstractMetric, Dense, Products, own_metric_at
 from ._fit import Fit
 from ._minimise import Walk, dear, descended, newton, value_and_gradient, walk
@@ -170,12 +170,21 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
         if known.any():
             short[known] = shortfall(lanes[known], state.left[lanes[known]])
         enough = (short <= 1) & ((k > 0) | (contraction[lanes] <= alone))
+        beyond = np.zeros(len(lanes), bool)
+        if enough.any() and not renewed:  # what the steps say is believed where the curvature says so too
+            some, used = lanes[enough], (Dense(inverse), group) if own else (state.metric, None)
+            q = contractions(fit, rows, used[0], state.u, some, used[1])
+            beyond[enough] = ~(q < REFUSED)
+            left = (seen.size + share * further)[enough] * q / (1 - np.minimum(q, REFUSED))
+            state.left[some] = np.maximum(state.left[some], np.where(beyond[enough], np.inf, left))
+            short[enough] = shortfall(some, state.left[some])
+            enough &= short <= 1
         state.finished[lanes] = ~stuck & (enough | (floor & (progress > 0.3)))
         previous[lanes] = np.where(stuck, np.inf, seen.size)
         with np.errstate(divide="ignore", invalid="ignore"):
             steps_left = np.log(short) / -np.log(np.clip(progress, 1e-12, 0.99))
         crossed = (k == 0) & (progress > astray)
-        slow = (stuck | crossed | (steps_left > (1 if own else 3) + price)) & ~first & ~state.finished[lanes]
+        slow = (stuck | crossed | beyond | (steps_left > (1 if own else 3) + price)) & ~first & ~state.finished[lanes]
         if own:
             failed[lanes[stuck & (age[lanes] == 0) & ~first]] = True
             age[lanes] = np.where(slow, 0, age[lanes] + 1)
@@ -312,22 +321,36 @@ def _examine_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes
     return certificate.examine(fit, take(rows, lanes), take_metric(metric, place), u[lanes], chunk)
 
 
-def slopes(fit: Fit, rows: Rows, u: np.ndarray, step: np.ndarray, lanes: np.ndarray) -> certificate.Slopes:
-    """How the held-out losses of the refits in `lanes` move at u along `step`, both for all refits."""
-    some = padded(lanes, len(u), _smallest(fit, 1))
-    parts = _slopes_of_lanes(fit, rows, u, step, some, certificate.own_passes(fit, rows))
-    return certificate.Slopes(*(np.asarray(part)[: len(lanes)] for part in parts))
+def reached(fit: Fit, rows: Rows, state: "State", lanes: np.ndarray, left: np.ndarray) -> certificate.Reached:
+    """The losses of the refits in `lanes`, and their errors, `left` being the distance to go."""
+    some = padded(lanes, len(state.u), _smallest(fit, 1))
+    left = np.concatenate([left, np.repeat(left[-1:], len(some) - len(lanes))])
+    parts = _reached_lanes(fit, rows, state.u, state.step, left, some, certificate.own_passes(fit, rows))
+    return certificate.Reached(*(np.asarray(part)[: len(lanes)] for part in parts))
 
 
 @eqx.filter_jit
-def _slopes_of_lanes(fit: Fit, rows: Rows, u: Array, step: Array, lanes: Array, chunk: int):
-    return certificate.slopes(fit, take(rows, lanes), u[lanes], step[lanes], chunk)
+def _reached_lanes(fit: Fit, rows: Rows, u: Array, step: Array, left: Array, lanes: Array, chunk: int):
+    return certificate.reached(fit, take(rows, lanes), u[lanes], step[lanes], left, chunk)
 
 
-def loss_error(fit: Fit, rows: Rows, state: State, lanes: np.ndarray, left: np.ndarray) -> np.ndarray:
+def loss_error(fit: Fit, rows: Rows, state: "State", lanes: np.ndarray, left: np.ndarray) -> np.ndarray:
     """The error of each summed held-out loss, `left` being the distance to go."""
-    moving = slopes(fit, rows, state.u, state.step, lanes)
-    return certificate.loss_error(moving, left, num_scored(fit, rows)[lanes], fit.num_params)
+    return np.asarray(reached(fit, rows, state, lanes, left).error)
+
+
+def contractions(
+    fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray, lanes: np.ndarray, group: np.ndarray | None = None
+) -> np.ndarray:
+    """What steps leave of themselves, by the curvature where the refits in `lanes` stand."""
+    some = padded(lanes, len(u) if group is None else min(len(u), _most(fit)), _smallest(fit, 1))
+    place = some if group is None else np.searchsorted(group, some)
+    return np.asarray(_contractions_of_lanes(fit, rows, metric, u, some, place, certificate.passes(fit)))[: len(lanes)]
+
+
+@eqx.filter_jit
+def _contractions_of_lanes(fit: Fit, rows: Rows, metric: AbstractMetric, u: Array, lanes: Array, place: Array, chunk: int):
+    return certificate.contractions(fit, take(rows, lanes), take_metric(metric, place), u[lanes], chunk)
 
 
 def _smallest(fit: Fit, gradients: int) -> int:

@@ -18,18 +18,19 @@ from jaxtyping import Array
 
 from . import _certificate as certificate
 from . import _sampling as sampling
-from ._certificate import FIRST_SAFETY
-from ._curvature import AbstractMetric, Anchor, Identity, LowRank, is_single, one_row_metric, own_metric, products
+from ._certificate import FIRST_SAFETY, REFUSED
+from ._curvature import AbstractMetric, Anchor, Identity, LowRank, Products, is_single, one_row_metric, own_metric, products
 from ._descent import (
     Refitted,
     State,
+    contractions,
     descend,
     examined,
     loss_error,
     num_scored,
     padded,
     parameters_of,
-    slopes,
+    reached,
     take,
     take_metric,
 )
@@ -117,13 +118,12 @@ class Exact(AbstractRefit):
             return _enclosed(fit, rows, self._arrived)
         state = _start(fit, rows)
         descend(fit, rows, state, lambda lanes, left: left / (self.tol * np.maximum(state.first[lanes], 1e-300)))
-        reached = np.isfinite(state.left)
-        if judge and reached.any():
-            moving = slopes(fit, rows, state.u, state.step, np.arange(len(state.u)))
-            left = np.where(reached, state.left, 0.0)
-            error = certificate.loss_error(moving, left, num_scored(fit, rows), fit.num_params)
-            state.error = np.where(reached, error, np.inf)
-            return replace(state.refitted(fit), scores=np.asarray(moving.scores))
+        arrived = np.isfinite(state.left)
+        if judge and arrived.any():
+            state.step = state.step if len(state.step) else np.zeros_like(state.u)
+            found = reached(fit, rows, state, np.arange(len(state.u)), np.where(arrived, state.left, np.inf))
+            state.error = found.error
+            return replace(state.refitted(fit), scores=found.scores)
         return state.refitted(fit)
 
     def _arrived(self, lanes, seen):
@@ -349,15 +349,7 @@ def _judged(
         metric, singular = _cheapest_metric(fit, rows)
     result, known = np.where(singular, RESULTS.undetermined, RESULTS.successful), None
     if affordable(fit, rows) or not _has_bound(fit):
-        step, size, unsure = _look(fit, rows, metric, u)
-        travelled = np.maximum(np.linalg.norm(u, axis=1), size)
-        left = np.minimum(FIRST_SAFETY * size / np.maximum(travelled, 1e-300), MOST)
-        moving = slopes(fit, rows, u, step, np.arange(len(u)))
-        known = np.asarray(moving.scores)
-        error = certificate.loss_error(moving, size / (1 - left), num_scored(fit, rows), fit.num_params) + unsure
-        far = np.flatnonzero((left == MOST) & np.isfinite(size))
-        if far.size:
-            error[far] = np.minimum(error[far], _error_from_beyond(fit, rows, metric, u - step, size, known, far))
+        error, known = _judge_by_curvature(fit, rows, metric, u)
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, certificate.reach(fit))
@@ -368,19 +360,33 @@ def _judged(
     return Refitted(lambda: np.asarray(parameters_of(fit, u)), error, result, known)
 
 
-def _error_from_beyond(
-    fit: Fit, rows: Rows, metric: AbstractMetric, v: np.ndarray, size: np.ndarray, known: np.ndarray, lanes: np.ndarray
-) -> np.ndarray:
-    """Errors of refits that one look does not settle: what their losses change by over the step to v, and v's own error."""
-    some = padded(lanes, len(v), 64)
-    rows, metric, v = take(rows, some), take_metric(metric, some), v[some]
-    step, beyond, unsure = _look(fit, rows, metric, v)
-    q = np.minimum(FIRST_SAFETY * beyond / size[some], 1.0)
-    moving = slopes(fit, rows, v, step, np.arange(len(v)))
-    with np.errstate(divide="ignore"):
-        distance = np.where(q < MOST, beyond / (1 - q), np.inf)
-    change = np.abs(np.asarray(moving.scores) - known[some]).reshape(len(some), -1).sum(1)
-    return (change + certificate.loss_error(moving, distance, num_scored(fit, rows), fit.num_params) + unsure)[: len(lanes)]
+def _judge_by_curvature(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of refits that stay at u, and their losses: what these change by over the step that a gradient asks for, and what
+    may be left from there by the curvature there; where that says nothing, over two steps."""
+    everyone = np.arange(len(u))
+    step, size, unsure = _look(fit, rows, metric, u)
+    here = State(u, np.linalg.norm(u, axis=1), metric, None, np.zeros(len(u), bool))
+    here.step = step
+    known = np.asarray(reached(fit, rows, here, everyone, np.zeros(len(u))).scores)
+    there = State(u - step, here.first, metric, None, np.zeros(len(u), bool))
+    there.step = step
+    change = np.zeros(len(u))
+    for _ in range(2):
+        if isinstance(metric, Products):  # a refit's own Hessian, renewed where it stands
+            q = np.minimum(FIRST_SAFETY * size / np.maximum(here.first, 1e-300), MOST)
+        else:
+            q = np.asarray(contractions(fit, rows, metric, there.u, everyone))
+        left = np.where(q < REFUSED, size * q / (1 - np.minimum(q, REFUSED)), np.inf)
+        found = reached(fit, rows, there, everyone, left)
+        change = np.abs(np.asarray(found.scores) - known).reshape(len(u), -1).sum(1)
+        if np.all(found.error <= 0.5 * change) or not np.isfinite(left).any():
+            break
+        again = _look(fit, rows, metric, there.u)
+        closer = again[1] < 0.5 * size
+        there.move(everyone[closer], -again[0][closer])
+        step = np.where(closer[:, None], again[0], step)
+        there.step, size, unsure = step, np.where(closer, again[1], size), unsure + again[2]
+    return change + np.asarray(found.error) + unsure, known
 
 
 def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
