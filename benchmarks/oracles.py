@@ -114,9 +114,7 @@ POISSON = Loss(
     lambda e, y: _rate(e) - y,
     lambda e, y: _rate(e) + 0 * y,
 )
-PROBIT = Loss(
-    lambda e, y: -log_ndtr((2 * y - 1) * e), lambda e, y: -(2 * y - 1) * _mills((2 * y - 1) * e), _probit_second
-)
+PROBIT = Loss(lambda e, y: -log_ndtr((2 * y - 1) * e), lambda e, y: -(2 * y - 1) * _mills((2 * y - 1) * e), _probit_second)
 CLOGLOG = Loss(_cloglog, lambda e, y: np.where(y > 0.5, -_odds(e), _rate(e)), _cloglog_second)
 SQUARED_HINGE = Loss(  # y is −1 or 1; flat beyond the margin
     lambda e, y: np.maximum(1 - y * e, 0) ** 2 / 2,
@@ -151,6 +149,14 @@ def refit_of(plan) -> np.ndarray:
     return np.repeat(np.arange(len(plan.indptr) - 1), np.diff(plan.indptr))
 
 
+def _as_given(w: np.ndarray) -> np.ndarray:
+    return w
+
+
+def _once(w: np.ndarray) -> np.ndarray:
+    return np.ones(len(w))
+
+
 @dataclass(frozen=True)
 class Rows:
     """Σ_n w_n s_n ℓ(x_nᵀθ + o_n, y_n) + k(w) R(θ); `weigh` makes row weights of w s, `times` makes k."""
@@ -161,8 +167,8 @@ class Rows:
     penalty: Loss
     weight: Any = 1.0
     offset: Any = 0.0
-    weigh: Callable = staticmethod(lambda w: w)
-    times: Callable = staticmethod(lambda w: np.ones(len(w)))
+    weigh: Callable = _as_given
+    times: Callable = _once
     convex: bool = True
 
     def bound(self, plan) -> Callable:
@@ -221,7 +227,9 @@ class Classes:
             share = np.exp(eta - top) / total
             slope = w[folds][..., None] * (share - hot)
             gradient = np.einsum("fnk,np->fkp", slope, self.X).reshape(theta.shape) + self.alpha * theta
-            bent = w[folds][..., None, None] * (share[..., None] * np.eye(hot.shape[1]) - share[..., None] * share[..., None, :])
+            bent = w[folds][..., None, None] * (
+                share[..., None] * np.eye(hot.shape[1]) - share[..., None] * share[..., None, :]
+            )
             hessian = np.einsum("fnkl,npq->fkplq", bent, squares, optimize=True).reshape(*theta.shape, -1)
             return value, gradient, hessian + self.alpha * np.eye(theta.shape[1])
 
