@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.signal
 from helpers import glm, toy_hmm
 
 import leaveout as lo
@@ -102,13 +103,15 @@ def test_standard_errors_are_their_formulas():
     np.testing.assert_allclose(last.value, over_blocks(losses[:995], weight[:995], np.minimum(every[:995] // 10, 98)))
 
 
+def block_length(losses):
+    return int(standard_error(losses, np.ones(len(losses)), lo.blocks(len(losses), 100)).kind.split()[-1])
+
+
 def test_blocks_are_six_correlation_times():
-    """Sums of twenty successive numbers have a correlation time of twenty, whatever their number."""
-    noise = np.random.default_rng(3).standard_normal(40_019)
-    losses = np.convolve(noise, np.ones(20), mode="valid")
-    _, kind = standard_error(losses, np.ones(40_000), lo.blocks(40_000, 100))
-    length = int(kind.split()[-1])
-    assert 100 < length < 140
+    """Of sums of twenty successive numbers, and of an autoregression, whose correlations have a long tail."""
+    noise = np.random.default_rng(3).standard_normal(200_019)
+    assert 114 < block_length(np.convolve(noise, np.ones(20), mode="valid")) < 126  # a time of twenty
+    assert 107 < block_length(scipy.signal.lfilter([1.0], [1.0, -0.9], noise)) < 121  # (1 + 0.9) / (1 − 0.9)
 
 
 def test_nineteen_blocks_are_too_few():
