@@ -193,7 +193,10 @@ def test_the_study_sees_what_is_wrong():
     plan = problem.plans[1]
     known, cv = certificate.truth(problem, plan), lo.cross_validate(problem.fit, plan, lo.NewtonStep())
     bold = replace(cv, error=cv.error / 1000)
-    assert certificate.summary(certificate.compared(bold, known, plan))["beyond, estimated"] == 6
+    folds = certificate.compared(bold, known, plan)
+    assert certificate.summary(folds)["beyond, estimated"] == 6
+    claimed = certificate.summary(folds._replace(proved=np.ones(6, bool)))
+    assert claimed["beyond, proved"] == claimed["proved"] == 6 and not claimed["beyond, estimated"]
     wrong = replace(cv, losses=cv.losses + 1.0, error=cv.error / 1000)
     assert certificate.summary(certificate.compared(wrong, known, plan))["missed"] == 6
     assert certificate.summary(certificate.compared(None, known, plan))["no answer"] == 6
