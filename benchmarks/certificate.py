@@ -143,12 +143,12 @@ def summary(folds: Folds) -> dict[str, float]:
 
 
 def study(names: list[str], seed: int, quick: bool, strategies: dict[str, lo.AbstractRefit]) -> dict[str, dict[str, Folds]]:
-    """Every fold of the problems of each kind, by strategy and kind; `quick`: of one problem a kind, and two plans."""
+    """Every fold of the problems of each kind, by strategy and kind; `quick`: of four small problems, or one, and two plans."""
     found: dict[str, dict[str, Folds]] = {name: {} for name in strategies}
     for name in names:
         kind, began = KINDS[name], time.monotonic()
         rng = np.random.default_rng([seed, list(KINDS).index(name)])
-        plans, times = (2, 1) if quick else (None, kind.times)
+        plans, times = (2, 4 if kind.small else 1) if quick else (None, kind.times)
         runs = [attempt(name, kind, rng, plans, *strategies.values()) for _ in range(times)]
         for strategy, parts in zip(strategies, zip(*runs, strict=True), strict=True):
             found[strategy][name] = joined(list(parts))
@@ -182,7 +182,7 @@ def demands(by_kind: dict[str, Folds]) -> list[tuple[str, str, bool]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], metavar="kind", help=f"any of: {'; '.join(KINDS)}")
-    parser.add_argument("--quick", action="store_true", help="one problem of each kind but the largest")
+    parser.add_argument("--quick", action="store_true", help="four small problems, or one, of each kind but the largest")
     parser.add_argument("--seed", type=int, default=0, help="another draw of every problem")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
