@@ -1,7 +1,10 @@
 """Standard errors that respect dependence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import scipy.signal
 from helpers import glm, toy_hmm
 
 import leaveout as lo
@@ -73,3 +76,46 @@ def test_intervals_cover(grouped):
     assert 0.90 <= hits / 200 <= 0.985
     if grouped:
         assert naive < hits
+
+
+def over_blocks(losses, weight, block):
+    """The formula of the docstring, block by block."""
+    mean = np.sum(weight * losses) / weight.sum()
+    sums = [np.sum((weight * (losses - mean))[block == b]) for b in np.unique(block)]
+    return np.sqrt(len(sums) / (len(sums) - 1) * np.sum(np.square(sums))) / weight.sum()
+
+
+def test_standard_errors_are_their_formulas():
+    rng = np.random.default_rng(7)
+    losses, weight, label = rng.standard_normal(1000) ** 2, rng.gamma(2.0, 0.5, 1000), rng.integers(0, 30, 1000)
+    every = np.arange(1000)
+    value, kind = standard_error(losses, weight, lo.blocks(1000, 50))
+    assert kind == "over 100 blocks of 10"  # uncorrelated: the cube root of their number
+    np.testing.assert_allclose(value, over_blocks(losses, weight, every // 10))
+    np.testing.assert_allclose(standard_error(losses, weight, lo.groups(label)).value, over_blocks(losses, weight, label))
+    plain = lo.leave_one_out(1000)
+    np.testing.assert_allclose(standard_error(losses, weight, plain).value, over_blocks(losses, weight, every))
+    patches = replace(plain, blocks=every // 40, serial=True)
+    value, kind = standard_error(losses, weight, patches)
+    np.testing.assert_allclose(value, over_blocks(losses, weight, every // 40))
+    assert "25 blocks of about 40 neighbours" in kind
+    last = standard_error(losses[:995], weight[:995], lo.blocks(995, 5))  # 99 blocks, the last one longer
+    np.testing.assert_allclose(last.value, over_blocks(losses[:995], weight[:995], np.minimum(every[:995] // 10, 98)))
+
+
+def block_length(losses):
+    return int(standard_error(losses, np.ones(len(losses)), lo.blocks(len(losses), 100)).kind.split()[-1])
+
+
+def test_blocks_are_six_correlation_times():
+    """Of sums of twenty successive numbers, and of an autoregression, whose correlations have a long tail."""
+    noise = np.random.default_rng(3).standard_normal(200_019)
+    assert 114 < block_length(np.convolve(noise, np.ones(20), mode="valid")) < 126  # a time of twenty
+    assert 107 < block_length(scipy.signal.lfilter([1.0], [1.0, -0.9], noise)) < 121  # (1 + 0.9) / (1 − 0.9)
+
+
+def test_nineteen_blocks_are_too_few():
+    losses = np.random.default_rng(0).standard_normal(200)
+    plan = lambda count: replace(lo.leave_one_out(200), blocks=np.minimum(np.arange(200) // (200 // count), count - 1))
+    assert np.isnan(standard_error(losses, np.ones(200), plan(19)).value)
+    assert np.isfinite(standard_error(losses, np.ones(200), plan(20)).value)

@@ -1,5 +1,7 @@
 """Estimates, comparisons, predictions, metrics and pictures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -199,3 +201,91 @@ def test_from_another_thread():
         there = list(pool.map(lambda _: lo.cross_validate(fit, plan).losses, range(2)))
     for losses in there:
         np.testing.assert_array_equal(losses, here)
+
+
+def made(plan, weights=False, seed=0):
+    """An estimate whose losses and errors are random numbers: what is derived from them does not depend on a model."""
+    name = "logistic, weights, offset, no intercept" if weights else "logistic"
+    cv, rng = lo.cross_validate(fitted(name), plan, lo.NoUpdate()), np.random.default_rng(seed)
+    losses = np.where(plan.held, rng.gamma(2.0, 1.0, len(plan.index)), np.nan)
+    return replace(cv, losses=losses, error=rng.gamma(2.0, 1e-4, plan.num_refits))
+
+
+PLANS = {"bootstrap": lo.bootstrap(60, 9, seed=4), "subsets": lo.random_subsets(60, 0.2, 7, seed=1)}
+
+
+def mean_of(cv, refits):
+    """The mean of units' mean losses over some refits, unit by unit."""
+    plan, weight = cv.plan, np.ones(60) if cv.unit_weight is None else cv.unit_weight
+    mine = plan.held & np.isin(plan.refit, refits)
+    units = np.unique(plan.index[mine])
+    of_unit = np.array([cv.losses[mine & (plan.index == unit)].mean() for unit in units])
+    return np.sum(weight[units] * of_unit) / np.sum(weight[units])
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("name", PLANS)
+def test_means_and_the_error_of_random_folds_by_hand(name, weights):
+    cv = made(PLANS[name], weights)
+    refits = np.arange(cv.plan.num_refits)
+    np.testing.assert_allclose(cv.mean, mean_of(cv, refits))
+    without = np.array([mean_of(cv, refits[refits != k]) for k in refits])
+    jackknife = np.sqrt((len(refits) - 1) / len(refits) * np.sum((without - without.mean()) ** 2))
+    np.testing.assert_allclose(cv.monte_carlo_error, jackknife)
+
+
+def test_losses_that_are_not_scored_do_not_count():
+    plan = lo.blocks(60, 10, buffer=3)
+    cv = made(plan)
+    stray = replace(cv, losses=np.where(plan.held, cv.losses, 1e6))
+    np.testing.assert_array_equal(stray.per_unit(), cv.per_unit())
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_approximation_error_is_a_unit_s(name):
+    """The sum of the refits' errors over the number of losses that they are of, however often a unit is scored."""
+    cv = made(PLANS[name])
+    np.testing.assert_allclose(cv.approximation_error, cv.error.sum() / cv.plan.held.sum())
+    doubled = replace(cv, error=2 * cv.error)
+    np.testing.assert_allclose(doubled.approximation_error, 2 * cv.approximation_error)
+
+
+def test_the_approximation_error_has_the_weights_of_the_mean():
+    cv = made(lo.kfold(60, 6), weights=True)
+    share = np.array([cv.unit_weight[10 * k : 10 * k + 10].max() for k in range(6)]) / cv.unit_weight.mean()
+    np.testing.assert_allclose(cv.approximation_error, np.sum(share * cv.error) / 60)
+
+
+def test_folds_with_buffers_are_not_drawn():
+    overlapping = lo.neighbourhoods(np.c_[np.arange(59), np.arange(1, 60)], 1, buffer=1)
+    assert np.isnan(made(overlapping).monte_carlo_error)
+
+
+def test_every_row_of_the_table_has_its_own_refit():
+    cv = made(lo.bootstrap(60, 8, seed=2))
+    for row in cv.table().itertuples():
+        assert row.error == cv.error[row.refit]
+        assert row.loss == cv.losses[(cv.plan.refit == row.refit) & (cv.plan.index == row.unit)][0]
+
+
+def test_flags_are_a_unit_s_and_printed():
+    """A fold of ten units is allowed ten times the error of one."""
+    plan = lo.kfold(60, 6)
+    cv = made(plan)
+    for factor, wanted in ((0.99, []), (1.01, [3])):
+        error = np.where(np.arange(6) == 3, factor * 0.1 * cv.scale * 10, 0.0)
+        one = replace(cv, error=error)
+        assert one.flagged().tolist() == wanted
+        line = next(line for line in str(one).splitlines() if line.startswith("flagged"))
+        assert line.split(maxsplit=1)[1] == ("1 refits: 3" if wanted else "none")
+
+
+def test_the_difference_of_two_models_has_both_errors():
+    plan = lo.kfold(60, 6)
+    a, b = made(plan, seed=0), made(plan, seed=1)
+    table = lo.compare({"a": a, "b": b})
+    best, other = table.index
+    difference = {"a": a, "b": b}[other].per_unit() - {"a": a, "b": b}[best].per_unit()
+    np.testing.assert_allclose(table.loc[other, "difference"], difference.mean())
+    np.testing.assert_allclose(table.loc[other, "se_difference"], difference.std(ddof=1) / np.sqrt(60))
+    np.testing.assert_allclose(table.loc[other, "approximation_error"], a.approximation_error + b.approximation_error)

@@ -102,3 +102,41 @@ def test_padded_batches_hold_every_entry():
 def test_bad_plans(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def scored_and_dropped(plan, k):
+    mine = slice(plan.indptr[k], plan.indptr[k + 1])
+    return set(plan.index[mine][plan.held[mine]].tolist()), set(plan.index[mine][~plan.held[mine]].tolist())
+
+
+def test_what_is_scored_and_what_is_dropped_only():
+    """Every constructor that drops more than it scores, both sides and the ends."""
+    plan = lo.blocks(12, 4, buffer=2)
+    assert [scored_and_dropped(plan, k) for k in range(3)] == [
+        ({0, 1, 2, 3}, {4, 5}),
+        ({4, 5, 6, 7}, {2, 3, 8, 9}),
+        ({8, 9, 10, 11}, {6, 7}),
+    ]
+    plan = lo.leave_future_out(8, 5, horizon=2)
+    assert [scored_and_dropped(plan, k) for k in range(3)] == [({5, 6}, {7}), ({6, 7}, set()), ({7}, set())]
+    path = np.c_[np.arange(8), np.arange(1, 9)]  # nine sites in a row
+    assert scored_and_dropped(lo.neighbourhoods(path, 1, buffer=2), 4) == ({3, 4, 5}, {1, 2, 6, 7})
+    plan = lo.from_splits([(np.array([0, 0, 1, 2]), np.array([3, 4]))], 6)
+    assert scored_and_dropped(plan, 0) == ({3, 4}, {0, 5})  # unit 0 weighs two, unit 5 is in neither
+    np.testing.assert_array_equal(plan.matrix(), [[2, 1, 1, 0, 0, 0]])
+
+
+def test_padding_is_no_unit():
+    """Padding is not held, weighs one, has a number that no unit has, and no entry of the plan."""
+    plan = lo.groups(np.repeat(np.arange(10), [1, 3, 5, 5, 5, 5, 5, 5, 5, 5]))  # 44 units, padded to a width of six
+    ((refits, place, rows),) = plan.batches(10**6, 1, 1, uniform=True)
+    padding = place < 0
+    np.testing.assert_array_equal((~padding).sum(1), np.diff(plan.indptr)[refits])
+    assert padding.sum() == 60 - 44 and np.all(rows.index[padding] == 44)
+    assert not rows.held[padding].any() and np.all(rows.weight[padding] == 1) and np.all(rows.weight[~padding] == 0)
+    assert sorted(place[~padding].tolist()) == list(range(44))
+    assert np.bincount(rows.index[rows.held], minlength=45).tolist() == [1] * 44 + [0]
+
+
+def test_groups_are_clusters():
+    np.testing.assert_array_equal(lo.groups(list("baab")).clusters, [1, 0, 0, 1])

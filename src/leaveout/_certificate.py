@@ -104,7 +104,9 @@ def examine(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "refit
 
 
 @eqx.filter_jit
-def reached(fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[Array, "refits params"], left: Array, chunk: int):
+def reached(
+    fit: Fit, rows: Rows, u: Float[Array, "refits params"], step: Float[Array, "refits params"], left: Array, chunk: int
+):
     """The losses at u, and the most that they change by, added up, within the distance `left`: towards and from where the
     gradient of their sum points, and along the last step. Never by a slope at one point: in a flat tail that is zero.
 

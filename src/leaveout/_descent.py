@@ -27,21 +27,24 @@ SOLVES = 3  # rounds of steps with a refit's own Hessian by products, in each of
 NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
 ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
 ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone, if there are many units a parameter
+GRADIENTS = 4.0  # that a refit takes at least, in counting operations
 STEPS = 20  # steps before a refit is handed to Newton's method with a line search
 
 
 @dataclass(frozen=True, eq=False)
 class Refitted:
     """A batch of refits: the absolute error of each one's summed held-out loss, whether it is proved, its code; raveled θ,
-    made where it is asked for; and, where they came along, the held-out losses, and the held units' linear predictors with how
-    far these may be off."""
+    made where it is asked for; the held-out losses, where they came along; where the exact refits lie, whitened centres and radii
+    around them; the length of each one's first step; and how many gradients all took."""
 
     make: Callable[[], Float[np.ndarray, "refits params"]]
     error: Float[np.ndarray, " refits"]
     result: Int[np.ndarray, " refits"]
     scores: Float[np.ndarray, "refits ..."] | None = None
     proved: Bool[np.ndarray, " refits"] | None = None
-    interval: tuple[Float[np.ndarray, "refits width"], Float[np.ndarray, "refits width"]] | None = None
+    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], Float[np.ndarray, " refits"]]] | None = None
+    moved: Float[np.ndarray, " refits"] | None = None
+    gradients: float = 0.0
 
     @functools.cached_property
     def theta(self) -> Float[np.ndarray, "refits params"]:
@@ -74,7 +77,9 @@ class State:
 
     def refitted(self, fit: Fit) -> Refitted:
         theta = parameters_of(fit, self.u) if self.theta is None else self.theta
-        return Refitted(lambda: np.asarray(theta), self.error, self.result)
+        ball = lambda: (self.u, self.left)
+        count = GRADIENTS * len(self.u)
+        return Refitted(lambda: np.asarray(theta), self.error, self.result, None, None, ball, self.first, count)
 
 
 @eqx.filter_jit

@@ -17,6 +17,10 @@ from ._errors import StandardError, naive, standard_error
 from ._plan import Plan
 from ._results import RESULTS
 
+ROUNDING = 1e-8  # of a loss
+HEAVY = 0.3  # of the loss: a row of which one is told
+
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -41,6 +45,9 @@ class Estimate:
     labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
     proved: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: is `error` a theorem's?
     elsewhere: NDArray[np.float64] | None = None
+    audit: pd.DataFrame | None = None  # the refits that were repeated exactly
+    metric_se: dict[str, float] = field(default_factory=dict)
+    metric_error: dict[str, float] = field(default_factory=dict)
 
     @property
     def joint(self) -> bool:
@@ -134,10 +141,18 @@ class Estimate:
         return np.maximum.reduceat(entry, self.plan.indptr[:-1])
 
     def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
-        """Refits not to be trusted: a code other than successful, or an error a scored unit above `threshold`
-        standard errors (naive) of the mean. Then `Exact()` is the way out."""
-        allowed = threshold * self.scale * np.maximum(np.ones_like(self.error) if self.joint else self._scored(), 1)
-        return np.flatnonzero((self.result != RESULTS.successful) | ~(self.error <= allowed))
+        """Refits with a code that is more than information, or an error a scored unit above `threshold` standard errors
+        (naive) of the mean: no refit exists, or its error is larger than one can live with. `Exact()` is the way out."""
+        count = np.ones_like(self.error) if self.joint else self._scored()
+        size = (
+            np.abs(self.losses)
+            if self.joint
+            else np.bincount(
+                self.plan.refit, np.where(self.plan.held, np.nan_to_num(np.abs(self.losses)), 0.0), self.plan.num_refits
+            )
+        )
+        allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
+        return np.flatnonzero(~np.isin(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
 
     @property
     def scale(self) -> float:
@@ -180,19 +195,26 @@ class Estimate:
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {width} unit{'s' if width != '1' else ''} each, {self.labels.get('refit', '')}"),
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
-            ("approximation", f"± {self.approximation_error:.1g} on that mean, estimated"),
+            ("approximation", self._approximation()),
             *([("random folds", f"± {self.monte_carlo_error:.2g} on that mean, by another draw of them")] * random),
             ("no update", f"{self._mean(self._values(self.baseline)):.6g}"),
         ]
         if self.elsewhere is not None:
             lines.append(("other minimum", self._other_minimum(self.elsewhere)))
-        lines += [(name, f"{value:.6g}, pooled over held-out predictions") for name, value in self.metrics.items()]
+        lines += [(name, self._metric(name)) for name in self.metrics]
+        lines += [(name, self.labels[name]) for name in ("audit", "copies") if self.labels.get(name)]
+        share, unit = self._heaviest()
+        if share > HEAVY:
+            lines.append(("heaviest", f"{'refit' if self.joint else 'row'} {unit} is {share:.0%} of the loss"))
         if self.unit_weight is not None:
             lines.append(("mean", "weighted by sample_weight"))
         missing = int(np.sum(~np.isfinite(self.losses[plan.held] if not self.joint else self.losses)))
         if missing:
             lines.append(("not in the mean", f"{missing} held-out losses that do not exist (see flagged)"))
         lines.append(("flagged", _listed(flagged)))
+        crossed = int(np.sum(self.result == RESULTS.kink))
+        if crossed:
+            lines.append(("", f"{crossed} refits cross a kink of the loss, for information"))
         for code in np.unique(self.result[flagged]):
             count, name = int(np.sum(self.result[flagged] == code)), list(RESULTS)[code].message
             lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {name or 'error above a tenth of the SE'}"))
@@ -206,6 +228,31 @@ class Estimate:
         known = f"{count or 'none'} of {self.plan.num_refits} refits have a lower one elsewhere"
         mean = self._mean(self._values(np.where(lower, elsewhere, self.losses)))
         return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
+
+    def _approximation(self) -> str:
+        """How far the mean may be off for the refits' errors, and how many of these are proved."""
+        if not np.isfinite(self.approximation_error):
+            return "not certified: the errors of some refits are not known (see flagged)"
+        count = int(np.sum(self.proved))
+        how = (
+            "proved"
+            if count == len(self.error)
+            else "estimated"
+            if not count
+            else f"{count} of {len(self.error)} refits proved"
+        )
+        return f"± {self.approximation_error:.1g} on that mean, {how}"
+
+    def _metric(self, name: str) -> str:
+        se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)
+        sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
+        approximation = f"± {error:.1g} for the refits" if np.isfinite(error) else "not certified"
+        return f"{self.metrics[name]:.6g}{sampling}, {approximation}; pooled over held-out predictions"
+
+    def _heaviest(self) -> tuple[float, int]:
+        """The largest share of the summed losses' sizes that one unit has, and its number."""
+        size = np.nan_to_num(np.abs(self.per_unit()) * self._weight())
+        return float(size.max() / max(size.sum(), 1e-300)), int(size.argmax())
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
@@ -266,7 +313,7 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
             "approximation_error": error,
             "kind": own.kind,
         }
-        if error > 0.1 * paired.value:
+        if error > 0.1 * paired.value + ROUNDING * (1 + abs(rows[name]["mean"])):
             warnings.warn(
                 f"compare: the approximation error of {name!r} against {best!r}, {error:.1g}, exceeds a tenth of the standard "
                 f"error of their difference, {paired.value:.1g}; use Exact().",

@@ -10,25 +10,27 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import joblib
 import numpy as np
+import pandas as pd
 import scipy.sparse
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 from numpy.typing import NDArray
 
 from . import _certificate as certificate
 from . import _minima as minima
-from ._curvature import fold_weights, is_narrow
+from ._asked import Asked, Evaluate, flat, natural, predictions, reach, scores
+from ._audit import Candidates, affordable, audited
+from ._curvature import is_narrow
 from ._estimate import Estimate
 from ._fit import Fit
 from ._metrics import Metric, measure
-from ._objective import AbstractLinearPredictor, aligned, float64, unravel
+from ._objective import AbstractLinearPredictor, aligned, float64
 from ._plan import Plan, Rows
 from ._progress import Slow
-from ._refit import AbstractRefit, Certified, Refitted
+from ._refit import AbstractRefit, Certified, Exact, Refitted
 from ._results import RESULTS
+from .refit._linear import copies, unit_losses
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
@@ -42,86 +44,130 @@ def cross_validate(
     plan: Plan,
     refit: AbstractRefit = DEFAULT,
     *,
-    evaluate: Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], Any] | None = None,
+    evaluate: Evaluate | None = None,
     metric: Metric | Sequence[Metric] = (),
+    audit: int = 5,
 ) -> Estimate:
     """The held-out loss of every unit that `plan` scores, each refit by `refit` (default `Certified()`).
 
     `evaluate(held, seen, parameters)` replaces the objective's own score: it is given the numbers of the held
     and of the seen units and the natural parameters of one refit, and returns one loss a held unit, or one
-    joint number; it is called once a refit, in Python. `metric` names measures of the pooled held-out
+    joint number. It is called in Python, for every refit once, and up to seventeen times more around it to see how far
+    its value may be off. `metric` names measures of the pooled held-out
     predictions (`auc`, `accuracy`, `brier`, `mse`, `mae`), kept in `Estimate.metrics`.
+    `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, one at least
+    (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
+    that were judged like it are iterated to the end.
 
     Raises `ValueError` where plan and fit count different units.
     """
     _check("cross_validate", fit, plan, refit)
+    if int(audit) != audit or audit < 0:
+        raise ValueError(f"cross_validate: audit must be a whole number, 0 or more; got {audit}.")
     plan = _adapted(fit, plan)
-    weight = fit.objective.units.weight
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
     if metrics and fit.objective.units.target is None:
         raise ValueError(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
-    batches = _batches(fit, plan, refit)
-    entries = len(plan.index) if evaluate is not None or fit.objective.pointwise else plan.num_refits
-    baseline, losses = np.full(entries, np.nan), np.full(entries, np.nan)
+    asked, batches = Asked(fit, plan, evaluate), _batches(fit, plan, refit)
+    gathered = _Gathered(asked, _baseline(asked, batches), metrics, int(audit))
+    scale = gathered.empty(refit).scale
+    score = lambda rows, done: asked.losses(rows, lambda: done.theta, done.scores)
+    with closing(_refitted(fit, plan, refit, scale if refit.in_standard_errors else 0.0, batches, score)) as refitted:
+        for batch in refitted:
+            gathered.add(*batch)
+    table = gathered.repeat(refit)
+    return replace(gathered.estimate(refit), audit=table)
 
-    if evaluate is None:
-        baseline = _baseline(fit, plan, batches)
-    else:
-        joint = np.ndim(_evaluated(evaluate, fit, plan, 0, np.asarray(_flat(fit)))) == 0
-        if joint:
-            baseline, losses = np.full(plan.num_refits, np.nan), np.full(plan.num_refits, np.nan)
-        for k in range(plan.num_refits):
-            _put_one(baseline, plan, k, _evaluated(evaluate, fit, plan, k, np.asarray(_flat(fit))), joint)
-    unit_weight = None if weight is None else np.asarray(weight)
-    labels = {"objective": _describe(fit), "refit": repr(refit), "note": fit.objective.note}
-    empty = Estimate(
-        losses,
-        np.full(plan.num_refits, np.nan),
-        np.zeros(plan.num_refits, np.int64),
-        plan,
-        baseline,
-        unit_weight,
-        {},
-        labels,
-        np.zeros(plan.num_refits, bool),
-    )
-    error, result, proved = empty.error, empty.result, empty.proved
-    predictions = _Predictions(plan) if metrics else None
-    elsewhere = np.full_like(losses, np.nan) if minima.compared(fit) else None
-    scale = empty.scale if refit.in_standard_errors else 0.0
-    own = lambda rows, done: _scores(fit, rows, done.theta) if done.scores is None else done.scores
-    then = own if evaluate is None else None
-    with closing(_refitted(fit, plan, refit, scale, batches, then)) as refitted:
-        for refits, place, rows, done, values in refitted:
-            error[refits], result[refits] = done.error, done.result
-            proved[refits] = False if done.proved is None else done.proved
-            if evaluate is None:
-                bad = ~(np.isfinite(values) | ~rows.held).all(1) if values.ndim > 1 else ~np.isfinite(values)
-                result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
-                lost = _lost(result[refits])
-                if lost.any():
-                    values = np.where(lost.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
-                _put(losses, refits, place, rows, values)
-            else:
-                for k, theta in zip(refits, done.theta, strict=True):
-                    value = _evaluated(evaluate, fit, plan, k, theta)
-                    _put_one(losses, plan, k, np.where(_lost(result[k]), np.nan, value), joint)
-            if elsewhere is not None:
-                lower, there = minima.lower(fit, rows, done.theta, ~_lost(result[refits]))
-                result[refits[lower & (result[refits] < RESULTS.not_converged)]] = RESULTS.other_minimum
-                if evaluate is None and lower.any():
-                    _put(elsewhere, refits[lower], place[lower], _some(rows, lower), _scores(fit, rows, there)[lower])
-                for k, theta in zip(refits[lower], there[lower], strict=True) if evaluate is not None else ():
-                    _put_one(elsewhere, plan, k, _evaluated(evaluate, fit, plan, k, theta), joint)
-            if predictions is not None:
-                predictions.add(place, rows, _predictions(fit, rows, done.theta, "response"), result[refits])
-    error[~np.isfinite(error)] = np.inf
-    mild = [RESULTS.successful, RESULTS.not_converged, RESULTS.other_minimum]
-    result[np.isin(result, mild) & _emptied(fit, plan)] = RESULTS.emptied
-    measured = {} if predictions is None else measure(metrics, fit, plan, predictions.per_unit())
-    return replace(empty, metrics=measured, elsewhere=elsewhere)
+
+class _Gathered:
+    """Batches of refits, put together."""
+
+    def __init__(self, asked: Asked, baseline: NDArray, metrics: tuple[str, ...], audit: int):
+        plan, fit = asked.plan, asked.fit
+        self.asked, self.baseline, self.metrics, self.audit = asked, baseline, metrics, audit
+        self.losses, self.joint = np.full(len(baseline), np.nan), asked.joint
+        self.error, self.result = np.full(plan.num_refits, np.inf), np.zeros(plan.num_refits, np.int64)
+        self.proved, self.gradients = np.zeros(plan.num_refits, bool), 0.0
+        self.predictions = _Predictions(plan) if metrics else None
+        self.elsewhere = np.full_like(self.losses, np.nan) if minima.compared(fit) else None
+        self.candidates = Candidates(plan.num_refits, audit) if audit else None
+        self.remarks: dict[str, str] = {"copies": copies(fit, plan)}
+
+    def add(self, refits: NDArray, place: NDArray, rows: Rows, done: Refitted, values: NDArray) -> None:
+        fit, asked, result = self.asked.fit, self.asked, np.array(done.result)
+        seen = np.isfinite(values) | (~rows.held if values.ndim > 1 else False)
+        bad = ~(seen.all(1) if values.ndim > 1 else seen)
+        result[bad & ~_lost(result)] = RESULTS.nonfinite
+        lost = _lost(result)
+        values = np.where(lost.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
+        _put(self.losses, refits, place, rows, values)
+        error = np.where(lost, np.inf, asked.error(rows, done, values))
+        self.error[refits] = np.where(np.isfinite(error), error, np.inf)
+        self.proved[refits] = (False if done.proved is None else done.proved) & np.isfinite(error) & (asked.evaluate is None)
+        self.gradients += done.gradients
+        if self.elsewhere is not None:
+            lower, there = minima.lower(fit, rows, done.theta, ~lost)
+            result[lower & ~lost] = RESULTS.other_minimum
+            if lower.any():
+                values = asked.losses(rows, lambda: there)
+                _put(self.elsewhere, refits[lower], place[lower], _some(rows, lower), values[lower])
+        if self.predictions is not None:
+            self.predictions.add(fit, rows, done.theta, result, "response", done)
+        if self.candidates is not None:
+            self.candidates.add(refits, ~lost, done.moved, self.error[refits], self.proved[refits], lambda: done.theta)
+        self.result[refits] = result
+
+    def repeat(self, refit: AbstractRefit) -> pd.DataFrame | None:
+        """The audit; what it finds is flagged, and the rest of its kind is iterated to the end."""
+        if self.candidates is None:
+            return None
+        number = min(self.audit, affordable(self.gradients))
+        chosen = self.candidates.chosen(number)
+        table, missed = audited(self.asked, chosen, self.candidates, self.losses, self.error)
+        self.remarks["audit"] = f"{len(chosen)} refits repeated exactly, {len(missed)} beyond their error"
+        short = min(self.audit, int(np.sum(~_lost(self.result)))) - len(chosen)
+        if short:
+            self.remarks["audit"] += f" ({short} more would cost above a tenth of the work)"
+        if len(missed):
+            alike = ~_lost(self.result) & np.isin(self.proved, self.proved[missed])
+            if refit.in_standard_errors:
+                self._to_the_end(np.flatnonzero(alike))
+                self.remarks["audit"] += f"; all {alike.sum()} judged like these were iterated to the end"
+            self.result[missed] = RESULTS.missed
+        return table
+
+    def _to_the_end(self, refits: NDArray) -> None:
+        fit, some = self.asked.fit, self.asked.plan.some(refits)
+        asked, self.candidates, whole = replace(self.asked, plan=some), None, self.asked
+        self.asked = asked
+        score = lambda rows, done: asked.losses(rows, lambda: done.theta, done.scores)
+        own = _Gathered(asked, np.full(len(some.index) if not self.joint else some.num_refits, np.nan), (), 0)
+        with closing(_refitted(fit, some, Exact(), 0.0, _batches(fit, some, Exact()), score)) as refitted:
+            for batch in refitted:
+                own.add(*batch)
+        self.asked = whole
+        self.error[refits], self.result[refits], self.proved[refits] = own.error, own.result, own.proved
+        self.losses[refits if self.joint else np.isin(whole.plan.refit, refits)] = own.losses
+
+    def empty(self, refit: AbstractRefit) -> Estimate:
+        fit, plan = self.asked.fit, self.asked.plan
+        weight = fit.objective.units.weight
+        labels = {"objective": _describe(fit), "refit": repr(refit), "note": fit.objective.note} | self.remarks
+        unit_weight = None if weight is None else np.asarray(weight)
+        return Estimate(
+            self.losses, self.error, self.result, plan, self.baseline, unit_weight, {}, labels, self.proved, self.elsewhere
+        )
+
+    def estimate(self, refit: AbstractRefit) -> Estimate:
+        mild = [RESULTS.successful, RESULTS.kink, RESULTS.not_converged, RESULTS.other_minimum]
+        self.result[np.isin(self.result, mild) & _emptied(self.asked.fit, self.asked.plan)] = RESULTS.emptied
+        found = self.empty(refit)
+        if self.predictions is None:
+            return found
+        pooled = self.predictions
+        return replace(found, **measure(self.metrics, self.asked.fit, self.asked.plan, pooled.per_unit(), pooled.error()))
 
 
 @float64
@@ -141,17 +187,16 @@ def cross_predict(
     gathered = _Predictions(plan)
     batches = _batches(fit, plan, refit)
     scale = _scale(fit, plan, refit, batches)
-    then = lambda rows, done: _predictions(fit, rows, done.theta, kind)
-    with closing(_refitted(fit, plan, refit, scale, batches, then, judge=False)) as refitted:
-        for _, place, rows, done, values in refitted:
-            gathered.add(place, rows, values, done.result)
+    with closing(_refitted(fit, plan, refit, scale, batches, None, judge=False)) as refitted:
+        for _, place, rows, done, _ in refitted:
+            gathered.add(fit, rows, done.theta, done.result, kind)
     return gathered.per_unit()
 
 
 @float64
 def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyTree:
     """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`."""
-    return jax.tree.map(np.asarray, _natural_batch(fit, fold_thetas(fit, plan, refit, "fold_parameters")))
+    return natural(fit, fold_thetas(fit, plan, refit, "fold_parameters"))
 
 
 def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_thetas") -> NDArray[np.float64]:
@@ -219,14 +264,6 @@ def _describe(fit: Fit) -> str:
 def _lost(result: Any) -> NDArray[np.bool_]:
     """Refits that do not exist, whose losses are therefore none."""
     return np.isin(result, [RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite])
-
-
-def _chunk(fit: Fit, rows: Rows) -> int:
-    """Refits scored at once: linear predictors need their own units only."""
-    count, width = rows.index.shape
-    if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
-        return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
-    return certificate.own_passes(fit, rows)
 
 
 Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]]
@@ -308,47 +345,21 @@ def _some(rows: Rows, refits: NDArray) -> Rows:
     return rows._replace(index=rows.index[refits], weight=rows.weight[refits], held=rows.held[refits])
 
 
-def _put_one(out: NDArray, plan: Plan, k: int, value: NDArray, joint: bool) -> None:
-    if joint:
-        out[k] = value
-    else:
-        mine = slice(plan.indptr[k], plan.indptr[k + 1])
-        out[mine][plan.held[mine]] = value
-
-
-@eqx.filter_jit
-def _flat(fit: Fit) -> Array:
-    return certificate.parameters(fit, jnp.zeros(fit.num_params))
-
-
-@eqx.filter_jit
-def _score_rows(fit: Fit, rows: Rows, theta: Array, chunk: int) -> Array:
-    def one(args):
-        index, weight, held, theta = args
-        weights = fold_weights(fit, index, weight)
-        return fit.objective.score(unravel(theta, fit.theta), weights, index, held.astype(float))
-
-    return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=chunk)
-
-
-def _scores(fit: Fit, rows: Rows, theta: NDArray | None = None) -> NDArray[np.float64]:
-    """Scores of a batch, at θ̂ by default."""
-    if theta is None:
-        theta = np.broadcast_to(np.asarray(_flat(fit)), (len(rows.index), fit.num_params))
-    return np.asarray(_score_rows(fit, rows, theta, _chunk(fit, rows)))
-
-
-def _baseline(fit: Fit, plan: Plan, batches: Batches) -> NDArray[np.float64]:
+def _baseline(asked: Asked, batches: Batches) -> NDArray[np.float64]:
     """The losses with no update."""
-    if isinstance(fit.objective, AbstractLinearPredictor):  # independent units: one loss each, whatever else is left out
+    fit, plan = asked.fit, asked.plan
+    theta = lambda rows: lambda: np.broadcast_to(flat(fit), (len(rows.index), fit.num_params))
+    if fit.objective.predictors is not None and asked.evaluate is None:  # one loss a unit, whatever else is left out
+        return np.where(plan.held, unit_losses(fit)[plan.index], np.nan)
+    if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
         n = plan.num_units
         everything = Rows(np.arange(n)[None], np.ones((1, n)), np.ones((1, n), bool), np.zeros(()), np.asarray(plan.num_refits))
-        return np.where(plan.held, _scores(fit, everything)[0][plan.index], np.nan)
-    baseline = np.full(len(plan.index) if fit.objective.pointwise else plan.num_refits, np.nan)
+        return np.where(plan.held, scores(fit, everything)[0][plan.index], np.nan)
+    baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
 
     @float64
     def one(batch):
-        return *batch, _scores(fit, batch[2])
+        return *batch, asked.losses(batch[2], theta(batch[2]))
 
     for refits, place, rows, values in _side_by_side(fit, one, batches()):
         _put(baseline, refits, place, rows, values)
@@ -359,56 +370,37 @@ def _scale(fit: Fit, plan: Plan, refit: AbstractRefit, batches: Batches) -> floa
     """The naive standard error of the no-update mean, where the strategy's tolerance is stated in it."""
     if not refit.in_standard_errors:
         return 0.0
-    baseline, none = _baseline(fit, plan, batches), np.zeros(plan.num_refits)
-    weight = fit.objective.units.weight
-    return Estimate(baseline, none, none.astype(int), plan, baseline, None if weight is None else np.asarray(weight)).scale
-
-
-def _evaluated(evaluate: Callable, fit: Fit, plan: Plan, k: int, theta: NDArray) -> NDArray:
-    mine = slice(plan.indptr[k], plan.indptr[k + 1])
-    held = plan.index[mine][plan.held[mine]]
-    weights = np.ones(plan.num_units)
-    weights[plan.index[mine]] = plan.weight[mine]
-    parameters = jax.tree.map(lambda leaf: np.asarray(leaf)[0], _natural_batch(fit, theta[None]))
-    value = np.asarray(evaluate(held, np.flatnonzero(weights > 0), parameters), np.float64)
-    if value.shape not in ((), (len(held),)):
-        raise ValueError(f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}.")
-    return value
-
-
-@eqx.filter_jit
-def _natural_batch(fit: Fit, theta: Array) -> PyTree:
-    return jax.vmap(lambda v: fit.objective.parameters.natural(unravel(v, fit.theta)))(theta)
-
-
-@eqx.filter_jit
-def _predict_rows(fit: Fit, rows: Rows, theta: Array, kind: str, chunk: int) -> Array:
-    def one(args):
-        index, weight, theta = args
-        weights = fold_weights(fit, index, weight)
-        return fit.objective.predict(unravel(theta, fit.theta), weights, index, kind)
-
-    return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=chunk)
-
-
-def _predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
-    return np.asarray(_predict_rows(fit, rows, theta, kind, _chunk(fit, rows)))
+    asked = Asked(fit, plan, None)
+    return _Gathered(asked, _baseline(asked, batches), (), 0).empty(refit).scale
 
 
 class _Predictions:
-    """Held-out predictions, summed by unit as batches come in."""
+    """Held-out predictions, and how far they may be off, summed by unit as batches come in."""
 
     def __init__(self, plan: Plan):
         self.plan, self.times = plan, np.zeros(plan.num_units)
-        self.total = np.zeros(0)
+        self.total = self.off = np.zeros(0)
 
-    def add(self, place: NDArray, rows: Rows, values: NDArray, result: NDArray) -> None:
+    def add(self, fit: Fit, rows: Rows, theta: NDArray, result: NDArray, kind: str, done: Refitted | None = None) -> None:
+        """A batch at θ; with `done`, how far its predictions may be off as well."""
+        values = predictions(fit, rows, theta, kind)
         if not self.total.size:
             self.total = np.zeros((self.plan.num_units, *values.shape[2:]))
+            self.off = np.zeros_like(self.total)
         keep = rows.held & ~_lost(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         np.add.at(self.total, rows.index[keep], values[keep])
         np.add.at(self.times, rows.index[keep], 1.0)
+        if done is not None:
+            off = reach(fit, done, values, lambda theta: predictions(fit, rows, theta, kind))
+            np.add.at(self.off, rows.index[keep], off[keep])
 
     def per_unit(self) -> NDArray[np.float64]:
-        times = self.times.reshape(-1, *[1] * (self.total.ndim - 1))
-        return np.where(times > 0, self.total / np.maximum(times, 1), np.nan)
+        return self._mean(self.total)
+
+    def error(self) -> NDArray[np.float64]:
+        """Of each unit's, at most."""
+        return self._mean(self.off)
+
+    def _mean(self, total: NDArray) -> NDArray[np.float64]:
+        times = self.times.reshape(-1, *[1] * (total.ndim - 1))
+        return np.where(times > 0, total / np.maximum(times, 1), np.nan)

@@ -1,45 +1,38 @@
-"""Measures of held-out predictions that are pooled over refits, by scikit-learn: `cross_validate(..., metric=)`."""
+"""Measures of held-out predictions that are pooled over refits: `cross_validate(..., metric=)`.
+
+Each with the standard error of what is independent, by its influence on every unit, and with the most that the refits' own
+errors may do to it, by how far each prediction may be off.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ._errors import standard_error
 from ._fit import Fit
 from ._plan import Plan
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 
 
-def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray) -> dict[str, float]:
-    """Measures of the pooled held-out predictions, by scikit-learn."""
-    from sklearn import metrics as measures
+class Measured(NamedTuple):
+    """What every unit adds to a measure, whose mean it is, and the most that each of these may be off; or the error of the whole."""
 
-    target = np.asarray(fit.objective.units.target)
-    seen = np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
-    target, predicted = target[seen], predicted[seen]
-    weight = None if fit.objective.units.weight is None else np.asarray(fit.objective.units.weight)[seen]
-    known: dict[str, Callable[[], float]] = {
-        "auc": lambda: measures.roc_auc_score(target, predicted, sample_weight=weight, multi_class="ovr"),
-        "accuracy": lambda: measures.accuracy_score(
-            target, predicted.argmax(1) if predicted.ndim > 1 else predicted > 0.5, sample_weight=weight
-        ),
-        "brier": lambda: float(
-            np.average(
-                np.sum((np.eye(predicted.shape[1])[target.astype(int)] - predicted) ** 2, 1)
-                if predicted.ndim > 1
-                else (target - predicted) ** 2,
-                weights=weight,
-            )
-        ),
-        "mse": lambda: measures.mean_squared_error(target, predicted, sample_weight=weight),
-        "mae": lambda: measures.mean_absolute_error(target, predicted, sample_weight=weight),
-    }
-    unknown = set(metrics) - set(known)
+    values: NDArray[np.float64]
+    error: NDArray[np.float64] | float
+
+
+def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, off: NDArray) -> dict[str, dict[str, float]]:
+    """`metrics`, `metric_se` and `metric_error` by name, of predictions that may be off by so much each."""
+    units = fit.objective.units
+    target, seen = np.asarray(units.target), np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
+    weight = np.ones(len(seen)) if units.weight is None else np.asarray(units.weight, np.float64)
+    unknown = set(metrics) - set(MEASURES)
     if unknown:
-        raise ValueError(f"cross_validate: metric must be among {', '.join(known)}; got {', '.join(sorted(unknown))}.")
+        raise ValueError(f"cross_validate: metric must be among {', '.join(MEASURES)}; got {', '.join(sorted(unknown))}.")
     if "auc" in metrics and np.diff(plan.indptr).max() < 0.05 * plan.num_units:
         warnings.warn(
             "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
@@ -47,4 +40,79 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray) ->
             "not 0.5). Compare losses, or use a few large folds.",
             stacklevel=4,
         )
-    return {name: float(known[name]()) for name in metrics}
+    out: dict[str, dict[str, float]] = {"metrics": {}, "metric_se": {}, "metric_error": {}}
+    for name in metrics:
+        found = MEASURES[name](target[seen], predicted[seen], off[seen], weight[seen])
+        values = np.full(len(seen), np.nan)
+        values[seen] = found.values
+        out["metrics"][name] = float(np.average(found.values, weights=weight[seen]))
+        out["metric_se"][name] = standard_error(values, weight, plan).value
+        out["metric_error"][name] = float(np.average(np.broadcast_to(found.error, found.values.shape), weights=weight[seen]))
+    return out
+
+
+def _residuals(target: NDArray, predicted: NDArray) -> NDArray[np.float64]:
+    return (np.eye(predicted.shape[1])[target.astype(int)] if predicted.ndim > 1 else target) - predicted
+
+
+def _squares(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+    del weight
+    r = np.abs(_residuals(target, predicted)).reshape(len(target), -1)
+    off = off.reshape(r.shape)
+    return Measured((r**2).sum(1), (2 * r * off + off**2).sum(1))
+
+
+def _absolute(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+    del weight
+    return Measured(np.abs(target - predicted), off)
+
+
+def _accuracy(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+    del weight
+    if predicted.ndim == 1:
+        predicted, off = np.c_[1 - predicted, predicted], np.c_[off, off]
+    first = predicted.argmax(1)
+    best = predicted[np.arange(len(first)), first] - off[np.arange(len(first)), first]
+    others = predicted + off
+    others[np.arange(len(first)), first] = -np.inf
+    return Measured((first == target).astype(float), (others.max(1) >= best).astype(float))
+
+
+def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+    """Of several classes the mean of each against the rest. What a unit adds: the share of the other class that it beats
+    (DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988), so scaled that the mean of all is the area."""
+    if predicted.ndim == 1:
+        return _area(target == np.max(target), predicted, off, weight)
+    parts = [_area(target == k, predicted[:, k], off[:, k], weight) for k in range(predicted.shape[1]) if (target == k).any()]
+    return Measured(np.mean([p.values for p in parts], axis=0), float(np.mean([p.error for p in parts])))
+
+
+def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+    beaten = np.where(positive, _below(predicted, weight * ~positive), 1 - _below(predicted, weight * positive))
+    area = float(np.average(beaten[positive], weights=weight[positive]))
+    share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
+    values = area + (beaten - area) / share
+    sign = np.where(positive, 1.0, -1.0)
+    worst = 0.0
+    for towards in (1, -1):
+        moved = _below(predicted + towards * sign * off, weight * ~positive)
+        worst = max(worst, abs(float(np.average(moved[positive], weights=weight[positive])) - area))
+    return Measured(values, worst)
+
+
+def _below(predicted: NDArray, mass: NDArray) -> NDArray[np.float64]:
+    """The share of some mass that lies below each prediction, half of what lies level with it."""
+    order, total = np.argsort(predicted, kind="stable"), max(mass.sum(), 1e-300)
+    summed = np.r_[0.0, np.cumsum(mass[order])]
+    ranked = predicted[order]
+    low, high = (np.searchsorted(ranked, predicted, side) for side in ("left", "right"))
+    return 0.5 * (summed[low] + summed[high]) / total
+
+
+MEASURES: dict[str, Callable[[NDArray, NDArray, NDArray, NDArray], Measured]] = {
+    "auc": _auc,
+    "accuracy": _accuracy,
+    "brier": _squares,
+    "mse": _squares,
+    "mae": _absolute,
+}

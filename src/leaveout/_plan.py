@@ -6,7 +6,7 @@ elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,6 +115,16 @@ class Plan:
             for start in range(0, len(members), size):
                 refits = members[start : start + size]
                 yield refits, *self._rows(refits, int(width))
+
+    def some(self, refits: NDArray[np.int64]) -> "Plan":
+        """The plan of some of the refits."""
+        mine = np.isin(self.refit, refits)
+        indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
+        return replace(self, indptr=indptr, index=self.index[mine], weight=self.weight[mine], held=self.held[mine])
+
+    def rows(self, refit: int) -> tuple[NDArray[np.int64], Rows]:
+        """One refit as a batch, and where each of its entries stands."""
+        return self._rows(np.array([refit]), int(np.diff(self.indptr)[refit]))
 
     def _rows(self, refits: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64], Rows]:
         if width == self.num_units:

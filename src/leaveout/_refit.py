@@ -21,6 +21,7 @@ from . import _sampling as sampling
 from ._certificate import FIRST_SAFETY, REFUSED
 from ._curvature import AbstractMetric, Anchor, Identity, LowRank, Products, is_single, one_row_metric, own_metric, products
 from ._descent import (
+    GRADIENTS,
     Refitted,
     State,
     contractions,
@@ -28,11 +29,8 @@ from ._descent import (
     examined,
     loss_error,
     num_scored,
-    padded,
     parameters_of,
     reached,
-    take,
-    take_metric,
 )
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, AbstractObjective, unravel
@@ -182,7 +180,7 @@ def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough) -> Refitted:
     found = linear.enclose(fit, rows, enough, hurry=False)
     error = linear.error(fit, rows, found.center, found.center, found.half)
     scores = linear.losses(fit, rows, found.center)
-    return Refitted(found.theta, error, found.result, scores, found.proved, (found.center, found.half))
+    return Refitted(found.theta, error, found.result, scores, found.proved, found.ball, found.moved, found.gradients)
 
 
 def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
@@ -211,8 +209,7 @@ def _judged_by_proof(fit: Fit, rows: Rows, u: np.ndarray, reported: np.ndarray |
     found = linear.enclose(fit, rows, enough, hurry=True)
     error = linear.error(fit, rows, reported, found.center, found.half)
     theta = lambda: np.asarray(parameters_of(fit, u))
-    far = np.abs(reported - found.center) + found.half
-    return Refitted(theta, error, np.zeros(len(u), int), known, found.proved, (reported, far))
+    return Refitted(theta, error, np.zeros(len(u), int), known, found.proved, found.ball, found.moved, found.gradients)
 
 
 @eqx.filter_jit
@@ -347,9 +344,9 @@ def _judged(
     """Error estimates for a strategy that does not iterate: a gradient at u where it can be had, a bound elsewhere."""
     if metric is None or singular is None:
         metric, singular = _cheapest_metric(fit, rows)
-    result, known = np.where(singular, RESULTS.undetermined, RESULTS.successful), None
+    result, known, ball = np.where(singular, RESULTS.undetermined, RESULTS.successful), None, None
     if affordable(fit, rows) or not _has_bound(fit):
-        error, known = _judge_by_curvature(fit, rows, metric, u)
+        error, known, ball = _judge_by_curvature(fit, rows, metric, u)
     else:
         gradient = _first_gradient(fit, rows, metric)
         bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, certificate.reach(fit))
@@ -357,10 +354,11 @@ def _judged(
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
-    return Refitted(lambda: np.asarray(parameters_of(fit, u)), error, result, known)
+    moved = np.linalg.norm(u, axis=1)
+    return Refitted(lambda: np.asarray(parameters_of(fit, u)), error, result, known, None, ball, moved, GRADIENTS * len(u))
 
 
-def _judge_by_curvature(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _judge_by_curvature(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, Callable]:
     """Errors of refits that stay at u, and their losses: what these change by over the step that a gradient asks for, and what
     may be left from there by the curvature there; where that says nothing, over two steps."""
     everyone = np.arange(len(u))
@@ -386,7 +384,7 @@ def _judge_by_curvature(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndar
         there.move(everyone[closer], -again[0][closer])
         step = np.where(closer[:, None], again[0], step)
         there.step, size, unsure = step, np.where(closer, again[1], size), unsure + again[2]
-    return change + np.asarray(found.error) + unsure, known
+    return change + np.asarray(found.error) + unsure, known, lambda: (there.u, left)
 
 
 def _look(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:

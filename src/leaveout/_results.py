@@ -21,7 +21,7 @@ class RESULTS(enum.IntEnum):
     )
     kink = (
         2,
-        "the step crosses a point where the loss is not twice differentiable; the error is only an estimate of size",
+        "information: the step crosses a point where the loss is not twice differentiable",
     )
     not_converged = (
         3,
@@ -44,3 +44,4 @@ class RESULTS(enum.IntEnum):
         "F has a lower minimum elsewhere, among those that the fit's starts found, than where descent from the fit led; "
         "its held-out loss is that of the refit reported",
     )
+    missed = (8, "an audit, which repeats refits exactly by another way, found its error larger than reported; use Exact()")

@@ -10,6 +10,7 @@ In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each t
 Every rung gives a candidate, and the radius within which the minimiser is proved to lie (`_proved`).
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from .._design import Predictors
 from .._fit import Fit, once
 from .._objective import ravel
-from .._plan import Rows
+from .._plan import Plan, Rows
 from .._results import RESULTS
 from ._proved import ROUNDING, Ball, Table, ball, change, gaps
 
@@ -36,6 +37,7 @@ PRODUCTS, CAUTION, REFUSED = (
     0.9,
 )  # of an estimated contraction: products, what is put on top, and where it means nothing
 DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
+COPIES = 200_000  # rows beyond which copies are not looked for
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 
 
@@ -177,6 +179,7 @@ class Enclosure:
         self.noise = np.zeros(count)
         self.first = np.zeros(count)  # length of the first step
         self.result = np.full(count, int(RESULTS.successful))
+        self.radius, self.gradients = np.full(count, np.inf), 0.0  # around u, in the norm of H; gradients made in all
         self.proved, self.taken = np.ones(count, bool), np.ones(count, bool)
 
     def theta(self) -> Float[Array, "refits params"]:
@@ -241,7 +244,8 @@ class Enclosure:
                 self.center[lane] = anchor.model.design.x[own] @ theta[k]
                 self.center[lane] += anchor.model.offset[own] if np.ndim(anchor.model.offset) else anchor.model.offset
         if norm is None:
-            with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                self.radius[lanes] = after / np.sqrt(self.metric.kept[lanes])
                 norm = anchor.norm[some] / np.sqrt(self.metric.kept[lanes])[:, None]
         lost = 4 * ROUNDING * (1 + np.abs(self.center[lanes]) + anchor.bulk[some])
         with np.errstate(invalid="ignore"):
@@ -267,6 +271,7 @@ class Enclosure:
 
     def _step(self, lanes: Array) -> None:
         anchor, model = self.anchor, self.anchor.model
+        self.gradients += len(lanes)
         theta = anchor.theta + self.u[lanes] @ anchor.root
         eta = model.design.predictors(theta) + model.offset
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
@@ -375,6 +380,7 @@ class _Newton:
         state, anchor, model = self.state, self.state.anchor, self.model
         theta = self._theta(self.u[which])
         eta = model.design.predictors(theta) + model.offset
+        state.gradients += len(which) * (2 + theta.shape[1] / 2)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
         omega = self.omega[which]
         pulled = np.where(omega > 0, omega * slope, 0.0)
@@ -397,7 +403,9 @@ class _Newton:
         step = -np.einsum("rpk,rk->rp", root, whitened)
         gap = gaps(model.loss, model.y, eta, curvature, 2 * size[:, None] * norm, curvature)
         found = ball(gap, curvature, omega * norm**2, size, 2 * size)
-        self._advance(which, np.asarray(fit_back(state.fit, step)), found, decrement, noise, norm, enough)
+        across = np.linalg.norm(np.asarray(state.fit.back(root.swapaxes(1, 2))), ord=2, axis=(1, 2))  # from A's norm to H's
+        state.radius[self.lanes[which]] = across * found.after
+        self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, enough)
 
     def _advance(
         self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, enough: Callable
@@ -430,10 +438,6 @@ class _Newton:
         far = ~(done | floor) & (np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes]))
         for k in which[far | ~np.isfinite(new)]:
             self._fail(k, RESULTS.not_converged)
-
-
-def fit_back(fit: Fit, displacement: Array) -> Array:
-    return fit.back(displacement)
 
 
 def inverse_roots(
@@ -475,6 +479,7 @@ class OneRow(NamedTuple):
 
     center: Float[Array, " refits"]
     half: Float[Array, " refits"]
+    moved: Float[Array, " refits"]
 
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
@@ -497,7 +502,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     with np.errstate(invalid="ignore"):
         half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after, np.inf)
     center = anchor.eta[unit] - along / kept
-    return OneRow(center, half + 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]))
+    return OneRow(center, half + 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]), slope)
 
 
 class Look(NamedTuple):
@@ -521,6 +526,9 @@ class Enclosed(NamedTuple):
     result: Int[Array, " refits"]
     proved: Bool[Array, " refits"]
     theta: Callable[[], Float[Array, "refits params"]]
+    ball: Callable[[], tuple[Float[Array, "refits rank"], Float[Array, " refits"]]]  # u, and the radius around it
+    moved: Float[Array, " refits"]  # the length of the first step
+    gradients: float  # that were made
 
 
 def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
@@ -528,7 +536,8 @@ def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
     if anchored(fit).model.separate and rows.index.shape[1] == 1:
         return _by_rows(fit, rows, enough, hurry)
     state = _to_the_end(fit, rows, enough, hurry)
-    return Enclosed(state.center, state.half, state.result, state.proved, state.theta)
+    ball = lambda: (state.u, state.radius)
+    return Enclosed(state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients)
 
 
 def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
@@ -544,14 +553,18 @@ def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
         state = _to_the_end(fit, rows.take(lanes), lambda some, seen: enough(lanes[some], seen), hurry)
         center[lanes], half[lanes], result[lanes], proved[lanes] = state.center, state.half, state.result, state.proved
 
-    def theta():
-        whole = Enclosure(fit, rows)
-        whole.look()
+    @functools.cache
+    def whole() -> Enclosure:
+        found = Enclosure(fit, rows)
+        found.look()
         if state is not None:
-            whole.u[lanes] = state.u
-        return whole.theta()
+            found.u[lanes], found.radius[lanes] = state.u, state.radius
+        return found
 
-    return Enclosed(center, half, result, proved, theta)
+    theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
+    looked = len(center) / len(anchored(fit).eta)  # each costs as much as a gradient's share of a row
+    gradients = looked + (0.0 if state is None else state.gradients)
+    return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients)
 
 
 def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:
@@ -564,10 +577,12 @@ def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:
     unsettled = lanes[state.metric.kept[lanes] == 0]
     lanes = state.steps(lanes, asked, 2 if hurry else STEPS)
     n, p = state.anchor.model.design.shape
-    if hurry or 4.0 * len(lanes) * n * p * p > DEAR:
+    dear = 4.0 * len(lanes) * n * p * p > DEAR
+    if hurry or dear:
         state.estimate(lanes)
-        lanes = lanes[~asked(lanes)] if not hurry else lanes[:0]
-    lanes = np.union1d(lanes, unsettled)
+        lost = ~np.isfinite(state.half[lanes]).all(axis=1)
+        lanes = lanes[lost & (not dear)] if hurry else lanes[~asked(lanes)]
+    lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
     if lanes.size:
         state.proved[lanes] = True
         state.newton(lanes, asked)
@@ -579,6 +594,12 @@ def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> 
     model = anchored(fit).model
     y = model.y[np.where(np.asarray(rows.index) < len(model.y), rows.index, 0)]
     return np.where(rows.held, change(model.loss, y, reported, center, half), 0.0).sum(axis=1)
+
+
+def unit_losses(fit: Fit) -> Float[Array, " units"]:
+    """The loss of every unit at θ̂."""
+    anchor = anchored(fit)
+    return anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (0,))[0]
 
 
 def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
@@ -597,3 +618,27 @@ def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float
     units = np.where(np.asarray(rows.index) < len(anchor.eta), rows.index, 0)
     offset = anchor.model.offset[units] if np.ndim(anchor.model.offset) else anchor.model.offset
     return np.einsum("rkp,rp->rk", anchor.model.design.rows(units), theta) + offset
+
+
+@once
+def _classes(fit: Fit) -> Int[Array, " units"]:
+    """Numbers of the distinct rows, by what a random direction, the response and the offset are; fewer rows than a sum of them all."""
+    model = fit.objective.predictors
+    direction = np.random.default_rng(0).standard_normal(model.design.shape[1])
+    value = model.design.predictors(direction[None])[0]
+    return np.unique(np.c_[value, model.y, np.broadcast_to(model.offset, value.shape)], axis=0, return_inverse=True)[1].ravel()
+
+
+def copies(fit: Fit, plan: Plan) -> str:
+    """A sentence on held-out rows that a refit still sees a copy of; empty where there are none, or too many rows to look."""
+    if fit.objective.predictors is None or plan.num_units > COPIES:
+        return ""
+    label = _classes(fit)
+    size = np.bincount(label)
+    if size.max() == 1:
+        return ""
+    key = plan.refit * len(size) + label[plan.index]
+    distinct, where = np.unique(key, return_inverse=True)
+    out = np.bincount(where, plan.weight == 0, len(distinct))[where]
+    leaks = np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
+    return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak" if leaks.size else ""

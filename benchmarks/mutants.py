@@ -1,0 +1,233 @@
+"""Do the quick tests notice small faults? Each is made in a copy of the library, and the nearest quick tests are run on it.
+
+    python benchmarks/mutants.py [word ...]      those whose name or file holds one of the words; all by default
+
+A fault is a row of FAULTS: the file, the text as it is (found exactly once, or this stops), the text with the fault, and the
+nearest tests. The tests must pass without it, and fail with it: "killed". What survives wants a test.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PASSED, FAILED = 0, 1  # exit statuses of pytest
+
+
+class Fault(NamedTuple):
+    """`old` becomes `new` in `src/leaveout/<file>`; `tests` are files of `tests/`, space between."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+FAULTS = (
+    Fault("buffers are scored", "_plan.py", "< len(fold) for row", "< len(row) for row", "test_plan.py"),
+    Fault(
+        "a buffer one unit short",
+        "_plan.py",
+        "np.arange(max(0, s - buffer), s)",
+        "np.arange(max(0, s - buffer + 1), s)",
+        "test_plan.py",
+    ),
+    Fault("a buffer on one side", "_plan.py", "min(s + size + buffer, n))])", "min(s + size, n))])", "test_plan.py"),
+    Fault(
+        "a neighbourhood's buffer is scored", "_plan.py", "<= radius + 1] for", "<= radius + buffer + 1] for", "test_plan.py"
+    ),
+    Fault(
+        "a horizon one too long",
+        "_plan.py",
+        "folds = [np.arange(t, min(t + horizon, n))",
+        "folds = [np.arange(t, min(t + horizon + 1, n))",
+        "test_plan.py",
+    ),
+    Fault("padding is held", "_plan.py", "held = real & self.held[place]", "held = self.held[place]", "test_plan.py"),
+    Fault("padding has a weight", "_plan.py", "np.where(real, self.weight[place], 1.0)", "self.weight[place]", "test_plan.py"),
+    Fault("padding has an entry", "_plan.py", "return np.where(real, place, -1), Rows", "return place, Rows", "test_plan.py"),
+    Fault(
+        "padding is a unit",
+        "_plan.py",
+        "np.where(real, self.index[place], self.num_units)",
+        "self.index[place]",
+        "test_plan.py",
+    ),
+    Fault(
+        "a bootstrap's counts are lost",
+        "_plan.py",
+        "weight = np.concatenate(weights).astype(float)",
+        "weight = 1.0 * (np.concatenate(weights) > 0)",
+        "test_plan.py",
+    ),
+    Fault(
+        "what a split drops is scored",
+        "_plan.py",
+        "tests.append(np.isin(rows[-1], test))",
+        "tests.append(weights[-1] == 0)",
+        "test_plan.py",
+    ),
+    Fault(
+        "groups are no clusters", "_plan.py", "clusters=codes.astype(np.int64)", "clusters=None", "test_plan.py test_errors.py"
+    ),
+    Fault("too few blocks are enough", "_errors.py", "FEWEST = 20", "FEWEST = 10", "test_errors.py"),
+    Fault(
+        "blocks one unit too long",
+        "_errors.py",
+        "np.arange(len(losses)) // length, count",
+        "np.arange(len(losses)) // (length + 1), count",
+        "test_errors.py",
+    ),
+    Fault("blocks of three correlation times", "_errors.py", "np.ceil(max(6 * tau", "np.ceil(max(3 * tau", "test_errors.py"),
+    Fault("blocks of the square root", "_errors.py", "n ** (1 / 3)", "n ** (1 / 2)", "test_errors.py"),
+    Fault("a window of the correlations too short", "_errors.py", ">= 5 * time", ">= time", "test_errors.py"),
+    Fault(
+        "no correction of degrees of freedom", "_errors.py", "len(sums) / (len(sums) - 1) * np.sum", "np.sum", "test_errors.py"
+    ),
+    Fault(
+        "a standard error about the plain mean",
+        "_errors.py",
+        "pull = weight * (losses - np.average(losses, weights=weight))",
+        "pull = weight * (losses - losses.mean())",
+        "test_errors.py",
+    ),
+    Fault(
+        "a weight twice in the standard error",
+        "_errors.py",
+        "pull = weight * (losses",
+        "pull = weight**2 * (losses",
+        "test_errors.py",
+    ),
+    Fault(
+        "blocks of neighbours are left aside",
+        "_errors.py",
+        "if plan.blocks is not None:",
+        "if plan.blocks is not None and plan.serial is None:",
+        "test_errors.py",
+    ),
+    Fault("the Monte-Carlo scale", "_estimate.py", "np.sqrt((refits - 1) * np.mean(", "np.sqrt(np.mean(", "test_estimate.py"),
+    Fault(
+        "a unit of one refit only stays in the mean",
+        "_estimate.py",
+        "(mass - np.bincount(refit, lost, refits))",
+        "mass",
+        "test_estimate.py",
+    ),
+    Fault("folds with buffers are thought to be drawn", "_estimate.py", "< 2 or dropped:", "< 2:", "test_estimate.py"),
+    Fault(
+        "a sum where a unit is scored several times",
+        "_estimate.py",
+        "np.where(times > 0, total / np.maximum(times, 1), np.nan)",
+        "np.where(times > 0, total, np.nan)",
+        "test_estimate.py",
+    ),
+    Fault(
+        "what is not scored is in the mean",
+        "_estimate.py",
+        "scored = np.isfinite(losses) & self.plan.held\n",
+        "scored = np.isfinite(losses)\n",
+        "test_estimate.py",
+    ),
+    Fault(
+        "a plain mean of the errors of refits",
+        "_estimate.py",
+        "/ max(scored.sum(), 1))",
+        "/ max(np.sum(scored > 0), 1))",
+        "test_estimate.py",
+    ),
+    Fault("errors without sample weights", "_estimate.py", "else self._relative_weight()", "else 1.0", "test_estimate.py"),
+    Fault(
+        "the next fold's error in the table",
+        "_estimate.py",
+        '"error": self.error[refit]',
+        '"error": np.roll(self.error, 1)[refit]',
+        "test_estimate.py",
+    ),
+    Fault(
+        "flags are not printed",
+        "_estimate.py",
+        '("flagged", _listed(flagged))',
+        '("flagged", _listed(flagged[:0]))',
+        "test_estimate.py",
+    ),
+    Fault(
+        "an unpaired difference",
+        "_estimate.py",
+        "_standard_error(values[name] - values[best])",
+        "_standard_error(values[name])",
+        "test_estimate.py",
+    ),
+    Fault(
+        "the best model's error is left out",
+        "_estimate.py",
+        "estimate.approximation_error + estimates[best].approximation_error",
+        "estimate.approximation_error",
+        "test_estimate.py",
+    ),
+)
+
+
+def copied(fault: Fault | None, folder: Path) -> Path:
+    """A copy of `src` in `folder`, with the fault."""
+    source = folder / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    if fault is not None:
+        path = source / "leaveout" / fault.file
+        path.write_text(faulty(fault, path.read_text()))
+    return source
+
+
+def faulty(fault: Fault, text: str) -> str:
+    """The text with the fault; raises where what it changes is not there exactly once."""
+    found = text.count(fault.old)
+    if found != 1 or fault.old == fault.new:
+        raise LookupError(f"{fault.file}: {fault.name}: {fault.old!r} must occur once and be changed; it occurs {found} times.")
+    return text.replace(fault.old, fault.new)
+
+
+def outcome(tests: str, fault: Fault | None = None) -> tuple[int, str]:
+    """The exit status of the quick tests on a copy, and what they printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = copied(fault, Path(folder))
+        environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+        where = [sys.executable, "-c", "import leaveout; print(leaveout.__file__)"]
+        asked = subprocess.run(where, cwd=ROOT, env=environment, capture_output=True, text=True)
+        if not asked.stdout.startswith(str(source)):
+            raise RuntimeError(f"the copy is not what is imported: {asked.stdout}{asked.stderr}")
+        options = ["-m", "pytest", "-x", "-q", "-m", "not slow", "-n", "0", "-p", "no:cacheprovider"]
+        files = [f"tests/{name}" for name in tests.split()]
+        run = subprocess.run([sys.executable, *options, *files], cwd=ROOT, env=environment, capture_output=True, text=True)
+        return run.returncode, run.stdout + run.stderr
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="of the name or the file of a fault")
+    words = parser.parse_args().words
+    chosen = [fault for fault in FAULTS if not words or any(word in f"{fault.file} {fault.name}" for word in words)]
+    for tests in dict.fromkeys(fault.tests for fault in chosen):
+        status, printed = outcome(tests)
+        if status != PASSED:
+            raise SystemExit(f"{printed}\n{tests} must pass without a fault.")
+    survived = 0
+    for fault in chosen:
+        began = time.monotonic()
+        status, printed = outcome(fault.tests, fault)
+        if status not in (PASSED, FAILED):
+            raise SystemExit(f"{printed}\n{fault.file}: {fault.name}: the tests could not be run.")
+        survived += status == PASSED
+        verdict = "killed  " if status == FAILED else "SURVIVED"
+        print(f"{verdict}  {time.monotonic() - began:5.1f} s  {fault.file}: {fault.name}", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} faults killed")
+    raise SystemExit(survived > 0)
+
+
+if __name__ == "__main__":
+    main()
