@@ -15,6 +15,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, placed, ravel, unravel
+from ._proved import ball, gaps
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
@@ -24,6 +25,7 @@ PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same where a preconditioner
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 SOLVED, PRODUCTS = 0.01, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
+NEAR = 1e-6  # of the length of θ, as far as which a minimiser that is proved counts as reached
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 
@@ -52,7 +54,27 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
     value, vector, converged, _ = newton(
         objective, theta, weights, np.asarray(objective.parameters.symmetries(theta), np.float64), None
     )
-    return float(value), np.asarray(vector), bool(converged)
+    return float(value), np.asarray(vector), bool(converged) or _nearby(objective, np.asarray(vector))
+
+
+def _nearby(objective: AbstractObjective, vector: Float[np.ndarray, " params"]) -> bool:
+    """Is there a minimiser as near as rounding tells? Proved, for linear predictors whose steps came to an end there."""
+    model = objective.predictors
+    if model is None or not np.isfinite(vector).all():
+        return False
+    eta = model.design.predictors(vector[None])[0] + model.offset
+    omega, kappa = (part[0] for part in model.weigh(np.ones((1, len(eta)))))
+    slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+    factor = _factor(model.design.gram((omega * curvature)[None])[0] + kappa * model.penalty)
+    if factor is None:
+        return False
+    root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
+    size = np.linalg.norm((model.design.pull((omega * slope)[None])[0] + kappa * (model.penalty @ vector)) @ root)
+    norm, radius = model.design.norms(root), np.array([2 * size])
+    found = ball(
+        gaps(model.loss, model.y, eta, curvature, 2 * size * norm, curvature), curvature, omega * norm**2, size, radius
+    )
+    return bool(found.distance[0] <= NEAR * max(1.0, float(np.linalg.norm(factor.T @ vector))))
 
 
 def _approach(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, size: int) -> PyTree:

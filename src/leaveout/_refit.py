@@ -150,7 +150,7 @@ class Certified(AbstractRefit):
         allowed = self.rtol * float(rows.scale) * num_scored(fit, rows)
         if fit.objective.predictors is not None:
             near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
-            return _enclosed(fit, rows, near)
+            return _enclosed(fit, rows, near, allowed)
         state = _start(fit, rows)
         _flag_crossings(fit, rows, state.u, state.result)
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
@@ -175,9 +175,9 @@ class Certified(AbstractRefit):
         return np.maximum(state.error[lanes] / allowed[lanes], np.where(kinked[lanes], unsettled, 0.0))
 
 
-def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough) -> Refitted:
+def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough, allowed: np.ndarray | None = None) -> Refitted:
     """Linear predictors brought to where that is enough, their errors proved."""
-    found = linear.enclose(fit, rows, enough, hurry=False)
+    found = linear.enclose(fit, rows, enough, False, allowed)
     error = linear.error(fit, rows, found.center, found.center, found.half)
     scores = linear.losses(fit, rows, found.center)
     return Refitted(found.theta, error, found.result, scores, found.proved, found.ball, found.moved, found.gradients)

@@ -24,7 +24,8 @@ from .._fit import Fit, once
 from .._objective import ravel
 from .._plan import Plan, Rows
 from .._results import RESULTS
-from ._proved import ROUNDING, Ball, Table, ball, change, gaps
+from . import _sampled as sampled
+from .._proved import ROUNDING, Ball, Table, ball, change, gaps
 
 Array = np.ndarray
 PASS = 2**17  # numbers [refits, units] that a group of refits makes at a time: about what a cache holds
@@ -36,6 +37,8 @@ PRODUCTS, CAUTION, REFUSED = (
     1.3,
     0.9,
 )  # of an estimated contraction: products, what is put on top, and where it means nothing
+ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps cost a unit
+AFFORDABLE = 3e9  # operations that gradients of a plan's refits may cost before single rows are estimated
 DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
 COPIES = 200_000  # rows beyond which copies are not looked for
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
@@ -57,6 +60,12 @@ class Anchor:
     noise: float
     bulk: Float[Array, " units"]  # Σ_j |x_ij θ̂_j|, of which 1e-16 is lost
     table: Table
+
+    @functools.cached_property
+    def drawn(self) -> sampled.Drawn:
+        """A sample of rows for the next term."""
+        (third,) = self.model.loss.derivatives(self.eta, self.model.y, (3,))
+        return sampled.drawn(self.weight * third, self.norm)
 
     def whitened(self, units: Array) -> Float[Array, "... rank"]:
         return self.model.design.rows(units) @ self.root.T
@@ -479,7 +488,12 @@ class OneRow(NamedTuple):
 
     center: Float[Array, " refits"]
     half: Float[Array, " refits"]
-    moved: Float[Array, " refits"]
+    moved: Float[Array, " refits"]  # λ, the length of the step
+    kept: Float[Array, " refits"]  # 1 − q
+    coefficient: Float[Array, " refits"]  # of z in the step
+
+    def take(self, lanes: Array) -> "OneRow":
+        return OneRow(*(part[lanes] for part in self))
 
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
@@ -502,7 +516,9 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     with np.errstate(invalid="ignore"):
         half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after, np.inf)
     center = anchor.eta[unit] - along / kept
-    return OneRow(center, half + 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]), slope)
+    return OneRow(
+        center, half + 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]), slope, kept, pull - bend * along / kept
+    )
 
 
 class Look(NamedTuple):
@@ -531,16 +547,17 @@ class Enclosed(NamedTuple):
     gradients: float  # that were made
 
 
-def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
-    """Every refit brought to where `enough` says so. A `hurry` takes no Hessians: it estimates."""
+def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
+    """Every refit brought to where `enough` says so. A `hurry` takes no Hessians: it estimates. Where gradients of all refits
+    are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
     if anchored(fit).model.separate and rows.index.shape[1] == 1:
-        return _by_rows(fit, rows, enough, hurry)
+        return _by_rows(fit, rows, enough, hurry, allowed)
     state = _to_the_end(fit, rows, enough, hurry)
     ball = lambda: (state.u, state.radius)
     return Enclosed(state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients)
 
 
-def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
+def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
     """Single rows: those that the first look does not settle go on as batches do."""
     look = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
     center, half = look.center[:, None].copy(), look.half[:, None].copy()
@@ -548,6 +565,8 @@ def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
     unknown = np.full(len(center), np.inf)
     lanes = everyone[~enough(everyone, Look(center, half, unknown, np.zeros(len(center)), unknown))]
+    if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
+        lanes = _by_the_next_term(fit, rows, look, allowed, center, half, proved)
     state = None
     if lanes.size:
         state = _to_the_end(fit, rows.take(lanes), lambda some, seen: enough(lanes[some], seen), hurry)
@@ -565,6 +584,41 @@ def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosed:
     looked = len(center) / len(anchored(fit).eta)  # each costs as much as a gradient's share of a row
     gradients = looked + (0.0 if state is None else state.gradients)
     return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients)
+
+
+def _costs(fit: Fit, rows: Rows, lanes: int) -> float:
+    """Operations of a gradient of so many refits of a batch, and of as many in every other batch."""
+    each = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
+    return each * lanes * int(rows.num_refits) / len(rows.index)
+
+
+def _by_the_next_term(
+    fit: Fit, rows: Rows, look: OneRow, allowed: Array, center: Array, half: Array, proved: Array
+) -> Int[Array, " open"]:
+    """Single rows accepted by what is proved or estimated of them, all together within what is allowed: those still open.
+    Writes into `center`, `half` and `proved`."""
+    anchor, unit = anchored(fit), np.asarray(rows.index)[:, 0]
+    wrong = error(fit, rows, center, center, half)
+    lanes = np.flatnonzero(~_within(wrong, allowed))
+    for size in (*sampled.SIZES, None) if anchor.model.loss.self_concordance is not None else ():
+        if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
+            break
+        some = look.take(lanes)
+        term = sampled.next_term(anchor, unit[lanes], some, size)
+        left = sampled.half(anchor, some, term, size is not None)[:, None]
+        middle = center[lanes] + (0.0 if size else term.move[:, None])
+        wrong[lanes] = error(fit, rows.take(lanes), middle, middle, left)
+        good = _within(wrong, allowed)[lanes]
+        center[lanes[good]], half[lanes[good]], proved[lanes[good]] = middle[good], left[good], False
+        lanes = lanes[~good]
+    return lanes
+
+
+def _within(wrong: Array, allowed: Array) -> Bool[Array, " refits"]:
+    """The refits of smallest error that together stay within what is allowed together, none above five times its share."""
+    order, within = np.argsort(wrong), np.empty(len(wrong), bool)
+    within[order] = np.cumsum(wrong[order]) <= allowed.sum()
+    return within & (wrong <= 5 * allowed)
 
 
 def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from .._design import Loss
+from ._design import Loss
 
 Array = np.ndarray
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
