@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
@@ -106,6 +107,10 @@ class AbstractEmission(eqx.Module):
         its values arrive here as NaN and must leave as legal numbers."""
         check(x, np.isfinite(x), type(self).__name__, "finite")
         return np.where(np.isnan(x), 0.0, x)
+
+    def matched(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
+        """The emission with what it was given of the steps, such as an exposure, put into their order by their labels."""
+        return self
 
     def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
         """The emission with the hyperparameters that its default prior takes from the data's scale; to be called once,
