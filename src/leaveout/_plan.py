@@ -268,7 +268,8 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     dropped too, but not scored.
 
     `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph; `num_sites` is needed
-    where the last sites have no edges. The labels of a graph's nodes are matched with those of the fit. Raises ValueError where a neighbourhood is the whole graph.
+    where the last sites have no edges. The labels of a graph's nodes are matched with those of the fit. Raises ValueError
+    where a neighbourhood is the whole graph.
     """
     radius = _count("neighbourhoods: radius", radius, 0, 2**40)
     buffer = _count("neighbourhoods: buffer", buffer, 0, 2**40)
