@@ -231,7 +231,8 @@ def test_what_is_masked_is_missing():
 
 
 def test_what_holds_numbers_is_converted_as_hosts_do():
-    for same in (pd.Categorical(Y), pd.array(Y.astype(int), dtype="Int64"), list(Y), Y.astype(object), Y.astype(np.float32), Y > 0):
+    whole = pd.array(Y.astype(int), dtype="Int64")
+    for same in (pd.Categorical(Y), whole, list(Y), Y.astype(object), Y.astype(np.float32), Y > 0):
         np.testing.assert_array_equal(lo.GLM(X, same, "logistic").y, Y)
     labels = lo.GLM(X, DIGITS, "multinomial")
     assert labels.classes == ("0", "1") and lo.groups(DIGITS).num_refits == 2

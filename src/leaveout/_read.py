@@ -14,12 +14,14 @@ from numpy.typing import ArrayLike
 from pandas.api.types import infer_dtype, is_bool_dtype
 
 NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # what columns of numbers hold, as pandas tells
-ADVICE = {
-    "datetime": "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')",
+PLAIN = "biuf"  # kinds of NumPy's own numbers
+TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
+ADVICE = {  # by what pandas calls them
+    **dict.fromkeys(("date", "time", "period"), TIME),
     "complex": "Take the real part, or the modulus",
     "boolean": "Fill what is missing, and convert by .astype(bool)",
-    "": "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); convert numbers that are text by .astype(float)",
 }
+OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); convert numbers that are text by .astype(float)"
 
 
 class Names:
@@ -102,52 +104,42 @@ def matched(caller: str, **given: Any) -> tuple[Any, ...]:
     return Names(wanted), *found
 
 
-def numbers(caller: str, name: str, value: ArrayLike) -> np.ndarray:
+def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     """Its numbers, NaN where they are missing or masked; TypeError where it holds text, dates, complex numbers or the like.
 
     Categories count as what they are called: numbers, or text.
     """
-    if hasattr(value, "tocsr") or (hasattr(value, "sparse") and not isinstance(value, pd.Series | pd.DataFrame)):
+    if hasattr(value, "tocsr"):
         raise TypeError(f"{caller}: {name} must be dense; got {type(value).__name__}. Give {name}.toarray().")
-    tabular = isinstance(value, pd.Series | pd.DataFrame | pd.Index | pd.api.extensions.ExtensionArray)
-    if not tabular:
-        array = np.ma.asanyarray(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
-        if array.dtype.kind in "biuf":
-            return array.astype(np.float64).filled(np.nan) if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
-        flat = np.asarray(array).reshape(len(array), -1) if array.ndim else np.asarray(array).reshape(1, 1)
-        frame, shape = pd.DataFrame(flat), array.shape
-        mask = np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
+    if isinstance(value, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(value), np.nan, numbers(caller, name, value.data))
+    if isinstance(value, pd.DataFrame):
+        frame = value
+    elif isinstance(value, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
     else:
-        frame = value if isinstance(value, pd.DataFrame) else pd.Series(value).to_frame(getattr(value, "name", None))
-        shape, mask = np.shape(value), None
-        if all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in frame.dtypes.unique()):
-            return frame.to_numpy().reshape(shape)
-    columns = [_column(column) for _, column in frame.items()]
-    wrong = [
-        (label, infer_dtype(column), column.dtype)
-        for (label, column), read in zip(frame.items(), columns, strict=True)
-        if read is None
-    ]
+        value = np.asarray(value)
+        if value.dtype.kind in PLAIN:
+            return value
+        frame = pd.DataFrame(value.reshape(len(value) if value.ndim else 1, -1))
+    if all(isinstance(dtype, np.dtype) and dtype.kind in PLAIN for dtype in frame.dtypes.unique()):
+        return frame.to_numpy().reshape(value.shape)
+    columns = [frame.iloc[:, j] for j in range(frame.shape[1])]  # whose names may be there twice
+    read = [_column(column) for column in columns]
+    wrong = [column for column, found in zip(columns, read, strict=True) if found is None]
     if wrong:
-        said = ", ".join(f"{label!r} ({kind}, dtype {dtype})" for label, kind, dtype in wrong[:5])
-        kind = wrong[0][1]
-        advice = next((text for start, text in ADVICE.items() if kind.startswith(start) and start), None)
-        advice = ADVICE["datetime"] if kind.startswith(("date", "time", "period")) else advice or ADVICE[""]
+        kinds = [infer_dtype(column) for column in wrong]
+        said = ", ".join(f"{c.name!r} ({kind}, dtype {c.dtype})" for c, kind in zip(wrong[:5], kinds, strict=False))
+        advice = next((text for kind, text in ADVICE.items() if kinds[0].startswith(kind)), OTHERWISE)
         raise TypeError(f"{caller}: {name} must hold numbers; these columns do not: {said}. {advice}.")
-    read = np.stack([column for column in columns if column is not None], axis=1) if columns else np.zeros(shape)
-    read = read.reshape(shape)
-    return read if mask is None else np.where(mask, np.nan, read)
+    return np.array(read, np.float64).T.reshape(value.shape)
 
 
 def _column(column: pd.Series) -> np.ndarray | None:
     """One column as float64, None where it does not hold numbers."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        column = (
-            column.astype(column.cat.categories.dtype)
-            if column.cat.categories.dtype.kind in "biuf" and column.notna().all()
-            else column.astype(object)
-        )
-    if infer_dtype(np.asarray(column)) not in NUMBERS and not is_bool_dtype(column.dtype):
+        column = column.astype(object).infer_objects()
+    if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
         return None
     try:
         return column.to_numpy(np.float64, na_value=np.nan)

@@ -72,8 +72,9 @@ def check_choices(emission: Any, num_states: Any, styles: tuple[str, ...], drop:
 
 def read(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], Labels]:
     """The data as float64, NaN where missing."""
-    frame = isinstance(x, pd.DataFrame)  # a row a field, a column a site
-    index, fields = (x.columns, x.index) if frame else (index_of(x), None)
+    index, fields = index_of(x), None
+    if isinstance(x, pd.DataFrame):  # a row a field, a column a site
+        index, fields = x.columns, x.index
     raw = x if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
     if raw.ndim not in (1, 2, 3) or 0 in raw.shape:
         raise ValueError(
