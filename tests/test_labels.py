@@ -1,5 +1,6 @@
 """Labels are data: rows of one label belong together wherever they stand, and a permuted argument changes nothing."""
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,8 +93,6 @@ def test_permuting_labelled_arguments_changes_nothing(model):
 
 
 def _leaves(objective):
-    import jax
-
     return [leaf for leaf in jax.tree.leaves(objective) if not callable(leaf)]
 
 
@@ -239,3 +238,16 @@ def test_weights_of_steps_and_of_models_under_other_labels():
     both = {name: lo.cross_validate(fit, lo.kfold(N, 4)) for name, fit in (("one", lo.fit(glm(ordinary))), ("two", other))}
     with pytest.raises(ValueError, match="compare: the models number their units in another order"):
         lo.compare(both)
+
+
+def test_other_labels_compile_nothing_anew():
+    renamed = lambda value: value.set_axis(range(50, 50 + len(value)))
+    models = [
+        lambda of: lo.GLM(of(X), of(COUNTS), "poisson", RIDGE),
+        lambda of: lo.Regression(of(X), of(COUNTS), "negative_binomial", RIDGE),
+        lambda of: lo.Cox(of(X), of(TIME), of(EVENT), RIDGE),
+        lambda of: lo.HMM(of(SERIES), lo.emissions.Poisson(exposure=of(RISK)), 2),
+        lambda of: lo.CRF(of(TAGS), [N], scores=of(SCORES), drop="label"),
+    ]
+    for model in models:
+        assert jax.tree.structure(model(renamed)) == jax.tree.structure(model(ordinary))
