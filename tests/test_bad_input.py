@@ -290,3 +290,15 @@ def test_functions_that_are_no_jax(what, make, function):
     start = np.ones(()) if what == "Objective: loss" else None
     with pytest.raises(TypeError, match=rf"{what}, '{function.__name__}', must be written in JAX \(line \d+ of .*jnp\.where"):
         lo.fit(objective, start)
+
+
+def test_an_emission_that_is_no_jax():
+    class Mine(lo.emissions.Poisson):
+        def log_densities(self, parameters, data):
+            return lo.emissions.AbstractEmission.log_densities(self, parameters, data)
+
+        def log_density(self, parameters, datum):
+            return np.log(parameters["rate"])
+
+    with pytest.raises(TypeError, match=r"Mine.log_density, 'log_density', must be written in JAX"):
+        lo.fit(lo.HMM(np.arange(12) % 5, Mine(), 2))

@@ -74,12 +74,18 @@ def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -
         )
     other, own = index.difference(wanted, sort=False), wanted.difference(index, sort=False)
     shown = "; ".join(
-        f"only {which} has {len(only)}, such as {only[0]!r}" for which, only in ((name, other), (of, own)) if len(only)
+        f"only {which} has {len(only)}, such as {only[:1].tolist()[0]!r}"
+        for which, only in ((name, other), (of, own))
+        if len(only)
     )
     raise ValueError(
         f"{caller}: {name} and {of} do not have the same labels: {shown}. Give both for the same units, as by "
         f"{name}.loc[{of}.index], or as arrays, by position."
     )
+
+
+def _plain(index: pd.Index) -> str:
+    return repr(index[:1].tolist()[0])
 
 
 def matched(caller: str, **given: Any) -> tuple[Any, ...]:
@@ -126,10 +132,10 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
         return frame.to_numpy().reshape(value.shape)
     columns = [frame.iloc[:, j] for j in range(frame.shape[1])]  # whose names may be there twice
     read = [_column(column) for column in columns]
-    wrong = [column for column, found in zip(columns, read, strict=True) if found is None]
+    wrong = [(label, c) for label, c, found in zip(frame.columns.tolist(), columns, read, strict=True) if found is None]
     if wrong:
-        kinds = [infer_dtype(column) for column in wrong]
-        said = ", ".join(f"{c.name!r} ({kind}, dtype {c.dtype})" for c, kind in zip(wrong[:5], kinds, strict=False))
+        kinds = [infer_dtype(column) for _, column in wrong]
+        said = ", ".join(f"{label!r} ({kind}, dtype {c.dtype})" for (label, c), kind in zip(wrong[:5], kinds, strict=False))
         advice = next((text for kind, text in ADVICE.items() if kinds[0].startswith(kind)), OTHERWISE)
         raise TypeError(f"{caller}: {name} must hold numbers; these columns do not: {said}. {advice}.")
     return np.array(read, np.float64).T.reshape(value.shape)

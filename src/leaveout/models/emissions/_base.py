@@ -17,6 +17,8 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
+from ..._objective import traced
+
 Parameters = dict[str, Array]
 
 
@@ -126,7 +128,8 @@ class AbstractEmission(eqx.Module):
     def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         """`log_density` of every step in every state. Override it where tables or matrix products are faster."""
         axes = {name: None if name in self.shared else 0 for name in parameters}
-        states = jax.vmap(self.log_density, (axes, None))
+        each = lambda own, datum: traced(f"{type(self).__name__}.log_density", self.log_density, own, datum)
+        states = jax.vmap(each, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
 
     def curvature(
