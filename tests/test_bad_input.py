@@ -178,3 +178,127 @@ def test_a_saddle_is_refused():
     objective = lo.Objective(lambda t, w: jnp.sum(w) * (t["a"] ** 2 - t["b"] ** 2), 10)
     with pytest.raises(lo.IndefiniteHessianError, match="smallest eigenvalue"):
         lo.anchor(objective, {"a": np.zeros(()), "b": np.zeros(())})
+
+
+DAYS = pd.date_range("2024-01-01", periods=40)
+MASKED = np.ma.masked_array(Y, np.arange(40) == 3)
+DIGITS = pd.Categorical(Y.astype(int).astype(str))
+NOT_NUMBERS = {
+    "dates": (DAYS, r"datetime.*set one as the index"),
+    "spans": (DAYS - DAYS[0], r"timedelta.*count the time in a unit"),
+    "complex": (Y + 1j, r"complex.*Take the real part"),
+    "text": (np.where(Y > 0, "yes", "no"), r"string.*Encode"),
+    "digits that are text": (Y.astype(int).astype(str), r"string.*astype\(float\)"),
+    "categories of text": (pd.Series(DIGITS), r"categor.*Encode"),
+    "objects": (np.array([*Y[1:], "many"], object), r"mixed.*Encode"),
+}
+PLACES = {
+    "X": lambda value: lo.GLM(pd.DataFrame({"a": X[:, 0], "b": value}), Y, "logistic"),
+    "y": lambda value: lo.GLM(X, value, "logistic"),
+    "sample_weight": lambda value: lo.GLM(X, Y, "logistic", sample_weight=value),
+    "offset": lambda value: lo.Regression(X, Y, "negative_binomial", offset=value),
+    "time": lambda value: lo.Cox(X, value, Y),
+    "x": lambda value: lo.HMM(value, lo.emissions.Poisson(), 2),
+    "exposure": lambda value: lo.emissions.Poisson(exposure=value),
+    "covariates": lambda value: lo.emissions.NegativeBinomial(covariates=value),
+    "scores": lambda value: lo.CRF(Y.astype(int), [40], scores=pd.DataFrame({0: Y, 1: value}), drop="label"),
+    "data": lambda value: lo.Separable(lambda theta, row: (row - theta) ** 2, value),
+}
+
+
+@pytest.mark.parametrize("what", NOT_NUMBERS)
+@pytest.mark.parametrize("name", PLACES)
+def test_what_holds_no_numbers_is_refused(name, what):
+    value, message = NOT_NUMBERS[what]
+    with pytest.raises(TypeError, match=rf"{name} must hold numbers; these columns do not: .*{message}"):
+        PLACES[name](value)
+
+
+def test_what_is_masked_is_missing():
+    with pytest.raises(ValueError, match="y holds 1 NaN"):
+        lo.GLM(X, MASKED, "logistic")
+    with pytest.raises(ValueError, match="sample_weight holds 1 NaN"):
+        lo.GLM(X, Y, "logistic", sample_weight=MASKED)
+    with pytest.raises(ValueError, match="X holds 1 NaN"):
+        lo.GLM(np.ma.masked_array(X, np.arange(120).reshape(40, 3) == 7), Y, "logistic")
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        lo.Separable(lambda theta, x: (x - theta) ** 2, MASKED)
+    for labels in (MASKED, np.array(["a", None] * 20, object), pd.Series([1, pd.NA] * 20, dtype="Int64"), DAYS.where(Y > 0)):
+        with pytest.raises(ValueError, match=r"labels holds \d+ missing labels \(NaN, None or masked\), the first at place"):
+            lo.groups(labels)
+    with pytest.raises(ValueError, match="y holds 1 missing labels"):
+        lo.GLM(X, np.array(["a", "b", None, "a"] + ["b"] * 36, object), "multinomial")
+
+
+def test_what_holds_numbers_is_converted_as_hosts_do():
+    whole = pd.array(Y.astype(int), dtype="Int64")
+    for same in (pd.Categorical(Y), whole, list(Y), Y.astype(object), Y.astype(np.float32), Y > 0):
+        np.testing.assert_array_equal(lo.GLM(X, same, "logistic").y, Y)
+    labels = lo.GLM(X, DIGITS, "multinomial")
+    assert labels.classes == ("0", "1") and lo.groups(DIGITS).num_refits == 2
+    mixed = np.array([1, "1"] * 20, object)  # a number and a text are two labels
+    assert lo.groups(mixed).num_refits == 2 and lo.groups(DAYS).num_refits == 40
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: lo.Plan([0, 1], [1.5], [0.0], [True], 4), TypeError, r"Plan: index must be whole numbers; got .* in it 1\.5"),
+        (lambda: lo.Plan([0, 0.5], [1], [0.0], [True], 4), TypeError, "Plan: indptr must be whole"),
+        (lambda: lo.Plan([0, 1], [1], [0.5], [True], 4), ValueError, "refit 0 scores unit 1, which has weight 0.5"),
+        (lambda: lo.Plan([0, 1], [1], [0j], [True], 4), TypeError, "Plan: weight must hold numbers"),
+        (lambda: lo.Plan([0, 1], [1], [0.0], [0.3], 4), TypeError, "Plan: held must be true or false"),
+        (lambda: lo.Plan([0, 1], [1], [0.0], [True], 4.5), ValueError, "num_units must be a whole number"),
+        (lambda: lo.Plan([0, 1], [1], [0.0], [True], 4, clusters=np.zeros(3)), ValueError, "clusters must be one label a unit"),
+        (lambda: lo.leave_one_out("ten"), ValueError, "must be a whole number"),
+        (lambda: lo.from_splits([([0.5, 1.0], [2])], 3), TypeError, "the sets of split 0 must be whole numbers"),
+        (lambda: lo.from_splits([(Y > 0, Y == 0)], 39), ValueError, "truths must be one a unit, 39"),
+    ],
+)
+def test_plans_are_checked(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def numpy_call(*given):
+    return np.exp(given[-1] * given[0])
+
+
+def branch(*given):
+    return given[0] ** 2 if (given[0] * given[-1]).sum() > 0 else given[0]
+
+
+def by_math(*given):
+    import math
+
+    return math.exp(given[0].sum())
+
+
+@pytest.mark.parametrize("function", [numpy_call, branch, by_math])
+@pytest.mark.parametrize(
+    "what, make",
+    [
+        ("Separable: unit_loss", lambda f: lo.Separable(f, X[:, 0], theta0=np.ones(()))),
+        ("Separable: penalty", lambda f: lo.Separable(lambda t, x: (x - t) ** 2, X[:, 0], f, theta0=np.ones(()))),
+        ("Objective: loss", lambda f: lo.Objective(f, 40)),
+        ("GLM: loss", lambda f: lo.GLM(X, Y, f)),
+        ("penalty", lambda f: lo.GLM(X, Y, "logistic", f)),
+    ],
+)
+def test_functions_that_are_no_jax(what, make, function):
+    objective = make(function)
+    start = np.ones(()) if what == "Objective: loss" else None
+    with pytest.raises(TypeError, match=rf"{what}, '{function.__name__}', must be written in JAX \(line \d+ of .*jnp\.where"):
+        lo.fit(objective, start)
+
+
+def test_an_emission_that_is_no_jax():
+    class Mine(lo.emissions.Poisson):
+        def log_densities(self, parameters, data):
+            return lo.emissions.AbstractEmission.log_densities(self, parameters, data)
+
+        def log_density(self, parameters, datum):
+            return np.log(parameters["rate"])
+
+    with pytest.raises(TypeError, match=r"Mine.log_density, 'log_density', must be written in JAX"):
+        lo.fit(lo.HMM(np.arange(12) % 5, Mine(), 2))

@@ -287,7 +287,7 @@ def test_bad_input(labels, lengths, options, message):
         (["a", None, "b", "a"], {}, "all text"),
         (["a", "b", "b", "a"], {"scores": GIVEN}, "with scores, labels must be whole numbers"),
         (LABELS, {"scores": GIVEN.astype(str)}, "scores must hold numbers"),
-        (LABELS, {"features": GIVEN.astype(object)}, "features must hold numbers"),
+        (LABELS, {"features": GIVEN.astype(str)}, "features must hold numbers"),
         (LABELS, {"penalty": 1.0}, "penalty must be None or one of lo.penalties"),
         (LABELS, {"penalty": lo.per_weight(lo.penalties.Ridge(1.0))}, "per_weight"),
     ],

@@ -34,9 +34,10 @@ MAY_IMPORT = {
     "_results": set(),
     "_progress": set(),
     "_acceleration": set(),
-    "_graph": set(),
-    "_plan": {"_graph"},
-    "_objective": set(),
+    "_read": set(),
+    "_graph": {"_read"},
+    "_plan": {"_graph", "_read"},
+    "_objective": {"_read"},
     "_corpora": set(),
     "datasets": {"_corpora"},
     "_minimise": {"_objective"},
@@ -66,10 +67,10 @@ MAY_IMPORT = {
     "_metrics": {"_plan", "_fit"},
     "_evaluate": {*CORE, "_progress"},
     "influence": {"_evaluate", "_fit", "_objective", "_plan", "_refit", "models"},
-    "plot": {"_estimate", "_evaluate", "_fit", "_plan", "_refit", "influence"},
+    "plot": {"_read", "_estimate", "_evaluate", "_fit", "_plan", "_refit", "influence"},
     "leakage": {"_evaluate", "_fit", "_plan", "_refit", "_progress", "models", "leakage", "plot"},
-    "models": {"_graph", "_objective", "models"},
-    "interop": {"models", "_fit", "interop"},
+    "models": {"_graph", "_objective", "_read", "models"},
+    "interop": {"models", "_fit", "_read", "interop"},
     "cli": {""},  # the public names only
 }
 

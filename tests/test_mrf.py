@@ -228,7 +228,7 @@ def test_order_of_accuracy_and_exact_refits(name):
     steps, width = (0.2, 0.1, 0.05, 1.0), min(8, units // 3)
     index = np.tile(np.arange(1, 1 + width), len(steps))
     weight = np.repeat(1 - np.array(steps), width)
-    plan = lo.Plan(np.arange(len(steps) + 1) * width, index, weight, np.ones(len(index), bool), units)
+    plan = lo.Plan(np.arange(len(steps) + 1) * width, index, weight, np.zeros(len(index), bool), units)
     oracle = np.array([minimiser(objective, fit.theta, w) for w in plan.matrix()])
     unravelled = lambda found: np.array(
         [flat(objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(len(steps))]

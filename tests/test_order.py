@@ -49,7 +49,7 @@ def tempered(units: int, width: int) -> tuple[lo.Plan, np.ndarray]:
     index = np.tile(np.arange(10, 10 + width), len(STEPS))
     weight = np.repeat(1.0 - np.array(STEPS), width)
     indptr = np.arange(len(STEPS) + 1) * width
-    return lo.Plan(indptr, index, weight, np.ones(len(index), bool), units), weight
+    return lo.Plan(indptr, index, weight, np.zeros(len(index), bool), units), weight
 
 
 _oracle: dict[tuple[str, int], np.ndarray] = {}

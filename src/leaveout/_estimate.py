@@ -160,19 +160,27 @@ class Estimate:
         return naive(self._values(self.baseline), self._weight())
 
     def table(self) -> pd.DataFrame:
-        """One row a scored unit of a refit: `refit, unit, loss, no_update, error, result` (the last two are the refit's)."""
+        """One row a scored unit of a refit: `refit, unit, loss, no_update, error, result` (the last two are the refit's).
+        `unit` is the unit's label, where the data had some, or its number."""
         if self.joint:
             refit, columns = np.arange(self.plan.num_refits), {}
             losses, baseline = self.losses, self.baseline
         else:
             held = self.plan.held
-            refit, columns = self.plan.refit[held], {"unit": self.plan.index[held]}
+            refit, columns = self.plan.refit[held], {"unit": self.names()[self.plan.index[held]]}
             losses, baseline = self.losses[held], self.baseline[held]
         names = np.array([code.name for code in RESULTS])
         return pd.DataFrame(
             {"refit": refit, **columns, "loss": losses, "no_update": baseline}
             | {"error": self.error[refit], "result": names[self.result[refit]]}
         )
+
+    def names(self) -> pd.Index:
+        """What the units are called: their labels, or their numbers."""
+        names = self.plan.names
+        if names is None:
+            return pd.RangeIndex(self.plan.num_units)
+        return names.to_flat_index() if isinstance(names, pd.MultiIndex) else names
 
     def summary(self) -> pd.DataFrame:
         """The numbers of the printed result, as a table of one column."""
@@ -295,6 +303,9 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
     shapes = {len(v) for v in values.values()}
     if len(shapes) > 1 or len({e.joint for e in estimates.values()}) > 1:
         raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
+    if any(not names.equals(named[0]) for names in named):
+        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
     seen = np.isfinite(np.stack(list(values.values())))
     if not (seen.all(0) == seen.any(0)).all():
         warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=2)

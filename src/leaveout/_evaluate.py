@@ -59,12 +59,12 @@ def cross_validate(
     (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
     that were judged like it are iterated to the end.
 
-    Raises `ValueError` where plan and fit count different units.
+    Where plan and fit have labels they are matched by these. Raises `ValueError` where the labels differ, or plan and fit count
+    different units.
     """
-    _check("cross_validate", fit, plan, refit)
+    plan = _adapted(fit, _matched("cross_validate", fit, plan, refit))
     if int(audit) != audit or audit < 0:
         raise ValueError(f"cross_validate: audit must be a whole number, 0 or more; got {audit}.")
-    plan = _adapted(fit, plan)
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
     if metrics and fit.objective.units.target is None:
         raise ValueError(
@@ -181,7 +181,7 @@ def cross_predict(
     codes of the decoded labels; of sequences `[units, longest]`, −1 behind the end: `crf.join` puts them together). NaN
     where a unit is never held out, or no refit that leaves it out exists.
     """
-    _check("cross_predict", fit, plan, refit)
+    plan = _matched("cross_predict", fit, plan, refit)
     if kind not in fit.objective.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.kinds))}; got {kind!r}.")
     gathered = _Predictions(plan)
@@ -201,7 +201,7 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyT
 
 def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_thetas") -> NDArray[np.float64]:
     """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
-    _check(caller, fit, plan, refit)
+    plan = _matched(caller, fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
     batches = _batches(fit, plan, refit)
     scale = _scale(fit, plan, refit, batches)
@@ -211,7 +211,8 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_
     return theta
 
 
-def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
+def _matched(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> Plan:
+    """The plan over the units of the fit, by their labels where both have some; what cannot be cross-validated is refused."""
     if not isinstance(fit, Fit):
         raise TypeError(
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
@@ -233,6 +234,7 @@ def _check(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> None:
         )
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+    return plan.matched(caller, fit.objective.units.names)
 
 
 def _adapted(fit: Fit, plan: Plan) -> Plan:
@@ -242,7 +244,7 @@ def _adapted(fit: Fit, plan: Plan) -> Plan:
     if not held.any():
         raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = units.blocks if plan.blocks is None else plan.blocks
-    return replace(plan, held=held, serial=plan.serial or units.serial, blocks=blocks)
+    return replace(plan, held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 
 def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:

@@ -3,28 +3,43 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse
 from jaxtyping import Int
 from scipy.sparse.csgraph import breadth_first_order, laplacian, shortest_path
+
+from ._read import places
 
 Edges = Int[np.ndarray, "edges 2"]
 SPECTRAL = 1000  # sites up to which a piece is cut by the second eigenvector of its Laplacian
 
 
-def read_edges(caller: str, edges: Any, num_sites: int | None = None) -> tuple[Edges, int]:
-    """Each undirected edge once, in the order given, and the number of sites.
+def read_edges(
+    caller: str, edges: Any, num_sites: int | None = None, names: pd.Index | None = None
+) -> tuple[Edges, int, pd.Index | None]:
+    """Each undirected edge once, in the order given, the number of sites, and their labels.
 
-    `edges` is `[edges, 2]`, a symmetric sparse adjacency matrix, a networkx graph (sites in the order of its nodes, unless
-    these are 0, 1, …, n − 1) or a libpysal graph (sites in the order of its ids); weights of edges are not used.
+    `edges` is `[edges, 2]`, numbers of sites, or labels that are no whole numbers; a symmetric sparse adjacency matrix; a
+    networkx graph (sites in the order of its nodes, unless these are 0, 1, …, n − 1) or a libpysal graph (sites in the order
+    of its ids); weights of edges are not used. Where the data have labels, `names`, sites are numbered as there.
 
-    Raises TypeError for anything else; ValueError for loops, duplicates, one-sided edges and sites out of range.
+    Raises TypeError for anything else; ValueError for loops, duplicates, one-sided edges, sites out of range, other labels.
     """
+    own: pd.Index | None = None
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
-        pairs, count = _of_networkx(caller, edges)
+        pairs, count, own = _of_networkx(caller, edges)
     elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
         pairs, count = _of_sparse(caller, edges if scipy.sparse.issparse(edges) else edges.sparse)
+        ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))  # of either kind of libpysal's
+        own = None if ids is None else pd.Index(ids)
     else:
         pairs = np.asarray(edges)
+        if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
+            own = pd.Index(pd.unique(pairs.ravel())) if names is None else names
+            numbered = own.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
+            if (numbered < 0).any():
+                raise ValueError(f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have.")
+            pairs = numbered
         if pairs.size == 0:
             pairs = np.zeros((0, 2), np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
@@ -36,11 +51,17 @@ def read_edges(caller: str, edges: Any, num_sites: int | None = None) -> tuple[E
         count = int(pairs.max(initial=-1)) + 1 if num_sites is None else num_sites
     if num_sites is not None and count != num_sites:
         raise ValueError(f"{caller}: the graph has {count} sites, but the data have {num_sites}.")
+    if own is not None and names is not None:
+        order = places(caller, "the graph", own, "x", names)
+        if order is not None:
+            rank = np.empty(count, np.int64)
+            rank[order] = np.arange(count)
+            pairs, own = rank[pairs], names
     _check(caller, pairs, count)
-    return pairs, count
+    return pairs, count, own
 
 
-def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int]:
+def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int, pd.Index]:
     nodes = list(graph.nodes)
     plain = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(range(len(nodes)))
     number = {v: int(v) if plain else at for at, v in enumerate(nodes)}
@@ -54,7 +75,7 @@ def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int]:
                 "use graph.to_undirected()."
             )
         pairs = pairs[pairs[:, 0] <= pairs[:, 1]]
-    return pairs, len(nodes)
+    return pairs, len(nodes), pd.RangeIndex(len(nodes)) if plain else pd.Index(nodes, tupleize_cols=False)
 
 
 def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:

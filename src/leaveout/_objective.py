@@ -9,6 +9,7 @@ default and is overridden where the model knows better.
 
 import abc
 import functools
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -21,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
 from ._design import Predictors
+from ._read import Names, matched, numbers
 
 P, R = ParamSpec("P"), TypeVar("R")
 SMALL = 2**18  # bytes that are copied in no time
@@ -48,6 +50,25 @@ def aligned(value: Any) -> np.ndarray:
 def stored(value: Any) -> np.ndarray:
     """A float64 array as we keep it."""
     return aligned(np.asarray(value, np.float64))
+
+
+UNTRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)
+
+
+def traced(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """A user's function of arrays, whose values JAX does not know while it derives; TypeError where the function asks."""
+    try:
+        return function(*args)
+    except UNTRACED as error:
+        called = getattr(function, "__name__", type(function).__name__)
+        lines = traceback.extract_tb(error.__traceback__)[1:]
+        own = lines[0] if lines else None
+        where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
+        raise TypeError(
+            f"{what}, {called!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, float() "
+            "or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write jnp.where(condition, "
+            "a, b) for `if`."
+        ) from None
 
 
 def ravel(theta: PyTree) -> Float[Array, " params"]:
@@ -278,6 +299,7 @@ class Separable(AbstractObjective):
     penalty: Callable[[PyTree], Scalar] | None
     data: PyTree
     theta0: PyTree
+    names: Names = eqx.field(static=True)
 
     def __init__(
         self,
@@ -287,7 +309,10 @@ class Separable(AbstractObjective):
         theta0: PyTree = None,
     ):
         self.unit_loss, self.penalty = unit_loss, penalty
-        self.data = _checked_data(data) if isinstance(data, list) else jax.tree.map(_checked_data, data)
+        leaves, tree = ([data], None) if isinstance(data, list) else jax.tree.flatten(data)
+        self.names, *leaves = matched("Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)})
+        leaves = [_checked_data(leaf) for leaf in leaves]
+        self.data = leaves[0] if tree is None else jax.tree.unflatten(tree, leaves)
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
         if len(sizes) != 1:
             raise ValueError(f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}.")
@@ -298,13 +323,17 @@ class Separable(AbstractObjective):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def loss(self, theta, weights):
-        total = weights @ jax.vmap(self.unit_loss, (None, 0))(theta, self.data)
-        return total if self.penalty is None else total + self.penalty(theta)
+        total = weights @ self._losses(theta, self.data)
+        return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
+
+    def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
+        each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
+        return jax.vmap(each)(data)
 
     def score(self, theta, weights, index, held):
         del weights, held  # independent units: what else is seen does not matter
         datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
-        return jax.vmap(self.unit_loss, (None, 0))(theta, datum)
+        return self._losses(theta, datum)
 
     def perturbation(self, theta, index, delta):
         losses = self.score(theta, None, index, None)
@@ -312,6 +341,10 @@ class Separable(AbstractObjective):
 
     def hessian_change(self, theta, index, delta):
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
+
+    @property
+    def units(self):
+        return Units(names=self.names.index)
 
     @property
     def parameters(self):
@@ -350,12 +383,12 @@ class Objective(AbstractObjective):
         return self.score_function is not None
 
     def loss(self, theta, weights):
-        return self.loss_function(theta, weights)
+        return traced("Objective: loss", self.loss_function, theta, weights)
 
     def score(self, theta, weights, index, held):
         if self.score_function is None:
             return super().score(theta, weights, index, held)
-        return self.score_function(theta, weights, jnp.minimum(index, self.size - 1))
+        return traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))
 
 
 class AbstractLinearPredictor(AbstractObjective):
@@ -401,11 +434,7 @@ class AbstractLinearPredictor(AbstractObjective):
 
 
 def _checked_data(leaf: Any) -> np.ndarray:
-    array = np.asarray(leaf)
-    if array.dtype.kind in "biu":
-        array = array.astype(np.float64)
-    if array.dtype.kind != "f":
-        raise TypeError(f"data must be numbers; got an array of {array.dtype}.")
+    array = np.asarray(numbers("Separable", "data", leaf), np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them.")
     return stored(array)

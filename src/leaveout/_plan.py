@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ._graph import distances, read_edges
+from ._read import codes, flags, index_of, matched, numbers, places, whole
 
 
 class Rows(NamedTuple):
@@ -42,7 +43,8 @@ class Plan:
 
     `held` marks the entries that are scored (usually those of weight 0; a buffer is dropped but not
     scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are, by blocks along
-    their order, or those that `blocks` labels. These three are only used for standard errors.
+    their order, or those that `blocks` labels. These three are only used for standard errors. `names`, the labels of the
+    units where the plan was made from something labelled, are matched with the fit's.
     """
 
     indptr: NDArray[np.int64]
@@ -53,10 +55,14 @@ class Plan:
     clusters: NDArray[np.int64] | None = None
     serial: bool = False
     blocks: NDArray[np.int64] | None = None
+    names: pd.Index | None = None
 
     def __post_init__(self) -> None:
-        for name, dtype in (("indptr", np.int64), ("index", np.int64), ("weight", np.float64), ("held", np.bool_)):
-            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype))
+        weight = np.asarray(numbers("Plan", "weight", self.weight), np.float64)
+        read = {"indptr": whole("Plan", "indptr", self.indptr), "index": whole("Plan", "index", self.index), "weight": weight}
+        for name, array in {**read, "held": flags("Plan", "held", self.held)}.items():
+            object.__setattr__(self, name, np.ascontiguousarray(array))
+        object.__setattr__(self, "num_units", _count("Plan: num_units", self.num_units, 1, 2**40))
         if len(self.indptr) < 2 or self.indptr[0] != 0 or self.indptr[-1] != len(self.index):
             raise ValueError(f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}.")
         if not len(self.index) == len(self.weight) == len(self.held):
@@ -68,6 +74,16 @@ class Plan:
             raise ValueError(f"Plan: unit numbers must lie in [0, {self.num_units}).")
         if not np.all(np.isfinite(self.weight)) or np.any(self.weight < 0):
             raise ValueError("Plan: weights must be finite and not negative.")
+        if np.any(self.held & (self.weight > 0)):
+            k = np.flatnonzero(self.held & (self.weight > 0))[0]
+            raise ValueError(
+                f"Plan: refit {self.refit[k]} scores unit {self.index[k]}, which has weight {self.weight[k]:g} in it: its loss "
+                "would not be held out. Give it weight 0, or held=False."
+            )
+        for name in ("clusters", "blocks", "names"):
+            given = getattr(self, name)
+            if given is not None and len(given) != self.num_units:
+                raise ValueError(f"Plan: {name} must be one label a unit; got {len(given)} for {self.num_units} units.")
         entry = self.refit * self.num_units + self.index
         if np.any(np.diff(entry) <= 0):  # sorted rows, the usual case, need no sort to be checked
             entry = np.sort(entry)
@@ -89,6 +105,18 @@ class Plan:
     def refit(self) -> NDArray[np.int64]:
         """The refit that each entry belongs to, `[entries]`."""
         return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
+
+    def matched(self, caller: str, names: pd.Index | None) -> "Plan":
+        """The plan over units in the order of these labels. Raises ValueError where its own are others."""
+        if names is None or self.names is None:
+            return self
+        order = places(caller, "plan", self.names, "fit", names)
+        if order is None:
+            return replace(self, names=names)
+        rank = np.empty(self.num_units, np.int64)
+        rank[order] = np.arange(self.num_units)
+        clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
+        return replace(self, index=rank[self.index], clusters=clusters, blocks=blocks, names=names)
 
     def matrix(self) -> NDArray[np.float64]:
         """The weights, dense, `[refits, units]`."""
@@ -172,7 +200,8 @@ def _plan(folds: Iterable[ArrayLike], num_units: int, *, dropped: Iterable[Array
 
 
 def _count(name: str, value: int, low: int, high: int) -> int:
-    if int(value) != value or not low <= value <= high:
+    known = isinstance(value, int | float | np.number | np.ndarray)
+    if not known or int(value) != value or not low <= value <= high:
         span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
         raise ValueError(f"{name} must be a whole number {span}; got {value}.")
     return int(value)
@@ -224,18 +253,14 @@ def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> 
 
 
 def groups(labels: ArrayLike) -> Plan:
-    """Every group of units that share a label left out together; standard errors are over groups."""
-    labels = np.asarray(labels)
-    if labels.ndim != 1:
-        raise ValueError(f"groups: labels must be one label a unit; got an array of shape {labels.shape}.")
-    if pd.isna(labels).any():
-        raise ValueError("groups: labels contain NaN; give those units a label of their own, or drop them.")
-    names, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
-    if len(names) < 2:
+    """Every group of units that share a label left out together; standard errors are over groups. The index of a Series is
+    matched with the labels of the fit."""
+    found, levels = codes("groups", "labels", labels)
+    if len(levels) < 2:
         raise ValueError("groups: at least two groups are needed; all labels are equal.")
-    order = np.argsort(codes, kind="stable")
-    folds = np.split(order, np.cumsum(np.bincount(codes))[:-1])
-    return _plan(folds, len(labels), clusters=codes.astype(np.int64))
+    order = np.argsort(found, kind="stable")
+    folds = np.split(order, np.cumsum(np.bincount(found))[:-1])
+    return _plan(folds, len(found), clusters=found.astype(np.int64), names=index_of(labels))
 
 
 def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
@@ -257,17 +282,18 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     dropped too, but not scored.
 
     `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph; `num_sites` is needed
-    where the last sites have no edges. Raises ValueError where a neighbourhood is the whole graph.
+    where the last sites have no edges. The labels of a graph's nodes are matched with those of the fit. Raises ValueError
+    where a neighbourhood is the whole graph.
     """
     radius = _count("neighbourhoods: radius", radius, 0, 2**40)
     buffer = _count("neighbourhoods: buffer", buffer, 0, 2**40)
-    pairs, n = read_edges("neighbourhoods", edges, num_sites)
+    pairs, n, names = read_edges("neighbourhoods", edges, num_sites)
     _count("neighbourhoods: num_sites", n, 2, 2**40)
     near = distances(pairs, n, radius + buffer)
     spans = [slice(*near.indptr[site : site + 2]) for site in range(n)]
     held = [near.indices[span][near.data[span] <= radius + 1] for span in spans]
     around = [near.indices[span][near.data[span] > radius + 1] for span in spans]
-    return _plan(held, n, dropped=around, serial=True)
+    return _plan(held, n, dropped=around, serial=True, names=names)
 
 
 def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
@@ -293,12 +319,20 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
     """The plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
 
     Units that are in neither the train nor the test set of a split are dropped and not scored; a unit
-    that is twice in the train set weighs two.
+    that is twice in the train set weighs two. Sets are numbers of units, or truths, one a unit; the index of a Series of truths
+    is matched with the labels of the fit.
     """
     n = _count("from_splits: num_units", num_units, 2, 2**40)
     rows, weights, tests = [], [], []
+    names: pd.Index | None = None
     for k, (train, test) in enumerate(splits):
-        train, test = (np.flatnonzero(s) if np.asarray(s).dtype == bool else np.asarray(s, int) for s in (train, test))
+        masks = [index_of(part) for part in (train, test) if np.asarray(part).dtype == bool]
+        if any(index is not None for index in masks):
+            own, train, test = matched("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
+            order = None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
+            names = own.index if names is None else names
+            train, test = (part if order is None else np.asarray(part)[order] for part in (train, test))
+        train, test = (_numbered(f"split {k}", part, n) for part in (train, test))
         if test.size == 0:
             raise ValueError(f"from_splits: the test set of split {k} is empty.")
         if max(train.max(initial=0), test.max()) >= n or min(train.min(initial=0), test.min()) < 0:
@@ -312,4 +346,14 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
     if not rows:
         raise ValueError("from_splits: the splitter yielded no split.")
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return Plan(indptr, np.concatenate(rows), np.concatenate(weights).astype(float), np.concatenate(tests), n)
+    return Plan(indptr, np.concatenate(rows), np.concatenate(weights).astype(float), np.concatenate(tests), n, names=names)
+
+
+def _numbered(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:
+    """The units of a set given by their numbers, or by truths."""
+    array = np.asarray(part)
+    if array.dtype != bool:
+        return whole("from_splits", f"the sets of {split}", array)
+    if array.shape != (n,):
+        raise ValueError(f"from_splits: truths must be one a unit, {n}; {split} has shape {array.shape}.")
+    return np.flatnonzero(array)

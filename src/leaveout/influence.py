@@ -77,7 +77,7 @@ def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT) -> pd.DataFrame:
     left = _left_dispersion(fit, np.asarray(ravel(fit.theta)) + moved)
     names = fit.objective.parameters.names()
     columns = names if len(names) == fit.num_params else None
-    return pd.DataFrame(-moved / scale / np.sqrt(left)[:, None], columns=columns)
+    return pd.DataFrame(-moved / scale / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
 
 
 @float64

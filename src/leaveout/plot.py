@@ -9,6 +9,7 @@ from ._estimate import Estimate, compare
 from ._evaluate import cross_validate
 from ._fit import Fit
 from ._plan import Plan
+from ._read import places
 from ._refit import Exact
 from .influence import cooks_distance
 from .influence import leverage as leverage_of
@@ -107,14 +108,14 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
         {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate._values(estimate.baseline)}
     )
     ax.scatter(table.leverage, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue")
-    held = estimate.table()
-    flagged = table.loc[held.unit[held.refit.isin(estimate.flagged())].unique()].dropna()
+    plan, names = estimate.plan, estimate.names()
+    flagged = table.loc[np.unique(plan.index[plan.held & np.isin(plan.refit, estimate.flagged())])].dropna()
     if len(flagged):
         ax.scatter(flagged.leverage, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
         ax.legend(frameon=False)
     for unit in {*table.rise.nlargest(named).index, *flagged.index[:20]}:
         at = (table.leverage[unit], table.loss[unit])
-        ax.annotate(str(unit), at, xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8)
+        ax.annotate(str(names[unit]), at, xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8)
     ax.axvline(table.leverage.mean(), color="0.5", linewidth=0.8, zorder=0)
     title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
     ax.set(xlabel="leverage", ylabel="held-out loss", title=title)
@@ -157,8 +158,10 @@ def influence(fit: Fit, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
     cook = cooks_distance(fit)
     ax = _axes(ax, (8.0, 3.5))
     ax.vlines(np.arange(len(cook)), 0, cook, color="tab:blue", linewidth=0.8)
+    names = fit.objective.units.names
+    names = pd.RangeIndex(len(cook)) if names is None else names
     for unit in pd.Series(cook).nlargest(named).index:
-        ax.annotate(str(unit), (unit, cook[unit]), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
+        ax.annotate(str(names[unit]), (unit, cook[unit]), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
     ax.set(xlabel="unit", ylabel="Cook's distance", title="how far the fit moves when each unit is left out")
     ax.set_ylim(bottom=0)
     ax.spines[["top", "right"]].set_visible(False)
@@ -242,7 +245,10 @@ def field(
         raise ValueError("plot.field: the estimate must score sites; leave estimate= out where whole fields are held out.")
     ax = _axes(ax, (6.0, 6.0))
     probable = mrf.state_probabilities(fit)
-    names = probable.index if isinstance(probable, pd.DataFrame) else pd.RangeIndex(sites)
+    names = pd.RangeIndex(sites) if mrf.labels.index is None else mrf.labels.index
+    if isinstance(coordinates, pd.DataFrame):
+        order = places("plot.field", "coordinates", coordinates.index, "x", names)
+        at = at if order is None else at[order]
     probable = np.asarray(probable).reshape(number, sites, -1)[which]
     state, K = probable.argmax(1), probable.shape[1]
     certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)

@@ -46,7 +46,7 @@ def from_glum(
             raise TypeError(f"from_glum: {what} is not supported.")
     objective = GLM(
         X,
-        np.asarray(y, np.float64),
+        y,
         _loss(estimator.family_instance, estimator.link_instance),
         per_weight(_penalty(estimator.P2, float(alpha))) if alpha > 0 else None,
         sample_weight=sample_weight,

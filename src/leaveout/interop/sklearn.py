@@ -7,9 +7,11 @@ penalty shrinks as rows leave; balanced class weights are recomputed in every fo
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from .._fit import Fit, anchor
+from .._read import matched
 from ..models.glm import GLM
 from ..models.losses import HuberScale, Tweedie
 from ..models.penalties import AbstractPenalty, Ridge, per_weight
@@ -47,6 +49,8 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     from sklearn.utils.validation import check_is_fitted
 
     remark = ""
+    labels, X, y, sample_weight = matched("from_sklearn", X=X, y=y, sample_weight=sample_weight)
+    X = _columns(estimator, X)
     if isinstance(estimator, pipeline.Pipeline):
         check_is_fitted(estimator)
         remark = "the pipeline's transformers stay as fitted on all rows: what they learned is not left out"
@@ -57,6 +61,9 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     if name not in SUPPORTED or not type(estimator).__module__.startswith("sklearn."):
         raise TypeError(f"from_sklearn: {name} is not supported. Supported are {', '.join(SUPPORTED)}.")
     check_is_fitted(estimator)
+    if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
+        X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
+    y = np.asarray(y)  # in the order of X by now
     if name.startswith("LogisticRegression"):
         objective, theta = _logistic(estimator, X, y, sample_weight, remark)
     elif name.startswith("RidgeClassifier"):
@@ -66,6 +73,17 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     else:
         objective, theta = _regression(name, estimator, X, y, sample_weight, remark)
     return anchor(objective, theta)
+
+
+def _columns(estimator: Any, X: Any) -> Any:
+    """The columns of a DataFrame in the order in which the estimator was fitted on them."""
+    known = getattr(estimator, "feature_names_in_", None)
+    if known is None or not isinstance(X, pd.DataFrame) or not X.columns.is_unique or list(X.columns) == list(known):
+        return X
+    if set(X.columns) != set(known):
+        odd = sorted(map(str, set(X.columns) ^ set(known)))
+        raise ValueError(f"from_sklearn: X does not have the columns that the estimator was fitted on: {', '.join(odd[:5])}.")
+    return X[list(known)]
 
 
 def _and(remark: str, more: str) -> str:

@@ -89,7 +89,9 @@ def _frame(model: Any) -> Any:
 
     exog = np.asarray(model.exog, np.float64)
     names = list(getattr(model, "exog_names", []))[: exog.shape[1]]
-    return pd.DataFrame(exog, columns=names) if len(set(names)) == exog.shape[1] else exog
+    rows = getattr(getattr(model, "data", None), "row_labels", None)
+    index = pd.Index(rows) if rows is not None and len(rows) == len(exog) else None
+    return pd.DataFrame(exog, index=index, columns=names) if len(set(names)) == exog.shape[1] else exog
 
 
 def _remark(model: Any, *more: str) -> str:

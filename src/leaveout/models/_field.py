@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
 from .._objective import stored
-from . import _series
+from .._read import Names, index_of, numbers
 from ._edge import near_edge, say
 from .clique import marginals, pair_marginals
 from .emissions._base import AbstractEmission
@@ -22,11 +22,12 @@ AGREED = 0.1  # expected edges whose ends differ, below which the field is of on
 SAME = 1e-4  # relative difference of the parameters of two states below which they are one
 
 
-class Labels:
-    """Of the sites of one field, as the caller named them. They enter no computation, so all labels are equal."""
+class Labels(Names):
+    """Of the sites, and of the fields where there are several, as the caller named them."""
 
-    def __init__(self, index: pd.Index | None, single: bool):
-        self.index, self.single = index, single
+    def __init__(self, index: pd.Index | None, fields: pd.Index | None, single: bool):
+        super().__init__(index)
+        self.fields, self.single = fields, single
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Labels) and self.single == other.single
@@ -34,15 +35,23 @@ class Labels:
     def __hash__(self) -> int:
         return hash(self.single)
 
+    def units(self, drop: str) -> pd.Index | None:
+        """Of the units: sites, pairs of a field and a site, or fields."""
+        if drop == "field" or self.index is None:
+            return self.fields if drop == "field" else None
+        return self.index if self.fields is None else pd.MultiIndex.from_product([self.fields, self.index])
+
     def sites(self, values: np.ndarray) -> Any:
         """One value a site: a Series where a Series came in, no axis of fields where there was none."""
         values = values[0] if self.single else values
-        return values if self.index is None else pd.Series(values, index=self.index, name="state")
+        return values if self.index is None or not self.single else pd.Series(values, index=self.index, name="state")
 
     def states(self, values: np.ndarray) -> Any:
         """One value a site and state."""
         values = values[0] if self.single else values
-        return values if self.index is None else pd.DataFrame(values, index=self.index, columns=range(values.shape[-1]))
+        if self.index is None or not self.single:
+            return values
+        return pd.DataFrame(values, index=self.index, columns=range(values.shape[-1]))
 
 
 def check_choices(emission: Any, num_states: Any, styles: tuple[str, ...], drop: Any, prior: Any, score: Any) -> None:
@@ -63,16 +72,15 @@ def check_choices(emission: Any, num_states: Any, styles: tuple[str, ...], drop:
 
 def read(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], Labels]:
     """The data as float64, NaN where missing."""
-    index = x.index if isinstance(x, pd.Series) else None
+    index, fields = index_of(x), None
+    if isinstance(x, pd.DataFrame):  # a row a field, a column a site
+        index, fields = x.columns, x.index
     raw = x if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
     if raw.ndim not in (1, 2, 3) or 0 in raw.shape:
         raise ValueError(
             f"MRF: x must be [sites], [fields, sites] or [fields, sites, channels], none empty; got shape {raw.shape}."
         )
-    flat = raw.reshape(len(raw), -1) if raw.ndim == 3 else raw
-    array = _series.numbers("MRF", pd.DataFrame(flat)).reshape(raw.shape)
-    if isinstance(x, np.ma.MaskedArray):
-        array[np.ma.getmaskarray(x)] = np.nan
+    array = np.array(numbers("MRF", "x", x), np.float64)
     single = array.ndim == 1
     array = array[None, :, None] if single else array[..., None] if array.ndim == 2 else array
     if array.shape[1] < 2:
@@ -82,7 +90,7 @@ def read(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], Labe
         raise ValueError(f"MRF: x holds {np.isinf(array).sum()} infinite values, the first in field {f} at site {s}.")
     if np.isnan(array).any(-1).all():
         raise ValueError("MRF: every observation in x is missing (NaN).")
-    return stored(array), Labels(index, single)
+    return stored(array), Labels(index, fields, single)
 
 
 def read_coupling(coupling: Any, num_edges: int, num_states: int, flat: bool) -> tuple[np.ndarray, np.ndarray | None]:

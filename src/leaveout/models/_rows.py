@@ -8,6 +8,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from .._objective import stored
+from .._read import codes, numbers
 
 
 def pick(array: Any, index: Any) -> Array:
@@ -41,17 +42,13 @@ def mean_offset(offset: Any, weight: np.ndarray) -> Any:
 
 
 def design(X: ArrayLike, intercept: bool, caller: str = "GLM") -> tuple[np.ndarray, tuple[str, ...]]:
+    """The rows, a column of ones at their end where there is an intercept; and what the columns are called."""
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
         raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
-    array = np.asarray(X)
+    array = numbers(caller, "X", X)
     if array.ndim != 2:
         raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
-    if array.dtype.kind not in "biuf":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise TypeError(f"{caller}: X must hold numbers; got {array.dtype}. Encode text columns first.") from None
     if len(array) < 2:
         raise ValueError(f"{caller}: at least two rows are needed; got {len(array)}.")
     if array.shape[1] + intercept == 0:
@@ -69,12 +66,8 @@ def design(X: ArrayLike, intercept: bool, caller: str = "GLM") -> tuple[np.ndarr
 
 
 def column(name: str, value: ArrayLike, n: int, caller: str = "GLM") -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise TypeError(f"{caller}: {name} must hold numbers; got {array.dtype}. Encode labels as numbers first.") from None
+    """One finite number a row; of offsets perhaps several."""
+    array = numbers(caller, name, value)
     if array.ndim > 1 and array.shape[1:] == (1,):
         array = array[:, 0]
     if len(np.atleast_1d(array)) != n or array.ndim not in (1, 2 if name == "offset" else 1):
@@ -95,12 +88,10 @@ def sample_weights(value: ArrayLike | None, n: int, caller: str = "GLM") -> np.n
 
 
 def coded(y: ArrayLike, n: int, caller: str = "GLM") -> tuple[np.ndarray, np.ndarray]:
-    found = np.asarray(y)
-    if found.shape != (n,):
-        raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {found.shape}.")
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise ValueError(f"{caller}: y holds {np.sum(~np.isfinite(found))} NaN or infinite values.")
-    classes, codes = np.unique(found, return_inverse=True)
+    """Classes, and the number of each unit's."""
+    if np.shape(y) != (n,):
+        raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}.")
+    found, classes = codes(caller, "y", y)
     if len(classes) < 2:
         raise ValueError(f"{caller}: y has one class only; two or more are needed.")
-    return classes, codes
+    return classes, found

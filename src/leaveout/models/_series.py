@@ -6,24 +6,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
-from pandas.api.types import infer_dtype, is_bool_dtype
 
-# what columns of numbers hold, as pandas tells; words may be numbers written out
-NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "string", "empty"}
+from .._read import Names, index_of, numbers, places
 
 
-class Labels:
-    """The index and the columns of the caller's data. They enter no computation, so all labels are equal: data of the
-    same shape under other labels compile nothing anew."""
+class Labels(Names):
+    """The index and the columns of the caller's data."""
 
     def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Any = None):
-        self.index, self.columns, self.name = index, columns, name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Labels)
-
-    def __hash__(self) -> int:
-        return 0
+        super().__init__(index)
+        self.columns, self.name = columns, name
 
     def series(self, values: np.ndarray, name: Any = None) -> Any:
         """One value a step: a Series where a Series or DataFrame came in."""
@@ -61,7 +53,7 @@ class Labels:
 
 def read(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Labels]:
     """The data as float64, NaN where missing or masked, and their labels."""
-    index = x.index if isinstance(x, pd.Series | pd.DataFrame) else None
+    index = index_of(x)
     columns = x.columns if isinstance(x, pd.DataFrame) else None
     raw = x if isinstance(x, pd.Series | pd.DataFrame) else np.asarray(x)
     if raw.ndim not in (1, 2) or 0 in raw.shape[1:]:
@@ -70,9 +62,7 @@ def read(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Labels]:
         raise ValueError(f"HMM: at least two steps are needed; got {len(raw)}.")
     if raw.ndim == 2 and columns is None:
         columns = pd.RangeIndex(raw.shape[1])
-    array = numbers("HMM", pd.DataFrame(raw))
-    if isinstance(x, np.ma.MaskedArray):
-        array[np.ma.getmaskarray(x).reshape(array.shape)] = np.nan
+    array = np.array(numbers("HMM", "x", x), np.float64).reshape(len(raw), -1)
     if np.isinf(array).any():
         t, r = np.argwhere(np.isinf(array))[0]
         raise ValueError(f"HMM: x holds {np.isinf(array).sum()} infinite values, the first at step {t}, channel {r}.")
@@ -81,37 +71,13 @@ def read(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Labels]:
     return array, Labels(index, columns, getattr(x, "name", None))
 
 
-def numbers(model: str, frame: pd.DataFrame) -> Float[np.ndarray, "steps channels"]:
-    """Its columns as float64; TypeError where one holds dates, complex numbers, words and the like."""
-    if all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in frame.dtypes.unique()):
-        return frame.to_numpy(np.float64, copy=True)
-    found = [_column(column) for _, column in frame.items()]
-    wrong = [
-        f"{name!r} ({infer_dtype(column)}, dtype {column.dtype})"
-        for (name, column), values in zip(frame.items(), found, strict=True)
-        if values is None
-    ]
-    if wrong:
-        raise TypeError(
-            f"{model}: x must hold numbers; these columns do not: {', '.join(wrong)}. Drop them, or set one as the index; "
-            "encode symbols as 0, 1, 2, …"
-        )
-    return np.stack([values for values in found if values is not None], axis=1)
-
-
-def _column(column: pd.Series) -> Float[np.ndarray, " steps"] | None:
-    """One column as float64, None where it does not hold numbers."""
-    if infer_dtype(np.asarray(column)) not in NUMBERS and not is_bool_dtype(column.dtype):
-        return None
-    try:
-        return column.to_numpy(np.float64, na_value=np.nan)
-    except (TypeError, ValueError):  # words
-        return None
-
-
-def read_weights(model: str, weights: ArrayLike | None, num_units: int) -> Float[np.ndarray, " units"]:
-    """The weights of the units, one by default."""
-    array = np.ones(num_units) if weights is None else np.asarray(weights, np.float64)
+def read_weights(model: str, weights: ArrayLike | None, num_units: int, names: pd.Index | None) -> Float[np.ndarray, " units"]:
+    """The weights of the units, one by default, put into the units' order by their labels."""
+    index = index_of(weights)
+    if names is not None and index is not None and len(index) == num_units:
+        order = places(model, "weights", index, "x", names)
+        weights = weights if order is None else weights.iloc[order]  # type: ignore[union-attr]
+    array = np.ones(num_units) if weights is None else np.asarray(numbers(model, "weights", weights), np.float64)
     if array.shape != (num_units,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(
             f"{model}: weights must be {num_units} numbers, one a unit, finite, not negative; "

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from .._objective import aligned, stored
+from .._read import numbers
 
 CHUNK = 16  # entries of a column that are added up at once
 WIDE = 64  # features of one step beyond which the sum over them is not written out
@@ -209,7 +210,4 @@ def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.nd
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"CRF: {name} must hold numbers; got an array of {array.dtype}.")
-    return array.astype(np.float64)
+    return numbers("CRF", name, value).astype(np.float64)

@@ -23,7 +23,8 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, Parameters, aligned, float64
+from .._objective import AbstractObjective, Parameters, Units, aligned, float64
+from .._read import Names, codes, matched
 from . import penalties
 from ._rows import column, design, pick, shift
 
@@ -48,6 +49,7 @@ class Cox(AbstractObjective):
     ties: str = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
     remark: str = eqx.field(static=True)
+    labels: Names = eqx.field(static=True)
 
     @float64
     def __init__(
@@ -64,6 +66,7 @@ class Cox(AbstractObjective):
     ):
         if ties not in ("efron", "breslow"):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
+        self.labels, X, time, event, strata, offset = matched("Cox", X=X, time=time, event=event, strata=strata, offset=offset)
         self.design, self.names = design(X, False, "Cox")
         n = len(self.design)
         times, self.event = column("time", time, n, "Cox"), column("event", event, n, "Cox")
@@ -74,10 +77,9 @@ class Cox(AbstractObjective):
         self.offset = None if offset is None else column("offset", offset, n, "Cox")
         self.penalty, self.ties, self.remark = penalties.resolve(penalty), ties, remark
         self.penalty.check(self.design.shape[1])
-        labels = np.zeros(n) if strata is None else np.asarray(strata)
-        if labels.shape != (n,):
-            raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {labels.shape}.")
-        stratum = np.unique(labels, return_inverse=True)[1]
+        if strata is not None and np.shape(strata) != (n,):
+            raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
+        stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
         order, first, last, group = _risk_sets(np.asarray(times), np.asarray(self.event) == 1, stratum)
         self.order, self.first, self.last, self.group = aligned(order), aligned(first), aligned(last), aligned(group)
 
@@ -132,6 +134,10 @@ class Cox(AbstractObjective):
 
     def _predictor(self, theta: Array, index: Array | slice) -> Array:
         return pick(self.design, index) @ theta + shift(self.offset, index)
+
+    @property
+    def units(self):
+        return Units(names=self.labels.index)
 
     @property
     def convex(self):

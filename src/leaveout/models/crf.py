@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from .._objective import AbstractObjective, Costs, Parameters, Units, float64, ravel
+from .._read import Names, matched
 from . import _lattice, _tags, penalties
 from ._lattice import Block
 from ._moments import expected_counts
@@ -68,6 +69,7 @@ class CRF(AbstractObjective):
     num_labels: int = eqx.field(static=True)
     num_features: int = eqx.field(static=True)
     names: _tags.Names = eqx.field(static=True)
+    steps: Names = eqx.field(static=True)
 
     @float64
     def __init__(
@@ -83,6 +85,7 @@ class CRF(AbstractObjective):
     ):
         if drop not in STYLES:
             raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
+        self.steps, labels, scores, features = matched("CRF", labels=labels, scores=scores, features=features)
         shape = None if scores is None else np.shape(scores)
         columns = shape[1] if shape is not None and len(shape) == 2 else None
         self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
@@ -349,7 +352,7 @@ class CRF(AbstractObjective):
 
     @property
     def units(self):
-        return Units(serial=self.drop == "label")
+        return Units(self.steps.index, serial=True) if self.drop == "label" else Units()
 
     @property
     def costs(self):

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from .._design import Dense, Predictors
 from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
+from .._read import Names, matched, numbers
 from . import losses, penalties
 from ._rows import by_weight, coded, column, design, mean_offset, pick, sample_weights, shift, touched
 
@@ -37,7 +38,8 @@ class GLM(AbstractLinearPredictor):
     `fit(...).parameters` is `{"intercept", "coef"}`: a number and `[features]`, for the multinomial loss
     `[classes]` and `[classes, features]`.
 
-    Raises ValueError on NaN, infinities, lengths that differ, weights below zero, y outside the domain.
+    Labelled arguments are put into the order of X by their labels. Raises ValueError on labels that differ, NaN, infinities,
+    lengths that differ, weights below zero, y outside the domain; TypeError on what holds no numbers.
     """
 
     design: Float[np.ndarray, "units params_per_output"]
@@ -51,6 +53,7 @@ class GLM(AbstractLinearPredictor):
     classes: tuple = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
     remark: str = eqx.field(static=True)
+    labels: Names = eqx.field(static=True)
 
     @float64
     def __init__(
@@ -67,6 +70,7 @@ class GLM(AbstractLinearPredictor):
         remark: str = "",
     ):
         self.loss_function, self.penalty = losses.resolve(loss), penalties.resolve(penalty)
+        self.labels, X, y, sample_weight, offset = matched("GLM", X=X, y=y, sample_weight=sample_weight, offset=offset)
         self.design, self.names = design(X, intercept)
         n = len(self.design)
         self.intercept, self.remark = bool(intercept), remark
@@ -79,7 +83,7 @@ class GLM(AbstractLinearPredictor):
             self.loss_function.check(self.y)
         self.sample_weight = sample_weights(sample_weight, n)
         if offset is not None and multinomial:
-            offset = np.broadcast_to(np.asarray(offset, float).reshape(n, -1), (n, len(self.classes)))
+            offset = np.broadcast_to(numbers("GLM", "offset", offset).reshape(n, -1), (n, len(self.classes)))
         self.offset = None if offset is None else column("offset", offset, n)
         if class_weight not in (None, "balanced"):
             raise ValueError(f"GLM: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight.")
@@ -300,7 +304,7 @@ class GLM(AbstractLinearPredictor):
 
     @property
     def units(self):
-        return Units(weight=self.sample_weight, target=self.y)
+        return Units(names=self.labels.index, weight=self.sample_weight, target=self.y)
 
     @property
     def note(self):

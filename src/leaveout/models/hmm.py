@@ -106,7 +106,7 @@ class HMM(AbstractHiddenStates):
                 "HMM: with one sequence and no prior a free initial distribution has no interior optimum: all its mass goes "
                 'to one state. Choose initial="stationary", initial=[...] (a distribution), or a prior.'
             )
-        self.emission = emission.with_data(x)
+        self.emission = emission.matched("HMM", self.labels.index).with_data(x)
         data, self.dense = self.emission.prepare(x, self.lengths), self.emission.has_density(x, self.lengths)
         start = self.emission.initial(data, self.dense, self.num_states, 0)
         self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
@@ -327,12 +327,17 @@ class HMM(AbstractHiddenStates):
     # what the core asks of a model
 
     @property
+    def _unit_names(self) -> Any:
+        return None if self.drop == "sequence" else self.labels.index
+
+    @property
     def units(self):
         if self.drop == "sequence":
             return Units(observed=self._observed())
+        names = self._unit_names
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
-        return Units(serial=True, observed=self._observed(), scorable=later, target=target)
+        return Units(names=names, serial=True, observed=self._observed(), scorable=later, target=target)
 
     @property
     def costs(self):
@@ -401,7 +406,7 @@ class HMM(AbstractHiddenStates):
     @float64
     def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
-        weights = _series.read_weights("HMM", weights, self.num_units)
+        weights = _series.read_weights("HMM", weights, self.num_units, self._unit_names)
         states = np.asarray(_explain.smoothed(self, self._unconstrained(parameters), weights))
         return self.labels.frame(states, range(self.num_states))
 
@@ -409,7 +414,7 @@ class HMM(AbstractHiddenStates):
     def predictive_means(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """The mean observation of every step given everything seen, dressed as `x` came; of symbols their probabilities,
         `[steps, symbols]`."""
-        weights = _series.read_weights("HMM", weights, self.num_units)
+        weights = _series.read_weights("HMM", weights, self.num_units, self._unit_names)
         return self.labels.channels(np.asarray(_explain.expected(self, self._unconstrained(parameters), weights)))
 
     @float64

@@ -14,6 +14,7 @@ from jax.scipy.special import log_ndtr, ndtr, xlog1py, xlogy
 from jaxtyping import Array, Float, Scalar
 from scipy import special
 
+from .._objective import traced
 from . import _shared
 from . import links as links
 from ._families import QUASI
@@ -313,7 +314,7 @@ class Custom(AbstractLoss):
     function: Callable[[Scalar, Scalar], Scalar]
 
     def __call__(self, eta, y):
-        return self.function(eta, y)
+        return traced("GLM: loss", self.function, eta, y)
 
     @property
     def smooth(self):

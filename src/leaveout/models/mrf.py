@@ -101,13 +101,13 @@ class MRF(AbstractHiddenStates):
         _field.check_choices(emission, num_states, tuple(STYLES), drop, prior, score)
         self.drop, self.joint, self.flat, self.number = drop, score == "joint", prior is None, int(num_states)
         self.x, self.labels = _field.read(x)
-        self.edges, _ = read_edges("MRF", edges, self.x.shape[1])
+        self.edges, _, _ = read_edges("MRF", edges, self.x.shape[1], self.labels.index)
         if drop == "field" and len(self.x) < 2:
             raise ValueError('MRF: drop="field" needs several fields; give x as [fields, sites].')
         self.learned = isinstance(coupling, Free)
         self.coupling, self.coupling_prior = _field.read_coupling(coupling, len(self.edges), self.number, self.flat)
         rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
-        self.emission = emission.with_data(rows)
+        self.emission = emission.matched("MRF", self.labels.index).with_data(rows)
         self.data = self.emission.prepare(rows, lengths)
         dense = self.emission.has_density(rows, lengths)
         self.dense = dense.reshape(self.x.shape[:2])
@@ -275,10 +275,12 @@ class MRF(AbstractHiddenStates):
     @property
     def units(self):
         """Blocks are of neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
+        names = self.labels.units(self.drop)
         if self.drop == "field":
-            return Units(observed=self._observed())
+            return Units(names=names, observed=self._observed())
         target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
-        return Units(serial=True, blocks=np.tile(self.block, len(self.x)), observed=self._observed(), target=target)
+        blocks = np.tile(self.block, len(self.x))
+        return Units(names, serial=True, blocks=blocks, observed=self._observed(), target=target)
 
     @property
     def costs(self):
@@ -330,7 +332,7 @@ class MRF(AbstractHiddenStates):
     def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
         """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
         seen (all, by default)."""
-        weights = _series.read_weights("MRF", weights, self.num_units)
+        weights = _series.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.states(np.asarray(_field.smoothed(self, self._unconstrained(parameters), weights)))
 
     @float64

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 from numpy.typing import ArrayLike
 
-from .._objective import stored
+from .._objective import stored, traced
 
 PROBES = 32  # of the diagonal of a penalty's Hessian
 
@@ -146,7 +146,7 @@ class Custom(AbstractPenalty):
     function: Callable[[Array], Scalar]
 
     def __call__(self, coef):
-        return self.function(coef)
+        return traced("penalty", self.function, coef)
 
     @property
     def quadratic(self):

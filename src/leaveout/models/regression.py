@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from .._objective import AbstractLinearPredictor, Parameters, Units, float64, ravel, stored, unravel
+from .._read import Names, matched, numbers
 from . import _shared as shared
 from . import penalties
 from ._rows import by_weight, column, design, mean_offset, pick, sample_weights, shift, touched
@@ -44,6 +45,7 @@ class Regression(AbstractLinearPredictor):
     levels: tuple = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
     remark: str = eqx.field(static=True)
+    labels: Names = eqx.field(static=True)
 
     @float64
     def __init__(
@@ -59,6 +61,7 @@ class Regression(AbstractLinearPredictor):
         remark: str = "",
     ):
         self.penalty, self.remark, self.levels = penalties.resolve(penalty), remark, ()
+        self.labels, X, y, sample_weight, offset = matched("Regression", X=X, y=y, sample_weight=sample_weight, offset=offset)
         if isinstance(loss, str) and loss.lower() == "ordinal":
             y, self.levels = _ordered(y)
             loss = shared.Ordinal(len(self.levels))
@@ -215,7 +218,7 @@ class Regression(AbstractLinearPredictor):
 
     @property
     def units(self):
-        return Units(weight=self.sample_weight, target=self.y)
+        return Units(names=self.labels.index, weight=self.sample_weight, target=self.y)
 
     @property
     def note(self):
@@ -242,11 +245,13 @@ def _ordered(y: ArrayLike) -> tuple[np.ndarray, tuple]:
             raise ValueError(f"Regression: y holds {np.sum(codes < 0)} missing values.")
         levels, found = np.unique(codes, return_inverse=True)
         return found.astype(float), tuple(np.asarray(categories.categories)[levels].tolist())
-    array = np.asarray(y)
-    if array.dtype.kind not in "biuf":
+    try:
+        array = numbers("Regression", "y", y)
+    except TypeError as error:
         raise TypeError(
-            "Regression: an ordinal y needs an order of its levels: give numbers, or pd.Categorical(..., ordered=True)."
-        )
+            "Regression: an ordinal y needs an order of its levels: give numbers, or pd.Categorical(..., ordered=True). "
+            f"{error}"
+        ) from None
     if not np.isfinite(array.astype(float)).all():
         raise ValueError(f"Regression: y holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
     levels, found = np.unique(array, return_inverse=True)

@@ -13,8 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
+
+from ..._objective import traced
 
 Parameters = dict[str, Array]
 
@@ -107,6 +110,10 @@ class AbstractEmission(eqx.Module):
         check(x, np.isfinite(x), type(self).__name__, "finite")
         return np.where(np.isnan(x), 0.0, x)
 
+    def matched(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
+        """The emission with what it was given of the steps, such as an exposure, put into their order by their labels."""
+        return self
+
     def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
         """The emission with the hyperparameters that its default prior takes from the data's scale; to be called once,
         before `prepare`, and left as they are when data are left out."""
@@ -121,7 +128,8 @@ class AbstractEmission(eqx.Module):
     def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         """`log_density` of every step in every state. Override it where tables or matrix products are faster."""
         axes = {name: None if name in self.shared else 0 for name in parameters}
-        states = jax.vmap(self.log_density, (axes, None))
+        each = lambda own, datum: traced(f"{type(self).__name__}.log_density", self.log_density, own, datum)
+        states = jax.vmap(each, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
 
     def curvature(

@@ -1,5 +1,7 @@
 """What multiplies the mean counts of all states alike: a population at risk, and covariates."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.linear_model import PoissonRegressor
 
 from ..._objective import stored
+from ..._read import Names, matched, numbers, places
 from ._base import Constraint, Parameters
 from ._priors import Normal
 
@@ -20,9 +23,11 @@ class Regressors(eqx.Module):
     exposure: Float[np.ndarray, " steps"] | None
     covariates: Float[np.ndarray, "steps covariates"] | None  # about their means
     emission: str = eqx.field(static=True)
+    names: Names = eqx.field(static=True)  # labels of the steps or sites, where they came with some
 
     def __init__(self, emission: str, exposure: ArrayLike | None, covariates: ArrayLike | None):
         self.emission = emission
+        self.names, exposure, covariates = matched(emission, exposure=exposure, covariates=covariates)
         self.exposure = None if exposure is None else self._positive(exposure)
         self.covariates = None if covariates is None else self._centred(covariates)
         counts = [len(array) for array in (self.exposure, self.covariates) if array is not None]
@@ -30,8 +35,8 @@ class Regressors(eqx.Module):
             raise ValueError(f"{emission}: exposure has {counts[0]} numbers, but covariates have {counts[1]} rows.")
 
     def _positive(self, exposure: ArrayLike) -> np.ndarray:
-        array = np.asarray(exposure)
-        if array.ndim != 1 or array.dtype.kind not in "iuf":
+        array = numbers(self.emission, "exposure", exposure)
+        if array.ndim != 1 or array.dtype == bool:
             raise ValueError(
                 f"{self.emission}: exposure must be one number a step or site; got {array.dtype} of shape {array.shape}."
             )
@@ -44,9 +49,9 @@ class Regressors(eqx.Module):
         return stored(array)
 
     def _centred(self, covariates: ArrayLike) -> np.ndarray:
-        array = np.asarray(covariates)
+        array = numbers(self.emission, "covariates", covariates)
         array = array[:, None] if array.ndim == 1 else array
-        if array.ndim != 2 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        if array.ndim != 2 or not np.isfinite(array).all():
             raise ValueError(
                 f"{self.emission}: covariates must be finite numbers, one row a step or site; got an array of "
                 f"{array.dtype}, shape {list(array.shape)}{'' if array.dtype.kind not in 'f' else ', perhaps with NaN'}."
@@ -59,6 +64,19 @@ class Regressors(eqx.Module):
                 "levels of their own: leave an intercept out."
             )
         return stored(array - array.mean(axis=0))
+
+    def matched(self, caller: str, index: Any) -> "Regressors":
+        """Put into the order of the data's labels, where both have some; one row of them serves every sequence or field if
+        there are fewer than there are data."""
+        own = self.names.index
+        if own is None or index is None or len(own) != len(index):
+            return self
+        order = places(self.emission, "exposure or covariates", own, f"x of the {caller}", index)
+        if order is None:
+            return self
+        parts = [part for part in ("exposure", "covariates") if getattr(self, part) is not None]
+        where = lambda regressors: [getattr(regressors, part) for part in parts]
+        return eqx.tree_at(where, self, [stored(array[order]) for array in where(self)])
 
     def __bool__(self) -> bool:
         return self.exposure is not None or self.covariates is not None

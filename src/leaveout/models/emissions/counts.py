@@ -1,5 +1,7 @@
 """Emissions of counts: Poisson, negative binomial, binomial; the channels are independent given the state."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +76,12 @@ def _seen(x: np.ndarray) -> np.ndarray:
     return seen if seen.any() else ~seen
 
 
+def _matched(emission: Any, caller: str, index: Any) -> Any:
+    """The emission with its regressors in the order of the data's labels."""
+    found = emission.regressors.matched(caller, index)
+    return emission if found is emission.regressors else eqx.tree_at(lambda own: own.regressors, emission, found)
+
+
 class Counts(eqx.Module):
     """Counts, what multiplies their means, and the length of a table of all that can occur."""
 
@@ -102,6 +110,9 @@ class Poisson(AbstractWithPrior):
         self.regressors = Regressors("Poisson", exposure, covariates)
         default = {"rate": Gamma(2.0, 1.0), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("Poisson", default, prior)
+
+    def matched(self, caller, index):
+        return _matched(self, caller, index)
 
     def default_prior(self, x):
         return {
@@ -166,6 +177,9 @@ class NegativeBinomial(AbstractWithPrior):
         self.regressors = Regressors("NegativeBinomial", exposure, covariates)
         default: Priors = {"mean": Gamma(2.0, 1.0), "size": Gamma(2.0, 0.1), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
+
+    def matched(self, caller, index):
+        return _matched(self, caller, index)
 
     def default_prior(self, x):
         at_risk = self.regressors.at_risk(len(x))[_seen(x)].mean()

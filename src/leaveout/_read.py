@@ -1,0 +1,205 @@
+"""What a caller hands in, read in one way: labels first, then numbers.
+
+Labels are data. Where two arguments carry them (the index of a Series or DataFrame, the nodes of a graph), rows that have one
+label belong together, wherever they stand; the argument that comes first says in which order units are numbered. A default
+index 0, …, n − 1 beside labels of another kind says nothing, and an array has none: these are taken by position.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Int
+from numpy.typing import ArrayLike
+from pandas.api.types import infer_dtype, is_bool_dtype
+
+NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # what columns of numbers hold, as pandas tells
+PLAIN = "biuf"  # kinds of NumPy's own numbers
+TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
+ADVICE = {  # by what pandas calls them
+    **dict.fromkeys(("date", "time", "period"), TIME),
+    "complex": "Take the real part, or the modulus",
+    "boolean": "Fill what is missing, and convert by .astype(bool)",
+}
+OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); convert numbers that are text by .astype(float)"
+
+
+class Names:
+    """The labels of units, or none. They enter no computation, so all are equal: data of the same shape under other labels
+    compile nothing anew."""
+
+    def __init__(self, index: pd.Index | None = None):
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return f"Names({'' if self.index is None else len(self.index)})"
+
+
+def index_of(value: Any) -> pd.Index | None:
+    """The labels that the rows of an argument carry."""
+    return value.index if isinstance(value, pd.Series | pd.DataFrame) else None
+
+
+def counted(index: pd.Index) -> bool:
+    """Is it the index 0, …, n − 1, which pandas gives to what has none?"""
+    if isinstance(index, pd.RangeIndex):
+        return index.start == 0 and index.step == 1
+    return index.dtype.kind in "iu" and bool(np.array_equal(index, np.arange(len(index))))
+
+
+def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -> Int[np.ndarray, " units"] | None:
+    """Where each of the `wanted` labels, those of the argument `of`, stands in the index of `name`; None by position.
+
+    Raises ValueError where they do not hold the same labels, or some twice and in another order.
+    """
+    if index.equals(wanted):
+        return None
+    if len(index) == len(wanted) and index.is_unique and wanted.is_unique:
+        found = index.get_indexer(wanted)
+        if (found >= 0).all():
+            return found
+    if len(index) == len(wanted) and (counted(index) or counted(wanted)):
+        return None
+    if set(index) == set(wanted):
+        twice = next(iter([*index[index.duplicated()], *wanted[wanted.duplicated()]]), None)
+        raise ValueError(
+            f"{caller}: {name} and {of} have the same labels, but some are there twice, as {twice!r}, and not in the same "
+            f"order, so that their rows cannot be told apart. Sort them alike, or give {name} as an array, by position."
+        )
+    other, own = index.difference(wanted, sort=False), wanted.difference(index, sort=False)
+    shown = "; ".join(
+        f"only {which} has {len(only)}, such as {only[:1].tolist()[0]!r}"
+        for which, only in ((name, other), (of, own))
+        if len(only)
+    )
+    raise ValueError(
+        f"{caller}: {name} and {of} do not have the same labels: {shown}. Give both for the same units, as by "
+        f"{name}.loc[{of}.index], or as arrays, by position."
+    )
+
+
+def _plain(index: pd.Index) -> str:
+    return repr(index[:1].tolist()[0])
+
+
+def matched(caller: str, **given: Any) -> tuple[Any, ...]:
+    """Their common labels, as `Names`, and the arguments in the order of the first of them that carries labels.
+
+    Arguments of another length are left as they are, for whoever reads their numbers to refuse.
+    """
+    of, wanted, found = "", None, []
+    for name, value in given.items():
+        index = index_of(value)
+        if index is None:
+            found.append(value)
+            continue
+        if wanted is None:
+            of, wanted = name, index
+        if len(index) == len(wanted):
+            order = places(caller, name, index, of, wanted)
+            value = value if order is None else value.iloc[order]
+            if order is None and counted(wanted) and not counted(index):
+                of, wanted = name, index
+        found.append(value)
+    return Names(wanted), *found
+
+
+def numbers(caller: str, name: str, value: Any) -> np.ndarray:
+    """Its numbers, NaN where they are missing or masked; TypeError where it holds text, dates, complex numbers or the like.
+
+    Categories count as what they are called: numbers, or text.
+    """
+    if hasattr(value, "tocsr"):
+        raise TypeError(f"{caller}: {name} must be dense; got {type(value).__name__}. Give {name}.toarray().")
+    if isinstance(value, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(value), np.nan, numbers(caller, name, value.data))
+    if isinstance(value, pd.DataFrame):
+        frame = value
+    elif isinstance(value, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
+    else:
+        value = np.asarray(value)
+        if value.dtype.kind in PLAIN:
+            return value
+        frame = pd.DataFrame(value.reshape(len(value) if value.ndim else 1, -1))
+    if all(isinstance(dtype, np.dtype) and dtype.kind in PLAIN for dtype in frame.dtypes.unique()):
+        return frame.to_numpy().reshape(value.shape)
+    columns = [frame.iloc[:, j] for j in range(frame.shape[1])]  # whose names may be there twice
+    read = [_column(column) for column in columns]
+    wrong = [(label, c) for label, c, found in zip(frame.columns.tolist(), columns, read, strict=True) if found is None]
+    if wrong:
+        kinds = [infer_dtype(column) for _, column in wrong]
+        said = ", ".join(f"{label!r} ({kind}, dtype {c.dtype})" for (label, c), kind in zip(wrong[:5], kinds, strict=False))
+        advice = next((text for kind, text in ADVICE.items() if kinds[0].startswith(kind)), OTHERWISE)
+        raise TypeError(f"{caller}: {name} must hold numbers; these columns do not: {said}. {advice}.")
+    return np.array(read, np.float64).T.reshape(value.shape)
+
+
+def _column(column: pd.Series) -> np.ndarray | None:
+    """One column as float64, None where it does not hold numbers."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(object).infer_objects()
+    if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
+        return None
+    try:
+        return column.to_numpy(np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        return None
+
+
+def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entries"]:
+    """Truths, or zeros and ones."""
+    array = np.asarray(value)
+    if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
+        raise TypeError(f"{caller}: {name} must be true or false; got {_shown(array)}.")
+    return array.astype(bool)
+
+
+def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries"]:
+    """Whole numbers, whatever their type; an index that is cut to one would be another's."""
+    array = np.asarray(value)
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array == np.floor(array))).all():
+        raise TypeError(f"{caller}: {name} must be whole numbers; got {_shown(array)}.")
+    return array.astype(np.int64)
+
+
+def _shown(array: np.ndarray) -> str:
+    """The type, and the first entry that is not a whole number."""
+    odd = array[~(np.isfinite(array) & (array == np.floor(array)))] if array.dtype.kind == "f" else array
+    first = odd.ravel()[0] if odd.size else array.ravel()[0]
+    return f"an array of {array.dtype}, in it {first}"
+
+
+def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " units"], np.ndarray]:
+    """Labels of any kind, one a unit, as numbers in their order, and the labels; ValueError where one is missing."""
+    array = value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.ma.asanyarray(value)
+    if np.ndim(array) != 1:
+        raise ValueError(f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}.")
+    missing = np.asarray(pd.isna(np.asarray(array)))
+    if isinstance(array, np.ma.MaskedArray):
+        missing = missing | np.ma.getmaskarray(array)
+    if missing.any():
+        raise ValueError(
+            f"{caller}: {name} holds {missing.sum()} missing labels (NaN, None or masked), the first at place "
+            f"{np.flatnonzero(missing)[0]}; give those units a label of their own, or drop them."
+        )
+    plain = np.asarray(array)
+    if plain.dtype.kind != "O":
+        levels, found = np.unique(plain, return_inverse=True)
+        return found.ravel(), levels
+    found, levels = pd.factorize(plain)
+    try:
+        order = np.argsort(levels, kind="stable")
+    except TypeError:  # of several types
+        order = np.argsort([f"{type(level).__name__} {level}" for level in levels], kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[found], np.asarray(levels)[order]

@@ -1,0 +1,253 @@
+"""Labels are data: rows of one label belong together wherever they stand, and a permuted argument changes nothing."""
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import leaveout as lo
+from leaveout._read import matched
+
+rng = np.random.default_rng(0)
+N = 40
+LABELS = pd.Index([f"row {k}" for k in rng.permutation(N)], name="who")
+X = pd.DataFrame(rng.standard_normal((N, 2)), index=LABELS, columns=["a", "b"])
+ETA = 0.7 * X["a"] - 0.4 * X["b"]
+COUNTS = pd.Series(rng.poisson(np.exp(ETA)), index=LABELS, name="y")
+WEIGHT = pd.Series(rng.gamma(4.0, 0.25, N), index=LABELS)
+OFFSET = pd.Series(rng.standard_normal(N) / 3, index=LABELS)
+TIME = pd.Series(np.ceil(4 * rng.exponential(np.exp(-ETA))), index=LABELS)
+EVENT = pd.Series(rng.random(N) < 0.8, index=LABELS)
+STRATA = pd.Series(np.where(np.arange(N) % 2, "up", "down"), index=LABELS)
+SERIES = pd.Series(rng.poisson(np.where(np.arange(N) // 10 % 2, 9.0, 2.0)), index=pd.date_range("2024-01-01", periods=N))
+RISK = pd.Series(rng.uniform(0.5, 2.0, N), index=SERIES.index)
+SITES = pd.Index(list("abcdefghij"))
+RING = np.stack([np.arange(10), (np.arange(10) + 1) % 10], 1)
+CASES = pd.Series(rng.poisson(np.r_[np.full(5, 3.0), np.full(5, 12.0)]), index=SITES)
+PEOPLE = pd.Series(rng.uniform(0.5, 2.0, 10), index=SITES)
+TAGS = pd.Series(rng.integers(0, 2, N), index=pd.RangeIndex(100, 100 + N))
+SCORES = pd.DataFrame(rng.standard_normal((N, 2)), index=TAGS.index)
+RIDGE = lo.penalties.Ridge(0.5)
+
+
+def shuffled(value, seed=1):
+    return value.sample(frac=1, random_state=seed)
+
+
+def ordinary(value):
+    return value
+
+
+def glm(of):
+    return lo.GLM(X, of(COUNTS), "poisson", RIDGE, sample_weight=of(WEIGHT), offset=of(OFFSET))
+
+
+def multinomial(of):
+    return lo.GLM(X, of(STRATA), "multinomial", RIDGE, sample_weight=of(WEIGHT))
+
+
+def regression(of):
+    return lo.Regression(X, of(COUNTS), "negative_binomial", RIDGE, sample_weight=of(WEIGHT), offset=of(OFFSET))
+
+
+def cox(of):
+    return lo.Cox(X, of(TIME), of(EVENT), RIDGE, strata=of(STRATA), offset=of(OFFSET))
+
+
+def hmm(of):
+    return lo.HMM(SERIES, lo.emissions.Poisson(exposure=of(RISK), covariates=of(RISK**2)), 2)
+
+
+def negative_binomial_hmm(of):
+    return lo.HMM(SERIES, lo.emissions.NegativeBinomial(exposure=of(RISK)), 2)
+
+
+def mrf(of):
+    return lo.MRF(CASES, RING, lo.emissions.Poisson(exposure=of(PEOPLE)), 2, coupling=0.4)
+
+
+def fields(of):
+    return lo.MRF(
+        pd.DataFrame([CASES, CASES + 1], index=["one", "two"]), RING, lo.emissions.Poisson(exposure=of(PEOPLE)), 2, coupling=0.4
+    )
+
+
+def crf(of):
+    return lo.CRF(TAGS, [N], scores=of(SCORES), features=of(SCORES**2), drop="label", penalty=RIDGE)
+
+
+def separable(of):
+    data = {"x": X["a"], "y": of(COUNTS)}
+    return lo.Separable(lambda theta, row: (row["y"] - theta["slope"] * row["x"]) ** 2, data, theta0={"slope": np.zeros(())})
+
+
+MODELS = [glm, multinomial, regression, cox, hmm, negative_binomial_hmm, mrf, fields, crf, separable]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_permuting_labelled_arguments_changes_nothing(model):
+    whole, other = model(ordinary), model(shuffled)
+    for mine, theirs in zip(*(map(np.asarray, _leaves(objective)) for objective in (whole, other)), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert other.units.names.equals(whole.units.names)
+
+
+def _leaves(objective):
+    return [leaf for leaf in jax.tree.leaves(objective) if not callable(leaf)]
+
+
+def test_a_permuted_y_changes_no_result():
+    one, two = (lo.fit(glm(of)) for of in (ordinary, shuffled))
+    plan = lo.leave_one_out(N)
+    a, b = (lo.cross_validate(fit, plan) for fit in (one, two))
+    np.testing.assert_array_equal(a.losses, b.losses)
+    pd.testing.assert_frame_equal(a.table(), b.table())
+    assert lo.dfbetas(two).index.equals(LABELS) and a.table()["unit"].tolist() == LABELS.tolist()
+    by_position = lo.fit(lo.GLM(X.to_numpy(), shuffled(COUNTS), "poisson", RIDGE))
+    assert abs(by_position.value - lo.fit(lo.GLM(X, COUNTS, "poisson", RIDGE)).value) > 1
+
+
+@pytest.mark.parametrize("model", [glm, multinomial, regression, cox, hmm, mrf, crf, separable])
+def test_other_labels_are_refused(model):
+    def renamed(value):
+        index = value.index
+        return value.set_axis(pd.Index([f"other {k}" for k in range(len(index))]))
+
+    with pytest.raises(ValueError, match=r"do not have the same labels: only .* such as .*by position"):
+        model(renamed)
+
+
+def test_what_has_no_labels_is_taken_by_position():
+    plain = glm(lambda value: value.to_numpy())
+    counted = glm(lambda value: value.reset_index(drop=True))
+    lists = glm(lambda value: value.tolist())
+    for other in (plain, counted, lists):
+        np.testing.assert_array_equal(other.y, glm(ordinary).y)
+        assert other.units.names.equals(LABELS)
+    first = lo.GLM(X.reset_index(drop=True), COUNTS, "poisson", sample_weight=shuffled(WEIGHT))  # y is the first with names
+    np.testing.assert_array_equal(first.sample_weight, WEIGHT)
+    assert lo.GLM(X.to_numpy(), COUNTS.to_numpy(), "poisson").units.names is None
+
+
+def test_a_default_index_in_another_order_is_one_of_labels():
+    frame, y = X.reset_index(drop=True), COUNTS.reset_index(drop=True)
+    np.testing.assert_array_equal(lo.GLM(frame, shuffled(y), "poisson").y, y)
+
+
+def test_labels_that_are_there_twice():
+    twice = pd.Index(["a", "b", "b"])
+    x, y = pd.Series([1.0, 2.0, 3.0], twice), pd.Series([4.0, 5.0, 6.0], twice)
+    assert matched("here", x=x, y=y)[2] is y
+    with pytest.raises(ValueError, match=r"here: y and x have the same labels, but some are there twice, as 'b'"):
+        matched("here", x=x, y=y[::-1])
+    several = pd.MultiIndex.from_product([[1, 2], ["u", "v"]])
+    x, y = pd.Series(np.arange(4), several), pd.Series(np.arange(4), several)
+    np.testing.assert_array_equal(matched("here", x=x, y=shuffled(y))[2], np.arange(4))
+
+
+@pytest.mark.parametrize("of", [ordinary, shuffled])
+def test_groups_follow_their_labels(of):
+    fit = lo.fit(glm(ordinary))
+    groups = pd.Series(np.arange(N) // 8, index=LABELS)
+    want, got = lo.groups(groups.to_numpy()), lo.groups(of(groups))
+    a, b = lo.cross_validate(fit, want), lo.cross_validate(fit, got)
+    np.testing.assert_allclose(a.per_unit(), b.per_unit(), rtol=1e-9)
+    assert a.se == pytest.approx(b.se) and b.plan.names.equals(LABELS)
+    predicted = lo.cross_predict(fit, want), lo.cross_predict(fit, got)
+    np.testing.assert_allclose(*predicted, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"cross_validate: plan and fit do not have the same labels"):
+        lo.cross_validate(fit, lo.groups(groups.set_axis(range(1, N + 1))))
+    np.testing.assert_array_equal(lo.cross_validate(fit, lo.groups(groups.reset_index(drop=True))).plan.clusters, groups)
+
+
+def test_splits_by_labelled_truths():
+    fit = lo.fit(glm(ordinary))
+    tests = [pd.Series(np.arange(N) % 4 == k, index=LABELS) for k in range(4)]
+    want = lo.from_splits([(~test.to_numpy(), test.to_numpy()) for test in tests], N)
+    got = lo.from_splits([(shuffled(~test, k), shuffled(test, k + 5)) for k, test in enumerate(tests)], N)
+    np.testing.assert_array_equal(got.matched("here", fit.objective.units.names).matrix(), want.matrix())
+
+
+def test_nodes_of_a_graph_are_sites():
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.Graph([(SITES[s], SITES[t]) for s, t in RING[::-1]])
+    field = lo.MRF(CASES, graph, lo.emissions.Poisson(), 2, coupling=0.4)
+    want = lo.MRF(CASES, RING, lo.emissions.Poisson(), 2, coupling=0.4)
+    pairs = lambda edges: {tuple(sorted(pair)) for pair in edges.tolist()}
+    assert pairs(field.edges) == pairs(want.edges)
+    named = lo.MRF(CASES, np.asarray(SITES)[RING], lo.emissions.Poisson(), 2, coupling=0.4)
+    np.testing.assert_array_equal(named.edges, want.edges)
+    plan = lo.neighbourhoods(graph, 1)
+    rows = lambda plan: sorted(map(tuple, plan.matrix()))  # a refit a node, in the order of the graph
+    assert rows(plan.matched("here", SITES)) == rows(lo.neighbourhoods(RING, 1))
+    with pytest.raises(ValueError, match="the graph and x do not have the same labels"):
+        lo.MRF(CASES.rename({"a": "z"}), graph, lo.emissions.Poisson(), 2, coupling=0.4)
+    with pytest.raises(ValueError, match="edges name site 'j', which the data do not have"):
+        lo.MRF(CASES.rename({"j": "z"}), np.asarray(SITES)[RING], lo.emissions.Poisson(), 2, coupling=0.4)
+
+
+def test_units_of_several_fields_are_pairs():
+    names = fields(ordinary).units.names
+    assert names[0] == ("one", "a") and names[-1] == ("two", "j") and len(names) == 20
+
+
+def test_hosts_are_read_by_labels():
+    from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    hosts = [
+        (LinearRegression(), ETA + 1.0),
+        (PoissonRegressor(alpha=0.1, tol=1e-10), COUNTS),
+        (LogisticRegression(tol=1e-10), STRATA),
+        (make_pipeline(StandardScaler(), PoissonRegressor(alpha=0.1, tol=1e-10)), COUNTS),
+    ]
+    for host, y in hosts:
+        host.fit(X, y, **({} if hasattr(host, "steps") else {"sample_weight": WEIGHT}))
+        weight = None if hasattr(host, "steps") else WEIGHT
+        want = lo.from_sklearn(host, X, y, weight)
+        got = lo.from_sklearn(host, X[["b", "a"]], shuffled(y), None if weight is None else shuffled(weight, 4))
+        assert got.value == want.value and got.objective.units.names.equals(LABELS), host
+        with pytest.raises(ValueError, match="do not have the same labels"):
+            lo.from_sklearn(host, X, y.set_axis(range(1, N + 1)))
+    with pytest.raises(ValueError, match="does not have the columns that the estimator was fitted on: b, c"):
+        lo.from_sklearn(hosts[0][0], X.rename(columns={"b": "c"}), ETA)
+
+
+def test_statsmodels_rows_keep_their_labels():
+    api = pytest.importorskip("statsmodels.api")
+    fit = lo.from_statsmodels(api.GLM(COUNTS, api.add_constant(X), family=api.families.Poisson()).fit())
+    assert lo.cross_validate(fit, lo.leave_one_out(N)).table()["unit"].tolist() == LABELS.tolist()
+
+
+def test_pictures_name_units_by_their_labels():
+    pytest.importorskip("matplotlib")
+    fit = lo.fit(glm(ordinary))
+    cv = lo.cross_validate(fit, lo.leave_one_out(N))
+    for ax in (lo.plot.losses(cv), lo.plot.leverage(fit, cv), lo.plot.influence(fit)):
+        assert {text.get_text() for text in ax.texts} <= set(LABELS) and ax.texts
+
+
+def test_weights_of_steps_and_of_models_under_other_labels():
+    model = hmm(ordinary)
+    parameters = lo.fit(model).parameters
+    seen = pd.Series(np.arange(N) % 3 > 0, index=SERIES.index).astype(float)
+    want = model.state_probabilities(parameters, seen.to_numpy())
+    pd.testing.assert_frame_equal(model.state_probabilities(parameters, shuffled(seen)), want)
+    other = lo.fit(lo.GLM(X[::-1], COUNTS, "poisson", RIDGE))
+    both = {name: lo.cross_validate(fit, lo.kfold(N, 4)) for name, fit in (("one", lo.fit(glm(ordinary))), ("two", other))}
+    with pytest.raises(ValueError, match="compare: the models number their units in another order"):
+        lo.compare(both)
+
+
+def test_other_labels_compile_nothing_anew():
+    renamed = lambda value: value.set_axis(range(50, 50 + len(value)))
+    models = [
+        lambda of: lo.GLM(of(X), of(COUNTS), "poisson", RIDGE),
+        lambda of: lo.Regression(of(X), of(COUNTS), "negative_binomial", RIDGE),
+        lambda of: lo.Cox(of(X), of(TIME), of(EVENT), RIDGE),
+        lambda of: lo.HMM(of(SERIES), lo.emissions.Poisson(exposure=of(RISK)), 2),
+        lambda of: lo.CRF(of(TAGS), [N], scores=of(SCORES), drop="label"),
+    ]
+    for model in models:
+        assert jax.tree.structure(model(renamed)) == jax.tree.structure(model(ordinary))
