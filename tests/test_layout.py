@@ -10,6 +10,8 @@ CORE = {
     "_objective",
     "_products",
     "_starts",
+    "_rank",
+    "_definite",
     "_fit",
     "_minima",
     "_curvature",
@@ -21,6 +23,7 @@ CORE = {
     "_refit",
     "_estimate",
     "_errors",
+    "_undetermined",
     "_metrics",
     "_evaluate",
 }
@@ -36,7 +39,9 @@ MAY_IMPORT = {
     "_minimise": {"_objective"},
     "_products": {"_objective", "_minimise", "_progress"},
     "_starts": {"_objective", "_minimise", "_progress"},
-    "_fit": {"_objective", "_results", "_minimise", "_products", "_starts"},
+    "_fit": {"_objective", "_results", "_minimise", "_products", "_starts", "_rank", "_definite"},
+    "_definite": {"_objective", "_minimise"},
+    "_rank": {"_objective", "_minimise"},
     "_minima": {"_plan", "_objective", "_fit", "_minimise", "_certificate"},
     "_curvature": {"_plan", "_objective", "_products", "_fit"},
     "_certificate": {"_plan", "_objective", "_fit", "_results", "_curvature"},
@@ -57,13 +62,14 @@ MAY_IMPORT = {
     },
     "_errors": {"_plan", "_results"},
     "_estimate": {"_plan", "_results", "_errors", "plot"},
+    "_undetermined": {"_plan", "_objective", "_minimise", "_fit", "_results", "_curvature", "_descent"},
     "_metrics": {"_plan", "_fit"},
     "_evaluate": {*CORE, "_progress"},
     "influence": {"_evaluate", "_fit", "_objective", "_plan", "_refit", "models"},
     "plot": {"_estimate", "_evaluate", "_fit", "_plan", "_refit", "influence"},
     "leakage": {"_evaluate", "_fit", "_plan", "_refit", "_progress", "models", "leakage", "plot"},
     "models": {"_graph", "_objective", "models"},
-    "interop": {"models", "_fit", "interop"},
+    "interop": {"models", "_fit", "_definite", "interop"},
     "cli": {""},  # the public names only
 }
 

@@ -29,6 +29,7 @@ from ._plan import Plan, Rows
 from ._progress import Slow
 from ._refit import AbstractRefit, Certified, Refitted
 from ._results import RESULTS
+from ._undetermined import completed
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
@@ -91,7 +92,7 @@ def cross_validate(
             if evaluate is None:
                 bad = ~(np.isfinite(values) | ~rows.held).all(1) if values.ndim > 1 else ~np.isfinite(values)
                 result[refits[bad & (done.result == RESULTS.successful)]] = RESULTS.nonfinite
-                lost = _lost(result[refits])
+                lost = _lost(result[refits]) if values.ndim == 1 else _unseen(result[refits])
                 if lost.any():
                     values = np.where(lost.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
                 _put(losses, refits, place, rows, values)
@@ -203,12 +204,18 @@ def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
 def _describe(fit: Fit) -> str:
     loss = getattr(fit.objective, "loss_function", None)
     name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
-    return f"{type(fit.objective).__name__}{name}, {fit.num_params} parameters, decrement of the fit {float(fit.decrement):.1e}"
+    size = f"{fit.num_params} parameters{fit.of_rank}"
+    return f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
 
 
 def _lost(result: Any) -> NDArray[np.bool_]:
     """Refits that do not exist, whose losses are therefore none."""
     return np.isin(result, [RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite])
+
+
+def _unseen(result: Any) -> NDArray[np.bool_]:
+    """Refits none of whose held-out units has a loss; of those undetermined the ones that have are `held`."""
+    return _lost(result) & (result != RESULTS.undetermined)
 
 
 def _chunk(fit: Fit, rows: Rows) -> int:
@@ -256,7 +263,7 @@ def _refitted(
     @float64
     def one(batch):
         refits, place, rows = batch
-        done = refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge)
+        rows, done = completed(fit, rows, refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge))
         return refits, place, rows, done, None if then is None else then(rows, done)
 
     with Slow("refits", plan.num_refits) as bar:
@@ -395,7 +402,7 @@ class _Predictions:
     def add(self, place: NDArray, rows: Rows, values: NDArray, result: NDArray) -> None:
         if not self.total.size:
             self.total = np.zeros((self.plan.num_units, *values.shape[2:]))
-        keep = rows.held & ~_lost(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        keep = rows.held & ~_unseen(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         np.add.at(self.total, rows.index[keep], values[keep])
         np.add.at(self.times, rows.index[keep], 1.0)
 

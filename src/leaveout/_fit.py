@@ -20,7 +20,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._minimise import LARGE, STEPS, minimise, pieces, value_and_gradient
+from ._definite import IndefiniteHessianError, cholesky, indefinite
+from ._minimise import STEPS, minimise, pieces, scaled_gauge, value_and_gradient
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
 from ._products import (
     FINE,
@@ -28,10 +29,11 @@ from ._products import (
     conjugate_gradients,
     least_curvature,
     minimise_by_products,
-    scaled_gauge,
     scaling,
     solved,
+    whitened_gauge,
 )
+from ._rank import unseen
 from ._results import RESULTS
 from ._starts import Minima, Run, descended_from, distinct, starts_of, stored_leaves
 
@@ -39,10 +41,7 @@ WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
 
 Curvature = Literal["auto", "dense", "products"]
-
-
-class IndefiniteHessianError(ValueError):
-    """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
+Flat = Float[np.ndarray, "flat params"]
 
 
 _made: dict[tuple[int, str], Any] = {}
@@ -75,9 +74,9 @@ class Fit(eqx.Module):
     theta: PyTree
     value: Float[np.ndarray, ""]
     gradient: Float[np.ndarray, " params"]
-    factor: Float[np.ndarray, "params params"] | None  # H = factor @ factor.T, lower triangular
+    factor: Float[np.ndarray, "params params"] | None  # H + gauge.T @ gauge = factor @ factor.T, lower triangular
     whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or what makes H about the identity
-    gauge: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
+    gauge: Float[np.ndarray, "flat params"]  # displacements d have gauge @ d = 0: they keep off flat directions
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
     minima: Minima | None = None  # the distinct ones that the starts of `fit` reached, this one first
@@ -92,17 +91,22 @@ class Fit(eqx.Module):
         return len(self.gradient)
 
     @property
+    def rank(self) -> int:
+        """How many directions of θ the data and penalties determine: `num_params`, less those that are flat."""
+        return self.num_params - len(self.gauge)
+
+    @property
     def hessian(self) -> Float[np.ndarray, "params params"]:
-        """`H = ∇²F(θ̂, 1)`, curvature along flat directions added. Raises `ValueError` where it is too large to be formed."""
+        """`H = ∇²F(θ̂, 1)`. Raises `ValueError` where it is too large to be formed."""
         if self.factor is None:
             raise ValueError(f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve.")
-        return self.factor @ self.factor.T
+        return self.factor @ self.factor.T - self.gauge.T @ self.gauge
 
     @float64
     def solve(self, vector: Float[np.ndarray, "params ..."]) -> Float[np.ndarray, "params ..."]:
-        """`H⁻¹ vector`, from the stored factor or by conjugate gradients."""
+        """`H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along flat directions."""
         if self.factor is not None:
-            return scipy.linalg.cho_solve((self.factor, True), vector)
+            return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (self.flat.T @ vector)
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
         ones = np.ones(self.objective.num_units)
         found = [
@@ -110,6 +114,13 @@ class Fit(eqx.Module):
             for column in columns
         ]
         return np.array(found).T.reshape(np.shape(vector))
+
+    @property
+    @once
+    def flat(self) -> Float[np.ndarray, "params flat"]:
+        """Directions in which F never changes, as long as makes `H⁻¹` what `factor` inverts less their outer products."""
+        assert self.factor is not None
+        return scipy.linalg.cho_solve((self.factor, True), self.gauge.T)
 
     def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or about that)."""
@@ -159,9 +170,15 @@ class Fit(eqx.Module):
 
     def __repr__(self) -> str:
         return (
-            f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, {self.num_params} parameters, "
-            f"decrement {self.decrement:.1e}{self._agreement()})"
+            f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, "
+            f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
         )
+
+    @property
+    def of_rank(self) -> str:
+        """Said where the data leave directions undetermined that are no symmetries of the model."""
+        known = len(self.objective.symmetries(self.theta))
+        return f" of rank {self.num_params - len(self.gauge) + known}" if len(self.gauge) > known else ""
 
     def _agreement(self) -> str:
         """How many of several starts reached this minimum."""
@@ -217,38 +234,65 @@ def fit(
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
     12,000 parameters.
 
+    Of linear predictors with a convex loss whose rows and penalty leave directions unseen (repeated columns, p > n) the
+    minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
+
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
-    where the data do not determine every parameter. Probabilities of a hidden Markov model that have their maximum likelihood
+    where the data do not determine every parameter otherwise. Probabilities of a hidden Markov model that have their maximum likelihood
     at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
     """
     _check(objective, "fit")
     if num_starts is not None and num_starts < 1:
         raise ValueError(f"fit: num_starts must be 1 or more; got {num_starts}.")
     starts = starts_of(objective, theta0, num_starts, seed)
-    products = _by_products(starts[0], curvature, "fit")
-    down = minimise_by_products if products else minimise
-    runs = descended_from(starts, functools.partial(down, objective))
+    flat = None if _by_products(starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+    runs = _runs(objective, starts, flat)
     try:
-        found = _reached(objective, runs[0], starts[0], products)
+        found = _reached(objective, runs[0], starts[0], flat)
     except (RuntimeError, IndefiniteHessianError) as error:
-        bounded = objective.bounded(objective.canonical(placed(runs[0][1], starts[0])))
+        wider = _wider(objective, starts[0], flat)
+        bounded = None if wider is not None else objective.bounded(objective.canonical(placed(runs[0][1], starts[0])))
         if bounded is not None:
             simpler, parameters, what = bounded
             _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
             return fit(simpler, parameters, num_starts=1, curvature=curvature)
-        runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
+        if wider is not None:  # from a start of least norm, along which steps stay
+            flat, runs = wider, _runs(objective, [stored_leaves(objective.initial(seed))], wider)
+        else:
+            runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:
             raise
-        found = _reached(objective, runs[0], starts[0], products)
-        _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
+        found = _reached(objective, runs[0], starts[0], flat)
+        if wider is None:
+            _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
     _warn(objective.warning(found.theta))
     return replace(found, minima=distinct(objective, runs, starts[0])._replace(starts=np.asarray(len(starts))))
 
 
-def _reached(objective: AbstractObjective, run: Run, like: PyTree, products: bool) -> Fit:
+def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
+    """Directions in which F never changes, of which something is known before it is minimised."""
+    outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else np.inf
+    fewer = objective.num_units * outputs < np.asarray(ravel(theta)).size
+    return unseen(objective, theta) if fewer else np.asarray(objective.symmetries(theta), float)
+
+
+def _wider(objective: AbstractObjective, theta: PyTree, flat: Flat | None) -> Flat | None:
+    """All of them, where these were not."""
+    found = flat if flat is None else unseen(objective, theta)
+    return None if found is None or flat is None or len(found) <= len(flat) else found
+
+
+def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
+    """Where each start leads, lowest first."""
+    if flat is None:
+        return descended_from(starts, functools.partial(minimise_by_products, objective))
+    return descended_from(starts, functools.partial(minimise, objective, gauge=flat))
+
+
+def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
     """The anchor where a start led; an error where that is no minimum."""
     value, vector, converged = run
-    found = _anchor(objective, objective.canonical(placed(vector, like)), "fit", products)
+    found = _anchor(objective, objective.canonical(placed(vector, like)), "fit", flat)
     if not converged:
         raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     return found
@@ -278,7 +322,14 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     """
     _check(objective, "anchor")
     leaves = stored_leaves(objective.unconstrained(theta))
-    found = _anchor(objective, leaves, "anchor", _by_products(leaves, curvature, "anchor"))
+    flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
+    try:
+        found = _anchor(objective, leaves, "anchor", flat)
+    except IndefiniteHessianError:
+        wider = _wider(objective, leaves, flat)
+        if wider is None:
+            raise
+        found = _anchor(objective, leaves, "anchor", wider)
     if found.decrement > WARN:
         message = (
             f"anchor: theta is not stationary for {type(objective).__name__}: the decrement √(gᵀH⁻¹g) is "
@@ -311,10 +362,6 @@ def _check(objective: AbstractObjective, caller: str) -> None:
         )
 
 
-def _gauge(objective: AbstractObjective, theta: PyTree) -> np.ndarray:
-    return np.asarray(objective.symmetries(theta), np.float64)
-
-
 def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
     """Is H left unformed?"""
     if curvature not in ("auto", "dense", "products"):
@@ -327,12 +374,12 @@ def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str
     value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient)
     whitener = scaling(objective, theta)
-    gauge = stored(scaled_gauge(objective, theta, whitener))
+    gauge = stored(whitened_gauge(objective, theta, whitener))
     if not objective.convex:
         least, vector = least_curvature(objective, theta, whitener, gauge)
         if least <= 0:
             direction = whitener.unwhiten(vector)
-            raise _indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
+            raise indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
     found = Fit(objective, theta, value, gradient, None, whitener, gauge, np.zeros(()), np.asarray(RESULTS.successful))
     step = found.solve(gradient)
     decrement = float(np.sqrt(max(gradient @ step, 0.0)))
@@ -340,16 +387,16 @@ def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str
     return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))
 
 
-def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, products: bool) -> Fit:
+def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
+    """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
     theta = jax.tree.map(np.asarray, theta)
-    if products:
+    if flat is None:
         return _anchor_by_products(objective, theta, caller)
-    flat = _gauge(objective, theta)
     value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient, hessian)
-    gauge = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
+    gauge = stored(scaled_gauge(flat, hessian))
     hessian = hessian + gauge.T @ gauge if len(gauge) else hessian
-    factor = stored(_cholesky(hessian, objective, theta, caller))
+    factor = stored(cholesky(hessian, objective, theta, caller))
     del hessian
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     decrement = float(np.linalg.norm(whitener @ gradient))
@@ -373,46 +420,3 @@ def _check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray)
             f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
             "finite at theta; give another start, fit(..., theta0=)."
         )
-
-
-def _cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
-    """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
-    scale = np.sqrt(np.maximum(np.diag(hessian), 0))
-    if (scale > 0).all():
-        correlation = hessian / scale
-        correlation /= scale[:, None]
-        try:
-            factor = np.linalg.cholesky(correlation)
-            pivot = np.diag(factor).min() ** 2
-            if (
-                pivot > 1e-9
-                or (len(factor) > LARGE and pivot > 1e-13)
-                or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian)
-            ):
-                factor *= scale[:, None]
-                return factor
-        except np.linalg.LinAlgError:
-            pass
-    else:
-        correlation = hessian
-    values, vectors = np.linalg.eigh(correlation)
-    raise _indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
-
-
-def _indefinite(
-    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
-) -> IndefiniteHessianError:
-    names = _parameter_names(objective, len(vector))
-    worst = np.argsort(-np.abs(vector))[:3]
-    dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
-    message = (
-        f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
-        f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
-        "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
-    )
-    return IndefiniteHessianError(f"{message} {objective.warning(theta)}".rstrip())
-
-
-def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
-    names = objective.parameter_names()
-    return names if len(names) == count else [f"parameter {i}" for i in range(count)]

@@ -21,6 +21,7 @@ DEAR = 30  # parameters from which a Hessian costs many gradients, unless that i
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
 STAND_INS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
+PIVOT = 1e-14  # of a parameter's curvature, left given the others': of less, as far down a separation, most is rounding
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 SOLVED, PRODUCTS = 0.01, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
@@ -32,8 +33,11 @@ def dear(objective: AbstractObjective, size: int) -> bool:
     return size > DEAR and not isinstance(objective, AbstractLinearPredictor)
 
 
-def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
-    """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
+def minimise(
+    objective: AbstractObjective, theta: PyTree, gauge: Float[np.ndarray, "flat params"]
+) -> tuple[float, np.ndarray, bool]:
+    """From one start to the minimum it leads to, off directions that are known to be flat: F, the raveled minimiser,
+    converged."""
     size = np.asarray(ravel(theta)).size
     weights = np.ones(objective.num_units)
     if dear(objective, size) or not objective.convex:
@@ -48,8 +52,8 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
                 return value, vector, True
             theta = found.theta
         if size > LARGE:
-            return with_few_hessians(objective, theta)
-    value, vector, converged, _ = newton(objective, theta, weights, np.asarray(objective.symmetries(theta), np.float64), None)
+            return with_few_hessians(objective, theta, gauge)
+    value, vector, converged, _ = newton(objective, theta, weights, gauge, None)
     return float(value), np.asarray(vector), bool(converged)
 
 
@@ -183,13 +187,15 @@ def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
     return out
 
 
-def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
+def with_few_hessians(
+    objective: AbstractObjective, theta: PyTree, gauge: Float[np.ndarray, "flat params"]
+) -> tuple[float, np.ndarray, bool]:
     """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged.
 
     As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian, or what of a multiple of the identity
     makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
     """
-    gauge, weights = np.asarray(objective.symmetries(theta), np.float64), np.ones(objective.num_units)
+    weights = np.ones(objective.num_units)
     for _ in range(HESSIANS):
         hessian = np.asarray(pieces(objective, theta, weights)[2])
         hessian = hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian
@@ -313,8 +319,9 @@ def _newton(
     def step(state):
         v, value, H, _, _, k = state
         gradient = jax.grad(F)(v)
-        own = jnp.linalg.cholesky(H + gauge_matrix(gauge, H))
-        definite = jnp.isfinite(own).all()
+        whole = H + gauge_matrix(gauge, H)
+        own = jnp.linalg.cholesky(whole)
+        definite = jnp.all(jnp.diagonal(own) ** 2 > PIVOT * jnp.diagonal(whole))  # NaN where it is not
         d = cho_solve((jnp.where(definite, own, factor), True), gradient)
         slope = gradient @ d
         resolved = slope > 1e-12 * jnp.abs(value)  # else F can no longer tell a good step from a bad one
@@ -333,7 +340,15 @@ def _newton(
 
 def gauge_matrix(gauge: Array, hessian: Array) -> Array:
     """Curvature put along flat directions: steps, being orthogonal to them, do not change."""
-    return jnp.mean(jnp.diagonal(hessian)) * gauge.T @ gauge
+    scaled = scaled_gauge(gauge, hessian)
+    return scaled.T @ scaled
+
+
+def scaled_gauge(gauge: Array, hessian: Array) -> Array:
+    """Each of them with the mean curvature of the parameters that it is of, so that units of measurement do not matter."""
+    curvature, lengths = jnp.diagonal(hessian), jnp.sum(gauge**2, axis=1)
+    own = gauge**2 @ curvature / lengths
+    return gauge * jnp.sqrt(jnp.where(own > 0, own, jnp.mean(jnp.abs(curvature))) / lengths)[:, None]
 
 
 @eqx.filter_jit

@@ -138,7 +138,7 @@ def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[f
     weights = np.ones(objective.num_units)
     theta, _ = descended(objective, theta, weights, gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
     coordinates = scaling(objective, theta, LEADING // 3)  # for a few solves
-    gauge = scaled_gauge(objective, theta, coordinates)
+    gauge = whitened_gauge(objective, theta, coordinates)
 
     def newton(at, slope):
         u = solved(objective, at, weights, coordinates, gauge, coordinates.whiten(slope), COARSE)
@@ -148,6 +148,6 @@ def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[f
     return value, vector, size <= 1e-6 * max(1.0, abs(value)) ** 0.5
 
 
-def scaled_gauge(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
+def whitened_gauge(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
     """The model's flat directions, scaled to the size of the curvature."""
     return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.symmetries(theta), np.float64)
