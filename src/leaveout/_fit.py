@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -35,7 +35,7 @@ from ._products import (
 )
 from ._rank import unseen
 from ._results import RESULTS
-from ._starts import Minima, Run, descended_from, distinct, starts_of, stored_leaves
+from ._starts import Minima, Run, alone, descended_from, distinct, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
@@ -44,11 +44,11 @@ Curvature = Literal["auto", "dense", "products"]
 Flat = Float[np.ndarray, "flat params"]
 
 
-_made: dict[tuple[int, str], Any] = {}
+_made: dict[tuple[int, str], object] = {}
 Made = TypeVar("Made")
 
 
-def once(make: "Callable[[Any], Made]") -> "Callable[[Any], Made]":
+def once(make: "Callable[[Fit], Made]") -> "Callable[[Fit], Made]":
     """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
 
     @functools.wraps(make)
@@ -58,7 +58,7 @@ def once(make: "Callable[[Any], Made]") -> "Callable[[Any], Made]":
         if key not in _made:
             _made[key] = make(fit)
             weakref.finalize(fit, _made.pop, key, None)
-        return _made[key]
+        return cast(Made, _made[key])
 
     return kept
 
@@ -79,7 +79,7 @@ class Fit(eqx.Module):
     gauge: Float[np.ndarray, "flat params"]  # displacements d have gauge @ d = 0: they keep off flat directions
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
-    minima: Minima | None = None  # the distinct ones that the starts of `fit` reached, this one first
+    minima: Minima = eqx.field(static=True)  # the distinct ones that the starts of `fit` reached, this one first
 
     @property
     def parameters(self) -> PyTree:
@@ -182,7 +182,7 @@ class Fit(eqx.Module):
 
     def _agreement(self) -> str:
         """How many of several starts reached this minimum."""
-        if self.minima is None or self.minima.starts < 2:
+        if self.minima.starts < 2:
             return ""
         others = len(self.minima.value) - 1
         found = f", {others} other minim{'um' if others == 1 else 'a'}" if others else ""
@@ -238,8 +238,8 @@ def fit(
     minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
-    where the data do not determine every parameter otherwise. Probabilities of a hidden Markov model that have their maximum likelihood
-    at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
+    where the data do not determine every parameter otherwise. Probabilities of a hidden Markov model that have their maximum
+    likelihood at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
     """
     _check(objective, "fit")
     if num_starts is not None and num_starts < 1:
@@ -266,7 +266,7 @@ def fit(
         if wider is None:
             _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
     _warn(objective.warning(found.theta))
-    return replace(found, minima=distinct(objective, runs, starts[0])._replace(starts=np.asarray(len(starts))))
+    return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
 
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
@@ -284,9 +284,10 @@ def _wider(objective: AbstractObjective, theta: PyTree, flat: Flat | None) -> Fl
 
 def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
     """Where each start leads, lowest first."""
+    ones = np.ones(objective.num_units)
     if flat is None:
-        return descended_from(starts, functools.partial(minimise_by_products, objective))
-    return descended_from(starts, functools.partial(minimise, objective, gauge=flat))
+        return descended_from(starts, functools.partial(minimise_by_products, objective, weights=ones))
+    return descended_from(starts, functools.partial(minimise, objective, weights=ones, gauge=flat))
 
 
 def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
@@ -380,7 +381,8 @@ def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str
         if least <= 0:
             direction = whitener.unwhiten(vector)
             raise indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
-    found = Fit(objective, theta, value, gradient, None, whitener, gauge, np.zeros(()), np.asarray(RESULTS.successful))
+    zero, code, one = np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta)
+    found = Fit(objective, theta, value, gradient, None, whitener, gauge, zero, code, one)
     step = found.solve(gradient)
     decrement = float(np.sqrt(max(gradient @ step, 0.0)))
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
@@ -411,6 +413,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
         gauge,
         np.asarray(decrement),
         np.asarray(result),
+        alone(value, theta),
     )
 
 

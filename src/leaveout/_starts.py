@@ -9,7 +9,7 @@ four times as far in turn.
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import joblib
@@ -29,13 +29,21 @@ ROUNDING = 1e-10  # of F, beside it
 Run = tuple[float, np.ndarray, bool]  # F, the raveled minimiser, converged
 
 
-class Minima(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Minima:
     """Distinct minima of `F(·, 1)`, lowest first: F, the raveled θ, how many starts reached each; and how many there were."""
 
     value: Float[np.ndarray, " minima"]
     theta: Float[np.ndarray, "minima params"]
     reached: Int[np.ndarray, " minima"]
-    starts: Int[np.ndarray, ""]
+    starts: int
+
+    def __eq__(self, other: object) -> bool:
+        """All are alike to compiled programs, which never look at them: a fit with one more must compile nothing anew."""
+        return isinstance(other, Minima)
+
+    def __hash__(self) -> int:
+        return hash(Minima)
 
 
 def stored_leaves(theta: PyTree) -> PyTree:
@@ -106,7 +114,12 @@ def descended_from(starts: list[PyTree], minimise: Callable[[PyTree], Run]) -> l
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 
-def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree) -> Minima:
+def alone(value: np.ndarray, theta: PyTree) -> Minima:
+    """What one start reached."""
+    return Minima(np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1)
+
+
+def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts: int) -> Minima:
     """The minima that runs, lowest first, reached; values that differ by rounding are of one, whatever the order of
     interchangeable parts."""
     values: list[float] = []
@@ -122,4 +135,4 @@ def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree) -> Min
         thetas.append(np.asarray(ravel(objective.canonical(placed(vector, like)))))
         times.append(1)
     size = np.asarray(ravel(like)).size
-    return Minima(np.array(values), np.reshape(thetas, (len(values), size)), np.array(times, int), np.asarray(len(runs)))
+    return Minima(np.array(values), np.reshape(thetas, (len(values), size)), np.array(times, int), starts)
