@@ -33,7 +33,7 @@ from ._products import (
     solved,
     whitened_gauge,
 )
-from ._rank import unseen
+from ._rank import too_few, unseen
 from ._results import RESULTS
 from ._starts import Minima, Run, alone, descended_from, distinct, starts_of, stored_leaves
 
@@ -271,9 +271,7 @@ def fit(
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     """Directions in which F never changes, of which something is known before it is minimised."""
-    outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else np.inf
-    fewer = objective.num_units * outputs < np.asarray(ravel(theta)).size
-    return unseen(objective, theta) if fewer else np.asarray(objective.symmetries(theta), float)
+    return unseen(objective, theta) if too_few(objective, theta) else np.asarray(objective.symmetries(theta), float)
 
 
 def _wider(objective: AbstractObjective, theta: PyTree, flat: Flat | None) -> Flat | None:

@@ -2,7 +2,7 @@
 
 Of linear predictors `U_n θ` with a convex loss, F(θ + v, w) = F(θ, w) for every θ and w where `U_n v = 0` for all n and the
 penalty is flat along v. Hosts then take the minimiser of least norm; so do we. N, rows that span those v, comes from the
-singular values of all U_n together, with columns of length one; M is the norm that is to be least, the identity or, where
+pivoted factor of all U_n together, with columns of length one; M is the norm that is to be least, the identity or, where
 there is an intercept that is none of the columns, that without it. Displacements d are then kept to `F d = 0`,
 
     F = (N M Nᵀ)⁻¹ N M,
@@ -14,12 +14,13 @@ A direction that is flat at θ̂ only, as under separation, is none of these.
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
 from ._minimise import pieces
 from ._objective import AbstractLinearPredictor, AbstractObjective, ravel
 
-REPEATED = 1e-11  # of the largest singular value: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
+REPEATED = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
 PENALISED = 1e-13  # of the largest curvature, a parameter: below it a penalty is as good as none
 GATHERED = 2**22  # numbers of rows in a block
 
@@ -33,11 +34,20 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
     scale = np.linalg.norm(root, axis=0)
     scale[scale == 0] = 1.0
     null = _null(root / scale, REPEATED)
-    for at in (theta, objective.initial(0)):  # a penalty that is not quadratic may be flat far out
+    penalised = np.any(np.asarray(objective.penalty_curvature(theta)) != 0)
+    for at in (theta, objective.initial(0)) if penalised else ():  # one that is not quadratic may be flat far out
         hessian = np.asarray(pieces(objective, at, np.ones(objective.num_units))[2]) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
         null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
     return _functionals(objective, theta, null / scale)
+
+
+def too_few(objective: AbstractObjective, theta: PyTree) -> bool:
+    """Are there fewer linear predictors than parameters that no penalty sees, so that some direction is unseen for sure?"""
+    if not isinstance(objective, AbstractLinearPredictor):
+        return False
+    seen, size = objective.num_units * objective.outputs, np.asarray(ravel(theta)).size
+    return seen < size and seen < int(np.sum(np.asarray(objective.penalty_curvature(theta)) == 0))
 
 
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
@@ -59,10 +69,14 @@ def _rows(objective: AbstractLinearPredictor, units: Array) -> Array:
 
 
 def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndarray, "null params"]:
-    """Orthonormal rows that the matrix sends to nothing."""
-    _, values, vectors = np.linalg.svd(matrix)
-    rank = int(np.sum(values > tol * values.max(initial=0)))
-    return vectors[rank:]
+    """Orthonormal rows that the matrix sends to nothing: with pivots, `matrix[:, order] = Q [R S; 0 0]` and R⁻¹S is short."""
+    triangle, order = scipy.linalg.qr(matrix, mode="r", pivoting=True)
+    pivots = np.abs(np.diag(triangle))
+    rank, size = int(np.sum(pivots > tol * pivots.max(initial=0))), matrix.shape[1]
+    null = np.zeros((size - rank, size))
+    null[:, order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:]).T
+    null[:, order[rank:]] = np.eye(size - rank)
+    return np.linalg.qr(null.T)[0].T
 
 
 def _functionals(objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]) -> np.ndarray:
