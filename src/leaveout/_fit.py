@@ -21,7 +21,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._definite import IndefiniteHessianError, cholesky, indefinite
-from ._minimise import STEPS, minimise, pieces, scaled_gauge, value_and_gradient
+from ._minimise import STEPS, factorised, gauge_matrix, minimise, pieces, scaled_gauge, value_and_gradient
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
 from ._products import (
     FINE,
@@ -33,11 +33,12 @@ from ._products import (
     solved,
     whitened_gauge,
 )
-from ._rank import too_few, unseen
+from ._rank import unseen
 from ._results import RESULTS
 from ._starts import Minima, Run, alone, descended_from, distinct, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
+DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
 
 Curvature = Literal["auto", "dense", "products"]
@@ -246,38 +247,34 @@ def fit(
         raise ValueError(f"fit: num_starts must be 1 or more; got {num_starts}.")
     starts = starts_of(objective, theta0, num_starts, seed)
     flat = None if _by_products(starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+    if flat is not None and len(flat) > len(objective.symmetries(starts[0])):
+        starts = [stored_leaves(objective.initial(seed))]  # of least norm, along which steps stay
     runs = _runs(objective, starts, flat)
     try:
         found = _reached(objective, runs[0], starts[0], flat)
     except (RuntimeError, IndefiniteHessianError) as error:
-        wider = _wider(objective, starts[0], flat)
-        bounded = None if wider is not None else objective.bounded(objective.canonical(placed(runs[0][1], starts[0])))
+        bounded = objective.bounded(objective.canonical(placed(runs[0][1], starts[0])))
         if bounded is not None:
             simpler, parameters, what = bounded
             _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
             return fit(simpler, parameters, num_starts=1, curvature=curvature)
-        if wider is not None:  # from a start of least norm, along which steps stay
-            flat, runs = wider, _runs(objective, [stored_leaves(objective.initial(seed))], wider)
-        else:
-            runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
+        runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:
             raise
         found = _reached(objective, runs[0], starts[0], flat)
-        if wider is None:
-            _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
+        _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
     _warn(objective.warning(found.theta))
     return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
 
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
-    """Directions in which F never changes, of which something is known before it is minimised."""
-    return unseen(objective, theta) if too_few(objective, theta) else np.asarray(objective.symmetries(theta), float)
-
-
-def _wider(objective: AbstractObjective, theta: PyTree, flat: Flat | None) -> Flat | None:
-    """All of them, where these were not."""
-    found = flat if flat is None else unseen(objective, theta)
-    return None if found is None or flat is None or len(found) <= len(flat) else found
+    """Directions in which F never changes: looked for where H at θ says that there may be more than the symmetries."""
+    known = np.asarray(objective.symmetries(theta), float)
+    if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
+        return known
+    hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
+    factor = factorised(hessian + np.asarray(gauge_matrix(known, hessian)) if len(known) else hessian, DOUBTFUL)
+    return known if factor is not None else unseen(objective, theta)
 
 
 def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
@@ -322,13 +319,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     _check(objective, "anchor")
     leaves = stored_leaves(objective.unconstrained(theta))
     flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
-    try:
-        found = _anchor(objective, leaves, "anchor", flat)
-    except IndefiniteHessianError:
-        wider = _wider(objective, leaves, flat)
-        if wider is None:
-            raise
-        found = _anchor(objective, leaves, "anchor", wider)
+    found = _anchor(objective, leaves, "anchor", flat)
     if found.decrement > WARN:
         message = (
             f"anchor: theta is not stationary for {type(objective).__name__}: the decrement √(gᵀH⁻¹g) is "

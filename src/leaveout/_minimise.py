@@ -195,7 +195,7 @@ def with_few_hessians(
     for _ in range(HESSIANS):
         hessian = np.asarray(pieces(objective, theta, weights)[2])
         hessian = hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian
-        factor = _factor(hessian)
+        factor = factorised(hessian)
         if factor is not None:
             solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
             value, vector, size = contract(objective, theta, weights, solve)
@@ -203,7 +203,7 @@ def with_few_hessians(
                 return value, vector, True
         shift = FLATTEST * np.abs(np.diag(hessian)).max()
         while factor is None and np.isfinite(shift):
-            factor, shift = _factor(hessian + shift * np.eye(len(hessian))), 10 * shift
+            factor, shift = factorised(hessian + shift * np.eye(len(hessian))), 10 * shift
         if factor is None:
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
@@ -270,7 +270,7 @@ def newton(
         gradient, hessian = (np.asarray(part) for part in pieces(objective, placed(vector, theta), weights)[1:])
         if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
             break
-        own = _factor(hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian)
+        own = factorised(hessian + np.asarray(gauge_matrix(gauge, hessian)) if len(gauge) else hessian)
         if metric is None:
             metric = np.eye(len(start)) if own is None else own
         step = scipy.linalg.cho_solve((metric if own is None else own, True), gradient)
@@ -294,13 +294,13 @@ def _searched(
     return new, s
 
 
-def _factor(hessian: Float[np.ndarray, "params params"]) -> Float[np.ndarray, "params params"] | None:
-    """Cholesky's; None where the matrix is not positive definite beyond rounding."""
+def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
+    """Cholesky's factor; None where the matrix is not positive definite beyond rounding."""
     try:
         factor = np.linalg.cholesky(hessian)
     except np.linalg.LinAlgError:
         return None
-    return factor if (np.diag(factor) ** 2 > PIVOT * np.diag(hessian)).all() else None
+    return factor if (np.diag(factor) ** 2 > least * np.diag(hessian)).all() else None
 
 
 def gauge_matrix(gauge: Array, hessian: Array) -> Array:

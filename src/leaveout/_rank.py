@@ -42,14 +42,6 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
     return _functionals(objective, theta, null / scale)
 
 
-def too_few(objective: AbstractObjective, theta: PyTree) -> bool:
-    """Are there fewer linear predictors than parameters that no penalty sees, so that some direction is unseen for sure?"""
-    if not isinstance(objective, AbstractLinearPredictor):
-        return False
-    seen, size = objective.num_units * objective.outputs, np.asarray(ravel(theta)).size
-    return seen < size and seen < int(np.sum(np.asarray(objective.penalty_curvature(theta)) == 0))
-
-
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
     """R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, by blocks."""
     weight = objective.unit_weight
