@@ -89,8 +89,11 @@ def test_integers_and_booleans_are_converted_not_truncated():
 
 @pytest.mark.parametrize("column", [np.ones(40), 2 * X[:, 0] - X[:, 1]])
 def test_constant_and_collinear_columns(column):
+    once, twice = (lo.fit(lo.GLM(design, Y, "logistic")) for design in (X, np.c_[X, column]))
+    assert "of rank 4" in repr(twice) and twice.value == pytest.approx(float(once.value))
+    near = pd.DataFrame(np.c_[X, column + 1e-8 * X[:, 0] * X[:, 1]], columns=list("abcd"))
     with pytest.raises(lo.IndefiniteHessianError, match=r"not positive definite.*Drop a column, add a penalty"):
-        lo.fit(lo.GLM(pd.DataFrame(np.c_[X, column], columns=list("abcd")), Y, "logistic"))
+        lo.fit(lo.GLM(near, Y, "logistic"))
     assert lo.fit(lo.GLM(np.c_[X, column], Y, "logistic", lo.penalties.Ridge(0.1))).decrement < 1e-6
 
 

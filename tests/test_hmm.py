@@ -617,7 +617,7 @@ def test_a_few_hessians_lead_a_large_model_to_its_minimum():
     start = jax.tree.map(np.asarray, hmm.parameters.start(0))
     with jax.enable_x64(True):
         assert np.linalg.eigvalsh(np.asarray(pieces(hmm, start, np.ones(300))[2])).min() < -100
-        value, vector, converged = with_few_hessians(hmm, start)
+        value, vector, converged = with_few_hessians(hmm, start, np.ones(hmm.num_units), np.zeros((0, hmm.num_params)))
         slope = value_and_gradient(hmm, placed(vector, start), np.ones(300))[1]
     assert converged and np.abs(slope).max() < 1e-5
     np.testing.assert_allclose(value, lo.fit(hmm).value, rtol=1e-10)

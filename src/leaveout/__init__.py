@@ -4,6 +4,7 @@ from importlib.metadata import version as _version
 
 from . import datasets as datasets
 from . import plot as plot
+from ._definite import IndefiniteHessianError as IndefiniteHessianError
 from ._estimate import Estimate as Estimate
 from ._estimate import compare as compare
 from ._evaluate import (
@@ -16,7 +17,6 @@ from ._evaluate import (
     fold_parameters as fold_parameters,
 )
 from ._fit import Fit as Fit
-from ._fit import IndefiniteHessianError as IndefiniteHessianError
 from ._fit import anchor as anchor
 from ._fit import fit as fit
 from ._objective import (

@@ -201,9 +201,8 @@ def _iterate(fit: Fit, rows: Rows, state: State, shortfall: Callable, group: np.
 def _newton_lane(fit: Fit, rows: Rows, state: State, lane: int) -> None:
     """One refit by damped Newton steps from θ̂: the minimiser reached by descent, or a code that says there is none."""
     weights = _weights(fit, rows, lane)
-    null_space = np.asarray(fit.objective.parameters.symmetries(fit.theta), float)
     assert fit.factor is not None
-    value, vector, converged, size = newton(fit.objective, fit.theta, weights, null_space, fit.factor)
+    value, vector, converged, size = newton(fit.objective, fit.theta, weights, fit.null_space, fit.factor)
     u = fit.back(np.asarray(vector) - np.asarray(ravel(fit.theta)))
     lanes, left = np.array([lane]), np.array([float(size)])
     state.move(lanes, u - state.u[lane])

@@ -30,6 +30,7 @@ from ._plan import Plan, Rows
 from ._progress import Slow
 from ._refit import AbstractRefit, Certified, Exact, Refitted
 from ._results import RESULTS
+from ._undetermined import completed
 from .refit._linear import copies, unit_losses
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
@@ -260,12 +261,18 @@ def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
 def _describe(fit: Fit) -> str:
     loss = getattr(fit.objective, "loss_function", None)
     name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
-    return f"{type(fit.objective).__name__}{name}, {fit.num_params} parameters, decrement of the fit {float(fit.decrement):.1e}"
+    size = f"{fit.num_params} parameters{fit.of_rank}"
+    return f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
 
 
 def _lost(result: Any) -> NDArray[np.bool_]:
     """Refits that do not exist, whose losses are therefore none."""
     return np.isin(result, [RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite])
+
+
+def _unseen(result: Any) -> NDArray[np.bool_]:
+    """Refits none of whose held-out units has a loss; of those undetermined the ones that have are `held`."""
+    return _lost(result) & (result != RESULTS.undetermined)
 
 
 Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]]
@@ -305,7 +312,7 @@ def _refitted(
     @float64
     def one(batch):
         refits, place, rows = batch
-        done = refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge)
+        rows, done = completed(fit, rows, refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge))
         return refits, place, rows, done, None if then is None else then(rows, done)
 
     with Slow("refits", plan.num_refits) as bar:
@@ -389,7 +396,7 @@ class _Predictions:
         if not self.total.size:
             self.total = np.zeros((self.plan.num_units, *values.shape[2:]))
             self.off = np.zeros_like(self.total)
-        keep = rows.held & ~_lost(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        keep = rows.held & ~_unseen(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         np.add.at(self.total, rows.index[keep], values[keep])
         np.add.at(self.times, rows.index[keep], 1.0)
         if done is not None:

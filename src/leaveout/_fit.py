@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -20,7 +20,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._minimise import LARGE, STEPS, minimise, pieces, value_and_gradient
+from ._definite import IndefiniteHessianError, cholesky, indefinite
+from ._minimise import STEPS, factorised, minimise, null_space_matrix, pieces, scaled_null_space, value_and_gradient
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
 from ._products import (
     FINE,
@@ -28,28 +29,27 @@ from ._products import (
     conjugate_gradients,
     least_curvature,
     minimise_by_products,
-    scaled_null_space,
     scaling,
     solved,
+    whitened_null_space,
 )
+from ._rank import unseen
 from ._results import RESULTS
-from ._starts import Minima, Run, descended_from, distinct, starts_of, stored_leaves
+from ._starts import Minima, Run, alone, descended_from, distinct, started, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
+DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
 
 Curvature = Literal["auto", "dense", "products"]
+Flat = Float[np.ndarray, "flat params"]
 
 
-class IndefiniteHessianError(ValueError):
-    """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
-
-
-_made: dict[tuple[int, str], Any] = {}
+_made: dict[tuple[int, str], object] = {}
 Made = TypeVar("Made")
 
 
-def once(make: "Callable[[Any], Made]") -> "Callable[[Any], Made]":
+def once(make: "Callable[[Fit], Made]") -> "Callable[[Fit], Made]":
     """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
 
     @functools.wraps(make)
@@ -59,7 +59,7 @@ def once(make: "Callable[[Any], Made]") -> "Callable[[Any], Made]":
         if key not in _made:
             _made[key] = make(fit)
             weakref.finalize(fit, _made.pop, key, None)
-        return _made[key]
+        return cast(Made, _made[key])
 
     return kept
 
@@ -75,12 +75,12 @@ class Fit(eqx.Module):
     theta: PyTree
     value: Float[np.ndarray, ""]
     gradient: Float[np.ndarray, " params"]
-    factor: Float[np.ndarray, "params params"] | None  # H = factor @ factor.T, lower triangular
+    factor: Float[np.ndarray, "params params"] | None  # H + null_space.T @ null_space = factor @ factor.T, lower triangular
     whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or what makes H about the identity
-    null_space: Float[np.ndarray, "flat params"]  # flat directions, scaled to the size of the curvature
+    null_space: Float[np.ndarray, "flat params"]  # displacements d have null_space @ d = 0: they keep off flat directions
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
-    minima: Minima | None = None  # the distinct ones that the starts of `fit` reached, this one first
+    minima: Minima = eqx.field(static=True)  # the distinct ones that the starts of `fit` reached, this one first
 
     @property
     def parameters(self) -> PyTree:
@@ -92,17 +92,22 @@ class Fit(eqx.Module):
         return len(self.gradient)
 
     @property
+    def rank(self) -> int:
+        """How many directions of θ the data and penalties determine: `num_params`, less those that are flat."""
+        return self.num_params - len(self.null_space)
+
+    @property
     def hessian(self) -> Float[np.ndarray, "params params"]:
-        """`H = ∇²F(θ̂, 1)`, curvature along flat directions added. Raises `ValueError` where it is too large to be formed."""
+        """`H = ∇²F(θ̂, 1)`. Raises `ValueError` where it is too large to be formed."""
         if self.factor is None:
             raise ValueError(f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve.")
-        return self.factor @ self.factor.T
+        return self.factor @ self.factor.T - self.null_space.T @ self.null_space
 
     @float64
     def solve(self, vector: Float[np.ndarray, "params ..."]) -> Float[np.ndarray, "params ..."]:
-        """`H⁻¹ vector`, from the stored factor or by conjugate gradients."""
+        """`H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along flat directions."""
         if self.factor is not None:
-            return scipy.linalg.cho_solve((self.factor, True), vector)
+            return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (self.flat.T @ vector)
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
         ones = np.ones(self.objective.num_units)
         found = [
@@ -110,6 +115,13 @@ class Fit(eqx.Module):
             for column in columns
         ]
         return np.array(found).T.reshape(np.shape(vector))
+
+    @property
+    @once
+    def flat(self) -> Float[np.ndarray, "params flat"]:
+        """Directions in which F never changes, as long as makes `H⁻¹` what `factor` inverts less their outer products."""
+        assert self.factor is not None
+        return scipy.linalg.cho_solve((self.factor, True), self.null_space.T)
 
     def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or about that)."""
@@ -159,13 +171,19 @@ class Fit(eqx.Module):
 
     def __repr__(self) -> str:
         return (
-            f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, {self.num_params} parameters, "
-            f"decrement {self.decrement:.1e}{self._agreement()})"
+            f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, "
+            f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
         )
+
+    @property
+    def of_rank(self) -> str:
+        """Said where the data leave directions undetermined that are no symmetries of the model."""
+        known = len(self.objective.parameters.symmetries(self.theta))
+        return f" of rank {self.num_params - len(self.null_space) + known}" if len(self.null_space) > known else ""
 
     def _agreement(self) -> str:
         """How many of several starts reached this minimum."""
-        if self.minima is None or self.minima.starts < 2:
+        if self.minima.starts < 2:
             return ""
         others = len(self.minima.value) - 1
         found = f", {others} other minim{'um' if others == 1 else 'a'}" if others else ""
@@ -191,7 +209,7 @@ def _leverage(objective: AbstractLinearPredictor, whitener: Array) -> Array:
 
 @float64
 def _natural(objective: AbstractObjective, theta: PyTree) -> PyTree:
-    return jax.tree.map(np.asarray, objective.parameters.natural(jax.tree.map(jnp.asarray, theta)))
+    return jax.tree.map(np.asarray, objective.natural(jax.tree.map(jnp.asarray, theta)))
 
 
 @float64
@@ -217,38 +235,60 @@ def fit(
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
     12,000 parameters.
 
+    Of linear predictors with a convex loss whose rows and penalty leave directions unseen (repeated columns, p > n) the
+    minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
+
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
-    where the data do not determine every parameter. Probabilities of a hidden Markov model that have their maximum likelihood
-    at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
+    where the data do not determine every parameter otherwise. Probabilities of a hidden Markov model that have their maximum
+    likelihood at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
     """
     _check(objective, "fit")
     if num_starts is not None and num_starts < 1:
         raise ValueError(f"fit: num_starts must be 1 or more; got {num_starts}.")
     starts = starts_of(objective, theta0, num_starts, seed)
-    products = _by_products(starts[0], curvature, "fit")
-    down = minimise_by_products if products else minimise
-    runs = descended_from(starts, functools.partial(down, objective))
+    flat = None if _by_products(starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+    if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
+        starts = [stored_leaves(started(objective, seed))]  # of least norm, along which steps stay
+    runs = _runs(objective, starts, flat)
     try:
-        found = _reached(objective, runs[0], starts[0], products)
+        found = _reached(objective, runs[0], starts[0], flat)
     except (RuntimeError, IndefiniteHessianError) as error:
-        held = objective.parameters.held(objective.parameters.canonical(placed(runs[0][1], starts[0])))
-        if held is not None:
-            simpler, parameters, what = held
+        bounded = objective.parameters.held(objective.parameters.canonical(placed(runs[0][1], starts[0])))
+        if bounded is not None:
+            simpler, parameters, what = bounded
             _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
             return fit(simpler, parameters, num_starts=1, curvature=curvature)
         runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:
             raise
-        found = _reached(objective, runs[0], starts[0], products)
+        found = _reached(objective, runs[0], starts[0], flat)
         _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
     _warn(objective.parameters.warning(found.theta))
-    return replace(found, minima=distinct(objective, runs, starts[0])._replace(starts=np.asarray(len(starts))))
+    return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
 
 
-def _reached(objective: AbstractObjective, run: Run, like: PyTree, products: bool) -> Fit:
+def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
+    """Directions in which F never changes: looked for where H at θ says that there may be more than the symmetries."""
+    known = np.asarray(objective.parameters.symmetries(theta), float)
+    if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
+        return known
+    hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
+    factor = factorised(hessian + np.asarray(null_space_matrix(known, hessian)) if len(known) else hessian, DOUBTFUL)
+    return known if factor is not None else unseen(objective, theta)
+
+
+def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
+    """Where each start leads, lowest first."""
+    ones = np.ones(objective.num_units)
+    if flat is None:
+        return descended_from(starts, functools.partial(minimise_by_products, objective, weights=ones))
+    return descended_from(starts, functools.partial(minimise, objective, weights=ones, null_space=flat))
+
+
+def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
     """The anchor where a start led; an error where that is no minimum."""
     value, vector, converged = run
-    found = _anchor(objective, objective.parameters.canonical(placed(vector, like)), "fit", products)
+    found = _anchor(objective, objective.parameters.canonical(placed(vector, like)), "fit", flat)
     if not converged:
         raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     return found
@@ -278,7 +318,8 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     """
     _check(objective, "anchor")
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
-    found = _anchor(objective, leaves, "anchor", _by_products(leaves, curvature, "anchor"))
+    flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
+    found = _anchor(objective, leaves, "anchor", flat)
     if found.decrement > WARN:
         message = (
             f"anchor: theta is not stationary for {type(objective).__name__}: the decrement √(gᵀH⁻¹g) is "
@@ -311,10 +352,6 @@ def _check(objective: AbstractObjective, caller: str) -> None:
         )
 
 
-def _null_space(objective: AbstractObjective, theta: PyTree) -> np.ndarray:
-    return np.asarray(objective.parameters.symmetries(theta), np.float64)
-
-
 def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
     """Is H left unformed?"""
     if curvature not in ("auto", "dense", "products"):
@@ -327,29 +364,30 @@ def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str
     value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient)
     whitener = scaling(objective, theta)
-    null_space = stored(scaled_null_space(objective, theta, whitener))
+    null_space = stored(whitened_null_space(objective, theta, whitener))
     if not objective.convex:
         least, vector = least_curvature(objective, theta, whitener, null_space)
         if least <= 0:
             direction = whitener.unwhiten(vector)
-            raise _indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
-    found = Fit(objective, theta, value, gradient, None, whitener, null_space, np.zeros(()), np.asarray(RESULTS.successful))
+            raise indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
+    zero, code, one = np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta)
+    found = Fit(objective, theta, value, gradient, None, whitener, null_space, zero, code, one)
     step = found.solve(gradient)
     decrement = float(np.sqrt(max(gradient @ step, 0.0)))
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))
 
 
-def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, products: bool) -> Fit:
+def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
+    """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
     theta = jax.tree.map(np.asarray, theta)
-    if products:
+    if flat is None:
         return _anchor_by_products(objective, theta, caller)
-    flat = _null_space(objective, theta)
     value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, np.ones(objective.num_units)))
     _check_finite(objective, caller, value, gradient, hessian)
-    null_space = np.sqrt(np.abs(np.diag(hessian)).mean()) * flat
+    null_space = stored(scaled_null_space(flat, hessian))
     hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
-    factor = stored(_cholesky(hessian, objective, theta, caller))
+    factor = stored(cholesky(hessian, objective, theta, caller))
     del hessian
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     decrement = float(np.linalg.norm(whitener @ gradient))
@@ -364,6 +402,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, products: 
         null_space,
         np.asarray(decrement),
         np.asarray(result),
+        alone(value, theta),
     )
 
 
@@ -373,46 +412,3 @@ def _check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray)
             f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
             "finite at theta; give another start, fit(..., theta0=)."
         )
-
-
-def _cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
-    """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
-    scale = np.sqrt(np.maximum(np.diag(hessian), 0))
-    if (scale > 0).all():
-        correlation = hessian / scale
-        correlation /= scale[:, None]
-        try:
-            factor = np.linalg.cholesky(correlation)
-            pivot = np.diag(factor).min() ** 2
-            if (
-                pivot > 1e-9
-                or (len(factor) > LARGE and pivot > 1e-13)
-                or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian)
-            ):
-                factor *= scale[:, None]
-                return factor
-        except np.linalg.LinAlgError:
-            pass
-    else:
-        correlation = hessian
-    values, vectors = np.linalg.eigh(correlation)
-    raise _indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
-
-
-def _indefinite(
-    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
-) -> IndefiniteHessianError:
-    names = _parameter_names(objective, len(vector))
-    worst = np.argsort(-np.abs(vector))[:3]
-    dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
-    message = (
-        f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
-        f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
-        "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
-    )
-    return IndefiniteHessianError(f"{message} {objective.parameters.warning(theta)}".rstrip())
-
-
-def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
-    names = objective.parameters.names()
-    return names if len(names) == count else [f"parameter {i}" for i in range(count)]

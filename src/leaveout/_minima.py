@@ -38,14 +38,13 @@ class Lower(NamedTuple):
 
 def compared(fit: Fit) -> bool:
     """Are there other minima to compare refits at?"""
-    return fit.minima is not None and len(fit.minima.value) > 1
+    return len(fit.minima.value) > 1
 
 
 @once
 def _others(fit: Fit) -> list[tuple[np.ndarray, np.ndarray | None]]:
     """The other minima, raveled, and S with S Sᵀ about the inverse Hessian at each: where that would be too large, or is not
     positive definite, the fit's own stands in."""
-    assert fit.minima is not None
     found, ones = [], np.ones(fit.objective.num_units)
     for theta in fit.minima.theta[1:]:
         scale = _own(fit)

@@ -1,7 +1,7 @@
 """Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,7 +11,6 @@ import scipy.linalg
 import scipy.optimize
 import scipy.sparse.csgraph
 import scipy.sparse.linalg
-from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, placed, ravel, unravel
@@ -21,7 +20,8 @@ STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
-PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same where a preconditioner is cheap, and steps that L-BFGS remembers
+PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
+PIVOT = 1e-14  # of a parameter's curvature, left given the others': of less, as far down a separation, most is rounding
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 SOLVED, PRODUCTS = 0.01, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
@@ -34,10 +34,15 @@ def dear(objective: AbstractObjective, size: int) -> bool:
     return size > DEAR and not isinstance(objective, AbstractLinearPredictor)
 
 
-def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
-    """From one start to the minimum it leads to: F, the raveled minimiser, converged."""
+def minimise(
+    objective: AbstractObjective,
+    theta: PyTree,
+    weights: Float[np.ndarray, " units"],
+    null_space: Float[np.ndarray, "flat params"],
+) -> tuple[float, np.ndarray, bool]:
+    """From one start to the minimum of F(·, w) that it leads to, off directions that are known to be flat: F, the raveled
+    minimiser, converged."""
     size = np.asarray(ravel(theta)).size
-    weights = np.ones(objective.num_units)
     if dear(objective, size) or not objective.convex:
         found = None
         for gtol in CLOSE:
@@ -45,19 +50,17 @@ def minimise(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.nda
             if found is None:
                 theta = _approach(objective, theta, weights, size)
                 break
-            value, vector, left = contract(objective, found.theta, lambda _, slope, near=found: near.newton(slope), STEPS)
+            value, vector, left = contract(objective, found.theta, weights, lambda _, slope, near=found: near.newton(slope))
             if left < SETTLED:
                 return value, vector, True
             theta = found.theta
         if size > LARGE:
-            return with_few_hessians(objective, theta)
-    value, vector, converged, _ = newton(
-        objective, theta, weights, np.asarray(objective.parameters.symmetries(theta), np.float64), None
-    )
-    return float(value), np.asarray(vector), bool(converged) or _nearby(objective, np.asarray(vector))
+            return with_few_hessians(objective, theta, weights, null_space)
+    value, vector, converged, _ = newton(objective, theta, weights, null_space)
+    return value, vector, converged or _nearby(objective, np.asarray(vector), null_space)
 
 
-def _nearby(objective: AbstractObjective, vector: Float[np.ndarray, " params"]) -> bool:
+def _nearby(objective: AbstractObjective, vector: np.ndarray, null_space: np.ndarray) -> bool:
     """Is there a minimiser as near as rounding tells? Proved, for linear predictors whose steps came to an end there."""
     model = objective.predictors
     if model is None or not np.isfinite(vector).all():
@@ -65,7 +68,7 @@ def _nearby(objective: AbstractObjective, vector: Float[np.ndarray, " params"]) 
     eta = model.design.predictors(vector[None])[0] + model.offset
     omega, kappa = (part[0] for part in model.weigh(np.ones((1, len(eta)))))
     slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-    factor = _factor(model.design.gram((omega * curvature)[None])[0] + kappa * model.penalty)
+    factor = factorised(model.design.gram((omega * curvature)[None])[0] + kappa * model.penalty + null_space.T @ null_space)
     if factor is None:
         return False
     root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
@@ -145,7 +148,7 @@ def walk(
 ) -> Walk | None:
     """L-BFGS in coordinates in which what stands in for the Hessian is the identity, made anew on the way, until no slope in
     them is above `gtol`; None where nothing stands in for it. `before` is the walk that led to θ, if one did."""
-    learnt: tuple[Any, Any] | None = before and before[1:]
+    learnt = None if before is None else (before.unwhitener, before.inverse)
     for _ in range(PRECONDITIONERS):
         parts = objective.preconditioner(theta, weights)
         if not parts:
@@ -207,25 +210,29 @@ def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
     return out
 
 
-def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
+def with_few_hessians(
+    objective: AbstractObjective,
+    theta: PyTree,
+    weights: Float[np.ndarray, " units"],
+    null_space: Float[np.ndarray, "flat params"],
+) -> tuple[float, np.ndarray, bool]:
     """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged.
 
     As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian, or what of a multiple of the identity
     makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
     """
-    null_space, weights = np.asarray(objective.parameters.symmetries(theta), np.float64), np.ones(objective.num_units)
     for _ in range(HESSIANS):
         hessian = np.asarray(pieces(objective, theta, weights)[2])
         hessian = hessian + np.asarray(null_space_matrix(null_space, hessian)) if len(null_space) else hessian
-        factor = _factor(hessian)
+        factor = factorised(hessian)
         if factor is not None:
             solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
-            value, vector, size = contract(objective, theta, solve, STEPS)
+            value, vector, size = contract(objective, theta, weights, solve)
             if size < SETTLED:
                 return value, vector, True
         shift = FLATTEST * np.abs(np.diag(hessian)).max()
         while factor is None and np.isfinite(shift):
-            factor, shift = _factor(hessian + shift * np.eye(len(hessian))), 10 * shift
+            factor, shift = factorised(hessian + shift * np.eye(len(hessian))), 10 * shift
         if factor is None:
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
@@ -237,11 +244,11 @@ def with_few_hessians(objective: AbstractObjective, theta: PyTree) -> tuple[floa
 def contract(
     objective: AbstractObjective,
     theta: PyTree,
+    weights: Float[np.ndarray, " units"],
     solve: Callable[[PyTree, Float[np.ndarray, " params"]], Float[np.ndarray, " params"]],
-    steps: int,
+    steps: int = STEPS,
 ) -> tuple[float, np.ndarray, float]:
     """Steps `solve(θ, gradient)` for as long as they contract: F, the raveled θ, the last decrement `√(gᵀ step)`."""
-    weights = np.ones(objective.num_units)
     vector, size = np.asarray(ravel(theta)), np.inf
     for _ in range(steps):
         at = placed(vector, theta)
@@ -273,91 +280,69 @@ def curved(
 
 
 def newton(
-    objective: AbstractObjective, theta: PyTree, weights: Array, null_space: Array, factor: Array | None
-) -> tuple[Any, Any, Any, Any]:
+    objective: AbstractObjective,
+    theta: PyTree,
+    weights: Float[np.ndarray, " units"],
+    null_space: Float[np.ndarray, "flat params"],
+    metric: Float[np.ndarray, "params params"] | None = None,
+) -> tuple[float, np.ndarray, bool, float]:
     """Newton's method with a backtracking line search from θ, by descent only: F, the raveled minimiser, converged, last step.
 
-    Convergence is judged in one fixed metric (that of `factor`, by default of the Hessian at the start):
+    Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the start):
     under separation the decrement in the current metric goes to zero while the parameters run away.
     """
-    if objective.convex and isinstance(objective, AbstractLinearPredictor):
-        return _newton(objective, theta, weights, null_space, factor)
-    return _newton_step_by_step(objective, theta, weights, null_space, factor)
-
-
-def _newton_step_by_step(
-    objective: AbstractObjective, theta: PyTree, weights: Array, null_space: Array, factor: Any
-) -> tuple[float, np.ndarray, bool, float]:
-    """The same out of programs that are compiled anyway: those of larger models take seconds to compile."""
     start = vector = np.asarray(ravel(theta))
-    place = lambda v: placed(v, theta)
-    value, size, converged = float(value_and_gradient(objective, place(vector), weights)[0]), np.inf, False
+    size, converged = np.inf, False
+    F = lambda vector: float(value_and_gradient(objective, placed(vector, theta), weights)[0])
+    value = F(start)
     for _ in range(STEPS):
-        gradient, hessian = (np.asarray(part) for part in pieces(objective, place(vector), weights)[1:])
-        hessian = hessian + np.asarray(null_space_matrix(null_space, hessian))
-        own = _factor(hessian)
-        if factor is None:
-            factor = np.eye(len(start)) if own is None else own
-        step = scipy.linalg.cho_solve((factor if own is None else own, True), gradient)
-        slope, s = float(gradient @ step), 1.0
-        resolved = slope > 1e-12 * abs(value)  # else F can no longer tell a good step from a bad one
-        new = float(value_and_gradient(objective, place(vector - step), weights)[0])
-        while resolved and not new <= value - 1e-4 * s * slope and s > 1e-12:
-            s /= 2
-            new = float(value_and_gradient(objective, place(vector - s * step), weights)[0])
-        vector, value, size = vector - s * step, new, float(np.linalg.norm(factor.T @ step))
-        moved = float(np.linalg.norm(factor.T @ (vector - start)))
-        converged = own is not None and s == 1 and (size <= 1e-8 * moved or size <= 1e-11 * np.sqrt(abs(value)))
-        if converged or not np.isfinite(value):
+        gradient, hessian = (np.asarray(part) for part in pieces(objective, placed(vector, theta), weights)[1:])
+        if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
             break
-    return value, vector, converged, size
+        own = factorised(hessian + np.asarray(null_space_matrix(null_space, hessian)) if len(null_space) else hessian)
+        if metric is None:
+            metric = np.eye(len(start)) if own is None else own
+        step = scipy.linalg.cho_solve((metric if own is None else own, True), gradient)
+        new, s = _searched(F, vector, value, step, float(gradient @ step))
+        vector, value, size = vector - s * step, new, float(np.linalg.norm(metric.T @ step))
+        moved = float(np.linalg.norm(metric.T @ (vector - start)))
+        converged = own is not None and s == 1 and (size <= 1e-8 * moved or size <= 1e-11 * np.sqrt(abs(value)))
+        if converged:
+            break
+    return value, vector, bool(converged), size
 
 
-def _factor(hessian: np.ndarray) -> np.ndarray | None:
+def _searched(
+    F: Callable[[np.ndarray], float], vector: np.ndarray, value: float, step: np.ndarray, slope: float
+) -> tuple[float, float]:
+    """F after the step, halved until it falls enough, and what is left of the step; all of it where F is too flat to tell."""
+    s, new = 1.0, F(vector - step)
+    while slope > 1e-12 * abs(value) and not new <= value - 1e-4 * s * slope and s > 1e-12:
+        s /= 2
+        new = F(vector - s * step)
+    return new, s
+
+
+def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
+    """Cholesky's factor; None where the matrix is not positive definite beyond rounding."""
     try:
-        return np.linalg.cholesky(hessian)
+        factor = np.linalg.cholesky(hessian)
     except np.linalg.LinAlgError:
         return None
-
-
-@eqx.filter_jit
-def _newton(
-    objective: AbstractLinearPredictor, theta: PyTree, weights: Array, null_space: Array, factor: Array | None
-) -> tuple[Scalar, Array, Array, Scalar]:
-    """All of it compiled: milliseconds, for models that are quick to compile."""
-    F = lambda v: objective.loss(unravel(v, theta), weights)
-    curvature = lambda v: objective.hessian(unravel(v, theta), weights)
-    start = ravel(theta)
-    first = curvature(start)
-    if factor is None:
-        factor = jnp.linalg.cholesky(first + null_space_matrix(null_space, first))
-        factor = jnp.where(jnp.isfinite(factor).all(), factor, jnp.eye(len(start)))
-    length = lambda d: jnp.linalg.norm(factor.T @ d)
-
-    def step(state):
-        v, value, H, _, _, k = state
-        gradient = jax.grad(F)(v)
-        own = jnp.linalg.cholesky(H + null_space_matrix(null_space, H))
-        definite = jnp.isfinite(own).all()
-        d = cho_solve((jnp.where(definite, own, factor), True), gradient)
-        slope = gradient @ d
-        resolved = slope > 1e-12 * jnp.abs(value)  # else F can no longer tell a good step from a bad one
-        enough = lambda s: F(v - s * d) <= value - 1e-4 * s * slope
-        s = jax.lax.while_loop(lambda s: resolved & ~enough(s) & (s > 1e-12), lambda s: s / 2, jnp.ones(()))
-        new = v - s * d
-        size = length(d)
-        done = definite & (s == 1) & ((size <= 1e-8 * length(new - start)) | (size <= 1e-11 * jnp.sqrt(jnp.abs(value))))
-        return new, F(new), jax.lax.cond(done, lambda: H, lambda: curvature(new)), done, size, k + 1
-
-    init = (start, F(start), first, jnp.array(False), jnp.array(jnp.inf), 0)
-    going = lambda state: ~state[3] & (state[5] < STEPS) & jnp.isfinite(state[1])
-    vector, value, _, converged, size, _ = jax.lax.while_loop(going, step, init)
-    return value, vector, converged, size
+    return factor if (np.diag(factor) ** 2 > least * np.diag(hessian)).all() else None
 
 
 def null_space_matrix(null_space: Array, hessian: Array) -> Array:
     """Curvature put along flat directions: steps, being orthogonal to them, do not change."""
-    return jnp.mean(jnp.diagonal(hessian)) * null_space.T @ null_space
+    scaled = scaled_null_space(null_space, hessian)
+    return scaled.T @ scaled
+
+
+def scaled_null_space(null_space: Array, hessian: Array) -> Array:
+    """Each of them with the mean curvature of the parameters that it is of, so that units of measurement do not matter."""
+    curvature, lengths = jnp.diagonal(hessian), jnp.sum(null_space**2, axis=1)
+    own = null_space**2 @ curvature / lengths
+    return null_space * jnp.sqrt(jnp.where(own > 0, own, jnp.mean(jnp.abs(curvature))) / lengths)[:, None]
 
 
 @eqx.filter_jit

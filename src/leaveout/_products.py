@@ -133,21 +133,22 @@ def least_curvature(
     return float(values[0]), vectors[:, 0]
 
 
-def minimise_by_products(objective: AbstractObjective, theta: PyTree) -> tuple[float, np.ndarray, bool]:
-    """L-BFGS, then Newton's steps: F, the raveled minimiser, converged."""
-    weights = np.ones(objective.num_units)
+def minimise_by_products(
+    objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]
+) -> tuple[float, np.ndarray, bool]:
+    """L-BFGS, then Newton's steps: F(θ, w), the raveled minimiser, converged."""
     theta, _ = descended(objective, theta, weights, gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
     coordinates = scaling(objective, theta, LEADING // 3)  # for a few solves
-    null_space = scaled_null_space(objective, theta, coordinates)
+    null_space = whitened_null_space(objective, theta, coordinates)
 
     def newton(at, slope):
         u = solved(objective, at, weights, coordinates, null_space, coordinates.whiten(slope), COARSE)
         return coordinates.unwhiten(np.asarray(u))
 
-    value, vector, size = contract(objective, theta, newton, STEPS)
+    value, vector, size = contract(objective, theta, weights, newton, STEPS)
     return value, vector, size <= 1e-6 * max(1.0, abs(value)) ** 0.5
 
 
-def scaled_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
+def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
     """The model's flat directions, scaled to the size of the curvature."""
     return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.parameters.symmetries(theta), np.float64)

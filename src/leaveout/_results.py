@@ -30,8 +30,8 @@ class RESULTS(enum.IntEnum):
     )
     undetermined = (
         4,
-        "the remaining data do not determine every parameter (leverage 1): there is no held-out loss; "
-        "add a penalty, or drop the column",
+        "the remaining data do not determine every parameter (leverage 1): held-out units that depend on such a one have no "
+        "loss; add a penalty, or drop the column",
     )
     nonfinite = (5, "the loss or its gradient is not finite at the refit; check the data of this fold")
     emptied = (

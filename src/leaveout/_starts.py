@@ -9,7 +9,7 @@ four times as far in turn.
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import joblib
@@ -29,13 +29,21 @@ ROUNDING = 1e-10  # of F, beside it
 Run = tuple[float, np.ndarray, bool]  # F, the raveled minimiser, converged
 
 
-class Minima(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Minima:
     """Distinct minima of `F(·, 1)`, lowest first: F, the raveled θ, how many starts reached each; and how many there were."""
 
     value: Float[np.ndarray, " minima"]
     theta: Float[np.ndarray, "minima params"]
     reached: Int[np.ndarray, " minima"]
-    starts: Int[np.ndarray, ""]
+    starts: int
+
+    def __eq__(self, other: object) -> bool:
+        """All are alike to compiled programs, which never look at them: a fit with one more must compile nothing anew."""
+        return isinstance(other, Minima)
+
+    def __hash__(self) -> int:
+        return hash(Minima)
 
 
 def stored_leaves(theta: PyTree) -> PyTree:
@@ -60,17 +68,15 @@ def default_starts(objective: AbstractObjective, first: PyTree) -> int:
 def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
     """`theta0` first, if it is given; `number` in all."""
     first = (
-        stored_leaves(_started(objective, seed))
-        if theta0 is None
-        else stored_leaves(objective.parameters.unconstrained(theta0))
+        stored_leaves(started(objective, seed)) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
     )
     count = default_starts(objective, first) if number is None or objective.convex else number
     if count == 1:
         return [first]
     seeds = range(seed + 1, seed + count)
     try:
-        usual = first if theta0 is None else stored_leaves(_started(objective, seed))
-        own = [stored_leaves(_started(objective, each)) for each in seeds]
+        usual = first if theta0 is None else stored_leaves(started(objective, seed))
+        own = [stored_leaves(started(objective, each)) for each in seeds]
     except ValueError:  # it has none of its own
         return [first, *_around(objective, first, seeds)]
     if any(not np.array_equal(ravel(usual), ravel(other)) for other in own):
@@ -110,7 +116,12 @@ def descended_from(starts: list[PyTree], minimise: Callable[[PyTree], Run]) -> l
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 
-def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree) -> Minima:
+def alone(value: np.ndarray, theta: PyTree) -> Minima:
+    """What one start reached."""
+    return Minima(np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1)
+
+
+def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts: int) -> Minima:
     """The minima that runs, lowest first, reached; values that differ by rounding are of one, whatever the order of
     interchangeable parts."""
     values: list[float] = []
@@ -126,10 +137,10 @@ def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree) -> Min
         thetas.append(np.asarray(ravel(objective.parameters.canonical(placed(vector, like)))))
         times.append(1)
     size = np.asarray(ravel(like)).size
-    return Minima(np.array(values), np.reshape(thetas, (len(values), size)), np.array(times, int), np.asarray(len(runs)))
+    return Minima(np.array(values), np.reshape(thetas, (len(values), size)), np.array(times, int), starts)
 
 
-def _started(objective: AbstractObjective, seed: int) -> PyTree:
+def started(objective: AbstractObjective, seed: int) -> PyTree:
     """A start of the objective's own."""
     start = objective.parameters.start
     if start is None:

@@ -60,20 +60,22 @@ def _leverage(fit: Fit, index: Array) -> Array:
 
 @float64
 def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.ndarray, " units"]:
-    """How far the fit moves when each unit is left out, `‖θ̂_(i) − θ̂‖²_H / (p φ̂)`; NaN where there is no refit.
+    """How far the fit moves when each unit is left out, `‖θ̂_(i) − θ̂‖²_H / (p φ̂)`, p the rank; NaN where there is no refit.
 
     Of any objective; θ̂ in the parametrisation in which it is fitted. φ̂ is one but for a GLM whose loss states its
     variance up to a factor.
     """
     moved = _moves(fit, refit, "cooks_distance") @ np.asarray(fit.factor)
-    return np.sum(moved**2, axis=1) / (fit.num_params * _dispersion(fit))
+    return np.sum(moved**2, axis=1) / (fit.rank * _dispersion(fit))
 
 
 @float64
 def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT) -> pd.DataFrame:
     """How many of its standard errors each parameter moves down when each unit is left out, `[units, params]`."""
     moved = _moves(fit, refit, "dfbetas")
-    scale = np.sqrt(np.sum(np.asarray(fit.whitener) ** 2, axis=0))  # √(H⁻¹)_jj
+    variance = np.sum(np.asarray(fit.whitener) ** 2, axis=0)  # (H⁻¹)_jj, and what is along flat directions
+    own = variance - np.sum(fit.flat**2, axis=1)
+    scale = np.sqrt(np.where(own > 1e-12 * variance, own, np.inf))  # a column of zeros never moves
     left = _left_dispersion(fit, np.asarray(ravel(fit.theta)) + moved)
     names = fit.objective.parameters.names()
     columns = names if len(names) == fit.num_params else None

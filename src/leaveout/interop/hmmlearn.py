@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from .._fit import Fit, IndefiniteHessianError, anchor, fit
+from .._definite import IndefiniteHessianError
+from .._fit import Fit, anchor, fit
 from ..models._states import Dirichlet
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
 from ..models.emissions._covariance import inverse

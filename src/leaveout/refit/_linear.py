@@ -23,9 +23,9 @@ from .._design import Predictors
 from .._fit import Fit, once
 from .._objective import ravel
 from .._plan import Plan, Rows
+from .._proved import ROUNDING, Ball, Table, ball, change, gaps
 from .._results import RESULTS
 from . import _sampled as sampled
-from .._proved import ROUNDING, Ball, Table, ball, change, gaps
 
 Array = np.ndarray
 PASS = 2**17  # numbers [refits, units] that a group of refits makes at a time: about what a cache holds
@@ -51,6 +51,7 @@ class Anchor:
     model: Predictors
     theta: Float[Array, " params"]
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
+    flat: Float[Array, "params params"]  # curvature put along directions that neither rows nor penalty see
     eta: Float[Array, " units"]
     weight: Float[Array, " units"]  # ω at w = 1
     slope: Float[Array, " units"]  # ℓ′
@@ -85,7 +86,8 @@ def anchored(fit: Fit) -> Anchor:
     leftover = root @ np.asarray(fit.gradient)
     table = Table(model.loss, model.y, eta, curvature, weight, norm)
     bulk = model.design.bulk(theta)
-    return Anchor(model, theta, root, eta, weight, slope, curvature, norm, leftover, noise, bulk, table)
+    flat = np.asarray(fit.null_space).T @ np.asarray(fit.null_space)
+    return Anchor(model, theta, root, flat, eta, weight, slope, curvature, norm, leftover, noise, bulk, table)
 
 
 class Entries(NamedTuple):
@@ -147,7 +149,7 @@ class Metric:
                 whole[k] = np.eye(rank) - (z.T * lost[k]) @ z
         else:
             omega, kappa = anchor.model.weigh(weights(each, len(lost), len(anchor.eta)))
-            own = anchor.model.design.gram(omega * anchor.curvature) + kappa[:, None, None] * anchor.model.penalty
+            own = anchor.model.design.gram(omega * anchor.curvature) + kappa[:, None, None] * anchor.model.penalty + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
         values, vectors = np.linalg.eigh(whole)
         self.kept = np.where(values[:, 0] > SINGULAR, np.minimum(values[:, 0], 1.0), 0.0)
@@ -395,7 +397,7 @@ class _Newton:
         pulled = np.where(omega > 0, omega * slope, 0.0)
         raw = model.design.pull(pulled) + self.kappa[which, None] * (theta @ model.penalty)
         hessian = model.design.gram(np.where(omega > 0, omega * curvature, 0.0)) + self.kappa[which, None, None] * model.penalty
-        root, bad = inverse_roots(hessian, anchor.root if len(anchor.root) < len(anchor.theta) else None)
+        root, bad = inverse_roots(hessian + anchor.flat)
         for k in which[bad]:
             self._fail(k, RESULTS.undetermined)
         if bad.all():
@@ -450,13 +452,9 @@ class _Newton:
 
 
 def inverse_roots(
-    hessian: Float[Array, "refits p p"], basis: Array | None
-) -> tuple[Float[Array, "refits p rank"], Bool[Array, " refits"]]:
-    """R with R Rᵀ the inverse of each, and which are singular; judged with the diagonal scaled to one. Of a design that is not of
-    full rank, on the range that `basis` spans."""
-    if basis is not None:
-        inside, bad = inverse_roots(basis @ hessian @ basis.T, None)
-        return basis.T @ inside, bad
+    hessian: Float[Array, "refits p p"],
+) -> tuple[Float[Array, "refits p p"], Bool[Array, " refits"]]:
+    """R with R Rᵀ the inverse of each, and which are singular; judged with the diagonal scaled to one."""
     diagonal = np.einsum("rpp->rp", hessian)
     bad = ~(diagonal > 0).all(1) | ~np.isfinite(hessian).all((1, 2))
     scale = 1 / np.sqrt(np.where(bad[:, None], 1.0, diagonal))

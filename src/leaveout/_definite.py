@@ -1,0 +1,54 @@
+"""The factor of H at θ̂, or an error that names what makes it indefinite."""
+
+import numpy as np
+from jaxtyping import PyTree
+
+from ._minimise import LARGE
+from ._objective import AbstractObjective
+
+
+class IndefiniteHessianError(ValueError):
+    """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
+
+
+def cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
+    """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
+    scale = np.sqrt(np.maximum(np.diag(hessian), 0))
+    if (scale > 0).all():
+        correlation = hessian / scale
+        correlation /= scale[:, None]
+        try:
+            factor = np.linalg.cholesky(correlation)
+            pivot = np.diag(factor).min() ** 2
+            if (
+                pivot > 1e-9
+                or (len(factor) > LARGE and pivot > 1e-13)
+                or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian)
+            ):
+                factor *= scale[:, None]
+                return factor
+        except np.linalg.LinAlgError:
+            pass
+    else:
+        correlation = hessian
+    values, vectors = np.linalg.eigh(correlation)
+    raise indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
+
+
+def indefinite(
+    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
+) -> IndefiniteHessianError:
+    names = _parameter_names(objective, len(vector))
+    worst = np.argsort(-np.abs(vector))[:3]
+    dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
+    message = (
+        f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
+        f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
+        "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
+    )
+    return IndefiniteHessianError(f"{message} {objective.parameters.warning(theta)}".rstrip())
+
+
+def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
+    names = objective.parameters.names
+    return names if len(names) == count else [f"parameter {i}" for i in range(count)]

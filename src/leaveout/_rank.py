@@ -1,0 +1,87 @@
+"""Directions that no unit and no penalty sees: repeated columns, all levels of a factor beside an intercept, p > n.
+
+Of linear predictors `U_n θ` with a convex loss, F(θ + v, w) = F(θ, w) for every θ and w where `U_n v = 0` for all n and the
+penalty is flat along v. Hosts then take the minimiser of least norm; so do we. N, rows that span those v, comes from the
+pivoted factor of all U_n together, with columns of length one; M is the norm that is to be least, the identity or, where
+there is an intercept that is none of the columns, that without it. Displacements d are then kept to `F d = 0`,
+
+    F = (N M Nᵀ)⁻¹ N M,
+
+by the curvature FᵀF put beside H: steps that gradients ask for, which N never sees, do not change along N by it.
+A direction that is flat at θ̂ only, as under separation, is none of these.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float, PyTree
+
+from ._minimise import pieces
+from ._objective import AbstractLinearPredictor, AbstractObjective, ravel
+
+REPEATED = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
+PENALISED = 1e-13  # of the largest curvature, a parameter: below it a penalty is as good as none
+GATHERED = 2**22  # numbers of rows in a block
+
+
+def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
+    """F, with the model's own symmetries among the directions; empty where every direction is seen, or nobody looked."""
+    if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
+        return np.asarray(objective.parameters.symmetries(theta), float)
+    size = np.asarray(ravel(theta)).size
+    root = _root(objective, size)
+    scale = np.linalg.norm(root, axis=0)
+    scale[scale == 0] = 1.0
+    null = _null(root / scale, REPEATED)
+    penalised = np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0)
+    for at in (theta, objective.parameters.start(0)) if penalised else ():  # one that is not quadratic may be flat far out
+        hessian = np.asarray(pieces(objective, at, np.ones(objective.num_units))[2]) / scale / scale[:, None]
+        values, vectors = np.linalg.eigh(null @ hessian @ null.T)
+        null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
+    return _functionals(objective, theta, null / scale)
+
+
+def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
+    """R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, by blocks."""
+    weight = objective.unit_weight
+    units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
+    block = max(size, GATHERED // (objective.outputs * size))
+    root = np.zeros((0, size))
+    for start in range(0, len(units), block):
+        some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last one repeated
+        rows = np.asarray(_rows(objective, some)).reshape(-1, size)
+        root = np.asarray(np.linalg.qr(np.concatenate([root, rows]), mode="r"))
+    return root
+
+
+@eqx.filter_jit
+def _rows(objective: AbstractLinearPredictor, units: Array) -> Array:
+    return objective.rows(units) if len(units) < objective.num_units else objective.rows(jnp.arange(objective.num_units))
+
+
+def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndarray, "null params"]:
+    """Orthonormal rows that the matrix sends to nothing: with pivots, `matrix[:, order] = Q [R S; 0 0]` and R⁻¹S is short."""
+    triangle, order = scipy.linalg.qr(matrix, mode="r", pivoting=True)
+    pivots = np.abs(np.diag(triangle))
+    rank, size = int(np.sum(pivots > tol * pivots.max(initial=0))), matrix.shape[1]
+    null = np.zeros((size - rank, size))
+    null[:, order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:]).T
+    null[:, order[rank:]] = np.eye(size - rank)
+    return np.linalg.qr(null.T)[0].T
+
+
+def _functionals(objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]) -> np.ndarray:
+    """F of null directions, and the symmetries that are not among them."""
+    symmetries = np.asarray(objective.parameters.symmetries(theta), float)
+    if not len(null):
+        return symmetries
+    counted = np.ones((objective.outputs, null.shape[1] // objective.outputs))
+    if getattr(objective, "intercept", False):
+        counted[:, -1] = 0.0
+    along = null * counted.ravel()
+    known = np.linalg.solve(along @ null.T, along)
+    basis = np.linalg.qr(null.T)[0]
+    left = symmetries - (symmetries @ basis) @ basis.T
+    values, vectors = np.linalg.eigh(left @ left.T)
+    return np.concatenate([known, vectors[:, values > 0.5].T @ left])

@@ -1,0 +1,212 @@
+"""Designs that do not determine every coefficient: fitted as their hosts fit them, predicted where the data say anything."""
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures
+
+import leaveout as lo
+
+RNG = np.random.default_rng(0)
+N = 60
+LEVEL = RNG.permutation(np.repeat([0, 1, 2, 3, 4], [20, 20, 11, 8, 1]))  # the last level has one row
+Y = LEVEL / 3 + RNG.standard_normal(N)
+SPREAD = RNG.standard_normal((N, 3)) * [1.0, 100.0, 1e-2]
+
+
+def repeated() -> np.ndarray:
+    return np.c_[SPREAD, 2 * SPREAD[:, 1], SPREAD[:, 0] - SPREAD[:, 2], np.zeros(N)]
+
+
+def one_hot() -> np.ndarray:
+    return np.c_[np.eye(5)[LEVEL], SPREAD[:, :1]]
+
+
+def polynomial() -> np.ndarray:
+    return PolynomialFeatures(5).fit_transform(np.c_[LEVEL % 3, SPREAD[:, 0]])
+
+
+DESIGNS = {
+    "repeated columns": (repeated, 4),
+    "levels and intercept": (one_hot, 6),
+    "polynomials of three values": (polynomial, 15),
+}
+
+
+def left(plan: lo.Plan):
+    """Each refit's weights of all units, and its held-out units, with their places in `plan.index`."""
+    for k in range(plan.num_refits):
+        mine = np.arange(plan.indptr[k], plan.indptr[k + 1])
+        weights = np.ones(plan.num_units)
+        weights[plan.index[mine]] = plan.weight[mine]
+        yield weights, mine[plan.held[mine]]
+
+
+def agree_with_the_host(cv: lo.Estimate, design: np.ndarray, loss, atol: float) -> None:
+    """Losses are the host's where a row lies in the span of what remains, and NaN, flagged, where it does not."""
+    whole = np.c_[design / np.maximum(np.abs(design).max(0), 1e-300), np.ones(len(design))]
+    for k, (weights, place) in enumerate(left(cv.plan)):
+        keep, units = weights > 0, cv.plan.index[place]
+        rank = np.linalg.matrix_rank(whole[keep])
+        known = np.array([np.linalg.matrix_rank(np.r_[whole[keep], whole[[i]]]) == rank for i in units])
+        np.testing.assert_allclose(cv.losses[place][known], loss(weights, units)[known], atol=atol)
+        assert np.isnan(cv.losses[place][~known]).all()
+        if not known.all():
+            assert cv.result[k] == lo.RESULTS.undetermined and k in cv.flagged()
+        assert np.isfinite(cv.error[k]) or not known.any()
+
+
+@pytest.mark.parametrize("name", ["levels and intercept", *(pytest.param(n, marks=pytest.mark.slow) for n in [*DESIGNS][::2])])
+def test_least_squares_is_the_hosts(name):
+    make, rank = DESIGNS[name]
+    X = make()
+    host = LinearRegression().fit(X, Y)
+    ours, taken = lo.fit(lo.GLM(X, Y, "squared")), lo.from_sklearn(host, X, Y)
+    assert ours.rank == taken.rank == rank and f"of rank {rank}" in repr(ours) and ours.decrement < 1e-6
+    np.testing.assert_allclose(ours.parameters["coef"], host.coef_, atol=1e-6)
+    np.testing.assert_allclose(ours.parameters["intercept"], host.intercept_, atol=1e-6)
+    constant = sm.add_constant(X, has_constant="add")
+    theirs = np.linalg.lstsq(constant, Y, rcond=1e-12)[0]
+    np.testing.assert_allclose(lo.fit(lo.GLM(constant, Y, "squared", intercept=False)).parameters["coef"], theirs, atol=1e-6)
+
+    def loss(weights, units):
+        refit = LinearRegression().fit(X[weights > 0], Y[weights > 0], weights[weights > 0])
+        return 0.5 * (Y[units] - refit.predict(X[units])) ** 2
+
+    agree_with_the_host(lo.cross_validate(taken, lo.leave_one_out(N)), X, loss, 1e-6)
+    for plan in (lo.kfold(N, 5), lo.groups(LEVEL), lo.bootstrap(N, 4, seed=0)):
+        agree_with_the_host(lo.cross_validate(ours, plan), X, loss, 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The design matrix is rank-deficient")
+def test_statsmodels_pseudo_inverse_is_taken_as_it_is():
+    results = sm.OLS(Y, sm.add_constant(one_hot())).fit()
+    fit = lo.from_statsmodels(results)
+    assert fit.rank == 6 and fit.num_params == 7
+    np.testing.assert_allclose(fit.parameters["coef"], results.params)
+    cv = lo.cross_validate(fit, lo.leave_one_out(N))
+    h = results.get_influence().hat_matrix_diag
+    known = h < 1 - 1e-9
+    np.testing.assert_allclose(cv.per_unit()[known], 0.5 * (results.resid[known] / (1 - h[known])) ** 2, rtol=1e-8)
+    assert known.sum() == N - 1 and np.isnan(cv.per_unit()[~known]).all()
+
+
+def test_logistic_regression_of_levels_is_the_hosts():
+    level = np.where(LEVEL == 4, 3, LEVEL)
+    X, y = np.c_[np.eye(4)[level], SPREAD[:, 0]], np.arange(N) % 2
+    host = LogisticRegression(C=np.inf, tol=1e-11, max_iter=2000)
+    host.fit(X, y)
+
+    def loss(weights, units):
+        refit = LogisticRegression(C=np.inf, tol=1e-11, max_iter=2000).fit(X[weights > 0], y[weights > 0], weights[weights > 0])
+        return -refit.predict_log_proba(X[units])[np.arange(len(units)), y[units]]
+
+    taken, ours = lo.from_sklearn(host, X, y), lo.fit(lo.GLM(X, y, "logistic"))
+    np.testing.assert_allclose(taken.parameters["coef"], host.coef_[0])
+    np.testing.assert_allclose(taken.value, ours.value, rtol=1e-9)
+    assert taken.rank == ours.rank == 5 and ours.num_params == 6
+    agree_with_the_host(lo.cross_validate(taken, lo.kfold(N, 4), lo.Exact()), X, loss, 1e-5)
+    agree_with_the_host(lo.cross_validate(ours, lo.groups(level), lo.Exact()), X, loss, 1e-5)
+
+
+def test_parameters_of_refits_are_of_least_norm_too():
+    X, plan = repeated(), lo.kfold(N, 5)
+    found = lo.fold_parameters(lo.fit(lo.GLM(X, Y, "squared")), plan)
+    for k, (weights, _) in enumerate(left(plan)):
+        host = LinearRegression().fit(X[weights > 0], Y[weights > 0])
+        np.testing.assert_allclose(found["coef"][k], host.coef_, atol=1e-6)
+
+
+def test_predictions_exist_where_they_are_determined():
+    X = one_hot()
+    fit, plan = lo.fit(lo.GLM(X, Y, "squared")), lo.kfold(N, 5)
+    found = lo.cross_predict(fit, plan)
+    assert np.array_equal(np.isnan(found), LEVEL == 4)
+    cv = lo.cross_validate(fit, plan, metric="mse")
+    assert cv.metrics["mse"] == pytest.approx(2 * np.nanmean(cv.per_unit()))
+    assert (cv.result == lo.RESULTS.undetermined).sum() == 1 and cv.approximation_error < 1e-8
+    assert "not in the mean 1 held-out losses that do not exist" in str(cv)
+
+
+def test_of_more_columns_than_rows_nothing_is_determined():
+    X = RNG.standard_normal((12, 30))
+    host = LinearRegression().fit(X, Y[:12])
+    fit = lo.from_sklearn(host, X, Y[:12])
+    np.testing.assert_allclose(lo.fit(lo.GLM(X, Y[:12], "squared")).parameters["coef"], host.coef_, atol=1e-8)
+    assert fit.rank == 12
+    for plan in (lo.leave_one_out(12), lo.kfold(12, 3), lo.bootstrap(12, 5, seed=0)):
+        cv = lo.cross_validate(fit, plan)
+        assert np.isnan(cv.losses[cv.plan.held]).all() and (cv.result == lo.RESULTS.undetermined).all()
+        assert len(cv.flagged()) == plan.num_refits and "do not determine every parameter" in str(cv)
+    twice = np.r_[X[:6], X[:6]]  # each row has a copy that stays
+    cv = lo.cross_validate(lo.fit(lo.GLM(twice, Y[:12], "squared", intercept=False)), lo.leave_one_out(12))
+    np.testing.assert_allclose(cv.per_unit(), 0.5 * (Y[:12] - np.roll(Y[:12], 6)) ** 2)
+
+
+def test_what_stands_on_the_curvature_is_its_pseudo_inverse():
+    X = one_hot()
+    fit, whole = lo.fit(lo.GLM(X, Y, "squared")), np.c_[one_hot(), np.ones(N)]
+    np.testing.assert_allclose(fit.hessian, whole.T @ whole, atol=1e-9)
+    hat = whole @ np.linalg.pinv(whole)
+    np.testing.assert_allclose(whole @ fit.solve(whole.T), hat, atol=1e-9)
+    np.testing.assert_allclose(lo.leverage(fit), np.diag(hat), atol=1e-9)
+    inverse = fit.solve(np.eye(7))
+    np.testing.assert_allclose(inverse @ fit.hessian @ inverse, inverse, atol=1e-9)
+    dropped = lo.fit(lo.GLM(X[:, 1:], Y, "squared"))  # the same model, determined
+    usual = LEVEL < 4
+    np.testing.assert_allclose(lo.cooks_distance(fit)[usual], lo.cooks_distance(dropped)[usual], rtol=1e-6)
+    np.testing.assert_allclose(lo.dfbetas(fit).to_numpy()[usual, 5], lo.dfbetas(dropped).to_numpy()[usual, 4], rtol=1e-6)
+    zeros = lo.dfbetas(lo.fit(lo.GLM(repeated(), Y, "squared"))).to_numpy()
+    assert (zeros[:, 5] == 0).all() and np.isfinite(zeros).all()
+
+
+def test_classes_of_a_multinomial_share_what_is_not_determined():
+    y = np.where(LEVEL < 4, RNG.integers(0, 3, N), 1)
+    X = np.c_[np.eye(4)[np.minimum(LEVEL, 3)], SPREAD[:, 0]]
+    free, penalised = lo.fit(lo.GLM(X, y, "multinomial")), lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(0.5)))
+    assert free.rank == 2 * 5 and penalised.rank == 18 - 1
+    dropped = lo.fit(lo.GLM(X[:, 1:], y, "multinomial"))
+    np.testing.assert_allclose(free.value, dropped.value, rtol=1e-10)
+    ours, theirs = (lo.cross_validate(fit, lo.kfold(N, 4), lo.Exact()) for fit in (free, dropped))
+    np.testing.assert_allclose(ours.losses, theirs.losses, atol=1e-6)
+
+
+def test_penalties_determine_what_they_see():
+    X = repeated()
+    ridge = lo.fit(lo.GLM(X, Y, "squared", lo.penalties.Ridge(0.1)))
+    assert ridge.rank == 7
+    some = lo.fit(lo.GLM(X, Y, "squared", lo.penalties.Ridge([0.0, 0.0, 0.0, 0.0, 0.3, 0.3])))
+    assert some.rank == 6  # of the directions that no row sees, that of two repeated columns is not penalised either
+    assert lo.fit(lo.GLM(X, Y, "squared", lo.penalties.PseudoHuber(1.0, 0.1))).rank == 7
+
+
+def test_a_pipeline_that_repeats_columns():
+    X = np.c_[LEVEL % 4, RNG.integers(0, 2, N)]
+    pipe = make_pipeline(OneHotEncoder(), LinearRegression()).fit(X, Y)
+    fit = lo.from_sklearn(pipe, X, Y)
+    assert (fit.num_params, fit.rank) == (7, 5)
+    np.testing.assert_allclose(fit.parameters["coef"], pipe[-1].coef_)
+
+
+def test_rows_of_no_weight_determine_nothing():
+    X, weight = one_hot(), (LEVEL != 4) * 1.0
+    fit = lo.fit(lo.GLM(X, Y, "squared", sample_weight=weight))
+    assert fit.rank == 5
+    host, seen = LinearRegression().fit(X, Y, weight), X[weight > 0]
+    np.testing.assert_allclose(seen @ fit.parameters["coef"] + fit.parameters["intercept"], host.predict(seen))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_separation_is_refused_as_before_and_seen_in_refits(turned):
+    """Far down a separation all curvature that is left is rounding: no minimum was reached there."""
+    X = np.eye(3)[np.repeat([0, 1, 2], 20)]
+    with pytest.raises((RuntimeError, lo.IndefiniteHessianError), match="separated"):
+        lo.fit(lo.GLM(X, (np.arange(60) < 20) * 1.0, "logistic"))
+    y = np.arange(60) % 2.0
+    y[20:40] = np.arange(20) == 3  # without that row, its level is separated
+    X = X @ np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0] if turned else X
+    fit = lo.fit(lo.GLM(X, y, "logistic", intercept=not turned))
+    cv = lo.cross_validate(fit, lo.groups(np.where(np.arange(60) == 23, 0, 1 + np.arange(60) % 5)), lo.Exact())
+    assert cv.result[0] == lo.RESULTS.not_converged and np.isnan(cv.losses[0]) and (cv.result[1:] == 0).all()
