@@ -21,7 +21,7 @@ class Chord(lo.AbstractRefit):
         for _ in range(self.steps):
             u = u - examined(fit, rows, Anchor(), u, np.arange(len(u))).step
         none = np.zeros(len(u))
-        return Refitted(np.asarray(parameters_of(fit, u)), none + np.inf, none.astype(int))
+        return Refitted(lambda: np.asarray(parameters_of(fit, u)), none + np.inf, none.astype(int), moved=none)
 
 
 ORDERS = {

@@ -80,7 +80,7 @@ class Function(NamedTuple):
 
 def _function(fit: Fit, weights: Float[Array, " units"]) -> Function:
     model, flat = fit.objective.predictors, theta_hat(fit)
-    if model is not None:
+    if model is not None and fit.factor is not None:
         root = np.asarray(fit.whitener)
         omega, kappa = (part[0] for part in model.weigh(weights[None]))
         on = omega > 0

@@ -50,5 +50,5 @@ def indefinite(
 
 
 def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
-    names = objective.parameters.names
+    names = objective.parameters.names()
     return names if len(names) == count else [f"parameter {i}" for i in range(count)]

@@ -31,7 +31,7 @@ from ._progress import Slow
 from ._refit import AbstractRefit, Certified, Exact, Refitted
 from ._results import RESULTS
 from ._undetermined import completed
-from .refit._linear import copies, unit_losses
+from .refit._linear import available, copies, unit_losses
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
@@ -183,8 +183,8 @@ def cross_predict(
     where a unit is never held out, or no refit that leaves it out exists.
     """
     plan = _matched("cross_predict", fit, plan, refit)
-    if kind not in fit.objective.kinds:
-        raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.kinds))}; got {kind!r}.")
+    if kind not in fit.objective.units.kinds:
+        raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     gathered = _Predictions(plan)
     batches = _batches(fit, plan, refit)
     scale = _scale(fit, plan, refit, batches)
@@ -358,7 +358,7 @@ def _baseline(asked: Asked, batches: Batches) -> NDArray[np.float64]:
     """The losses with no update."""
     fit, plan = asked.fit, asked.plan
     theta = lambda rows: lambda: np.broadcast_to(flat(fit), (len(rows.index), fit.num_params))
-    if fit.objective.predictors is not None and asked.evaluate is None:  # one loss a unit, whatever else is left out
+    if available(fit) and asked.evaluate is None:  # one loss a unit, whatever else is left out
         return np.where(plan.held, unit_losses(fit)[plan.index], np.nan)
     if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
         n = plan.num_units

@@ -209,7 +209,7 @@ def _leverage(objective: AbstractLinearPredictor, whitener: Array) -> Array:
 
 @float64
 def _natural(objective: AbstractObjective, theta: PyTree) -> PyTree:
-    return jax.tree.map(np.asarray, objective.natural(jax.tree.map(jnp.asarray, theta)))
+    return jax.tree.map(np.asarray, objective.parameters.natural(jax.tree.map(jnp.asarray, theta)))
 
 
 @float64

@@ -114,6 +114,7 @@ class Units:
     scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
     weight: Float[np.ndarray, " units"] | None = None  # in the mean loss, where units differ
     target: Float[np.ndarray, " units"] | None = None  # what predictions are measured against
+    kinds: tuple[str, ...] = ("response", "link")  # of predictions
 
     @property
     def repeatable(self) -> bool:
@@ -228,7 +229,7 @@ class AbstractObjective(eqx.Module):
         return None
 
     def predict(self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], kind: str) -> Array:
-        """Predictions of the listed units, given what is seen, of one of `kinds`."""
+        """Predictions of the listed units, given what is seen, of one of `units.kinds`."""
         raise NotImplementedError(
             f"cross_predict needs a model with predictions; {type(self).__name__} has none. "
             "Use cross_validate(..., evaluate=) or fold_parameters()."
@@ -261,11 +262,6 @@ class AbstractObjective(eqx.Module):
         """The model as data, if it is a convex loss of one linear predictor a unit beside a quadratic penalty: its refits then
         need no compiler, and their errors are proved."""
         return None
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of predictions that `predict` makes."""
-        return ("response", "link")
 
     @property
     def convex(self) -> bool:

@@ -44,7 +44,7 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
 
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
     """R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, by blocks."""
-    weight = objective.unit_weight
+    weight = objective.units.weight
     units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
     block = max(size, GATHERED // (objective.outputs * size))
     root = np.zeros((0, size))

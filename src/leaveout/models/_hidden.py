@@ -13,6 +13,7 @@ from .._objective import AbstractObjective, float64
 from .emissions._base import REAL, SIMPLEX, AbstractEmission, Constraint
 
 Shape = tuple[int, ...]
+KINDS = ("response", "state")  # of predictions
 LATENT = {"initial": SIMPLEX, "transition": SIMPLEX, "coupling": REAL}  # where parameters of the states' distribution live
 
 
@@ -75,10 +76,6 @@ class AbstractHiddenStates(AbstractObjective):
         latent = {name: self.latent_names(name) for name in self.latent_shapes}
         own = {name: entries(name, self.emission.free[name].entries(shape)) for name, shape in self.shapes}
         return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
-
-    @property
-    def kinds(self):
-        return ("response", "state")
 
     @property
     def pointwise(self):

@@ -343,16 +343,14 @@ class CRF(AbstractObjective):
     # what the core asks of a model
 
     @property
-    def kinds(self):
-        return ("label", "state") if self.drop == "label" else ("label",)
-
-    @property
     def convex(self):
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
     def units(self):
-        return Units(self.steps.index, serial=True) if self.drop == "label" else Units()
+        if self.drop == "label":
+            return Units(self.steps.index, serial=True, kinds=("label", "state"))
+        return Units(kinds=("label",))
 
     @property
     def costs(self):

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
 from . import _explain, _future, _information, _series
-from ._hidden import AbstractHiddenStates, mixture, times
+from ._hidden import KINDS, AbstractHiddenStates, mixture, times
 from ._states import Dirichlet, States
 from .chain import Layout, Potentials, layout, log_partition, posterior
 from .emissions._base import AbstractEmission
@@ -333,11 +333,11 @@ class HMM(AbstractHiddenStates):
     @property
     def units(self):
         if self.drop == "sequence":
-            return Units(observed=self._observed())
+            return Units(observed=self._observed(), kinds=KINDS)
         names = self._unit_names
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
-        return Units(names=names, serial=True, observed=self._observed(), scorable=later, target=target)
+        return Units(names=names, serial=True, observed=self._observed(), kinds=KINDS, scorable=later, target=target)
 
     @property
     def costs(self):

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from .._graph import blocks, read_edges
 from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
 from . import _em, _field, _series
-from ._hidden import AbstractHiddenStates, mixture, times
+from ._hidden import KINDS, AbstractHiddenStates, mixture, times
 from ._passes import Passes
 from .clique import log_partition, marginals, tree
 from .emissions._base import AbstractEmission
@@ -277,10 +277,10 @@ class MRF(AbstractHiddenStates):
         """Blocks are of neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
-            return Units(names=names, observed=self._observed())
+            return Units(names=names, observed=self._observed(), kinds=KINDS)
         target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
         blocks = np.tile(self.block, len(self.x))
-        return Units(names, serial=True, blocks=blocks, observed=self._observed(), target=target)
+        return Units(names, serial=True, blocks=blocks, observed=self._observed(), kinds=KINDS, target=target)
 
     @property
     def costs(self):

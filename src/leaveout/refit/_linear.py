@@ -72,6 +72,11 @@ class Anchor:
         return self.model.design.rows(units) @ self.root.T
 
 
+def available(fit: Fit) -> bool:
+    """Are a fit's refits to be had here?"""
+    return fit.factor is not None and fit.objective.predictors is not None
+
+
 @once
 def anchored(fit: Fit) -> Anchor:
     model = fit.objective.predictors
@@ -683,7 +688,7 @@ def _classes(fit: Fit) -> Int[Array, " units"]:
 
 def copies(fit: Fit, plan: Plan) -> str:
     """A sentence on held-out rows that a refit still sees a copy of; empty where there are none, or too many rows to look."""
-    if fit.objective.predictors is None or plan.num_units > COPIES:
+    if not available(fit) or plan.num_units > COPIES:
         return ""
     label = _classes(fit)
     size = np.bincount(label)
