@@ -102,9 +102,10 @@ class _Gathered:
         bad = ~(seen.all(1) if values.ndim > 1 else seen)
         result[bad & ~_lost(result)] = RESULTS.nonfinite
         lost = _lost(result)
-        values = np.where(lost.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
+        gone = _unseen(result) if values.ndim > 1 else lost
+        values = np.where(gone.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
         _put(self.losses, refits, place, rows, values)
-        error = np.where(lost, np.inf, asked.error(rows, done, values))
+        error = np.where(gone, np.inf, asked.error(rows, done, values))
         self.error[refits] = np.where(np.isfinite(error), error, np.inf)
         self.proved[refits] = (False if done.proved is None else done.proved) & np.isfinite(error) & (asked.evaluate is None)
         self.gradients += done.gradients

@@ -160,7 +160,7 @@ class Certified(AbstractRefit):
             screen_by_sample(fit, rows, state, allowed)
         descend(fit, rows, state, functools.partial(self._shortfall, fit, rows, state, np.maximum(allowed, 1e-300), kinked))
         if not (_has_bound(fit) and fit.objective.self_concordance == 0):  # unless the first step is exact
-            state.error = np.maximum(state.error, 1e-4 * allowed)  # what is far below the tolerance is not resolved
+            state.error = np.maximum(state.error, 1e-4 * allowed * rows.held.any(1))  # what is far below the tolerance is not resolved
         return state.refitted(fit)
 
     @staticmethod
@@ -170,7 +170,8 @@ class Certified(AbstractRefit):
             near = ~(state.error[lanes] > allowed[lanes]) | ~np.isfinite(state.error[lanes])
         if near.any():
             state.error[lanes[near]] = loss_error(fit, rows, state, lanes[near], left[near])
-            state.steepness[lanes[near]] = state.error[lanes[near]] / np.maximum(left[near], 1e-300)
+            with np.errstate(invalid="ignore"):
+                state.steepness[lanes[near]] = state.error[lanes[near]] / np.maximum(left[near], 1e-300)
         unsettled = left / (1e-8 * np.maximum(state.first[lanes], 1e-300))
         return np.maximum(state.error[lanes] / allowed[lanes], np.where(kinked[lanes], unsettled, 0.0))
 

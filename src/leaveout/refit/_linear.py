@@ -363,7 +363,7 @@ class _Newton:
         better = here < there
         self.u = np.where(better[:, None], state.u[lanes], start)
         self.F = np.where(better, here, there)
-        self.open = np.ones(len(lanes), bool)
+        self.open, self.begun = np.ones(len(lanes), bool), np.zeros(len(lanes), bool)
 
     def _theta(self, u: Array) -> Array:
         return self.state.anchor.theta + u @ self.state.anchor.root
@@ -404,7 +404,8 @@ class _Newton:
         hessian = model.design.gram(np.where(omega > 0, omega * curvature, 0.0)) + self.kappa[which, None, None] * model.penalty
         root, bad = inverse_roots(hessian + anchor.flat)
         for k in which[bad]:
-            self._fail(k, RESULTS.undetermined)
+            self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)  # curvature lost on the way
+        self.begun[which] = True
         if bad.all():
             return
         which, root, raw, eta, curvature, omega, pulled = (
