@@ -32,7 +32,8 @@ class Candidates:
     """The refits of a call that are most worth repeating, as batches come in, and where each stands."""
 
     def __init__(self, num_refits: int, number: int):
-        self.number, self.start = number, {}
+        self.number = number
+        self.start: dict[int, Array] = {}
         self.moved, self.error = np.full(num_refits, -np.inf), np.full(num_refits, -np.inf)
         self.proved = np.ones(num_refits, bool)
         self.chance = np.random.default_rng(0).permutation(num_refits)
@@ -56,7 +57,8 @@ class Candidates:
 
     def chosen(self, number: int) -> list[tuple[int, str]]:
         """So many of them, the reasons in turn."""
-        ranked, out = [iter(r.tolist()) for r in self._ranked()], {}
+        ranked = [iter(r.tolist()) for r in self._ranked()]
+        out: dict[int, str] = {}
         while len(out) < min(number, int(np.isfinite(self.moved).sum())):
             reason = len(out) % 3
             refit = next((r for r in ranked[reason] if r not in out), None)

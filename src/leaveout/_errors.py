@@ -44,6 +44,8 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
             return StandardError(np.nan, f"not available: {count} blocks of neighbours are fewer than {FEWEST}")
         of = f"{count} blocks of about {round(len(losses) / count)} neighbours"
         return StandardError(_over(pull, plan.blocks[seen]), f"over {of}")
+    if plan.serial is None:
+        return StandardError(np.nan, "not available: the objective does not say whether its units depend on one another")
     if plan.serial:
         length = _block_length(losses)
         count = len(losses) // length

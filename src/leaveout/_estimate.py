@@ -92,7 +92,9 @@ class Estimate:
             return standard_error(values, self._weight(), self.plan)
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
-        value, kind = standard_error(values, self._weight(), replace(self.plan, clusters=None, serial=False))
+        value, kind = standard_error(
+            values, self._weight(), replace(self.plan, clusters=None, serial=None if self.plan.serial is None else False)
+        )
         return StandardError(value, kind.replace("rows independent", "folds independent"))
 
     @property

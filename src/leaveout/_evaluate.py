@@ -73,9 +73,10 @@ def cross_validate(
         )
     asked, batches = Asked(fit, plan, evaluate), _batches(fit, plan, refit)
     gathered = _Gathered(asked, _baseline(asked, batches), metrics, int(audit))
-    scale = gathered.empty(refit).scale
+    own = gathered.empty(refit) if evaluate is None else None  # tolerances are those of the model's own losses
+    scale = _scale(fit, plan, refit, batches) if own is None else own.scale if refit.in_standard_errors else 0.0
     score = lambda rows, done: asked.losses(rows, lambda: done.theta, done.scores)
-    with closing(_refitted(fit, plan, refit, scale if refit.in_standard_errors else 0.0, batches, score)) as refitted:
+    with closing(_refitted(fit, plan, refit, scale, batches, score)) as refitted:
         for batch in refitted:
             gathered.add(*batch)
     table = gathered.repeat(refit)

@@ -12,7 +12,7 @@ import functools
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -107,7 +107,7 @@ class Units:
     """What a model knows of the units that it can leave out; an array has one entry a unit."""
 
     names: Any = None  # the caller's labels, a pandas index
-    serial: bool = False  # do neighbours depend on one another, so that standard errors must go by blocks?
+    serial: bool | None = False  # do neighbours depend on one another, so that standard errors must go by blocks? None: unknown
     blocks: Int[np.ndarray, " units"] | None = None  # of neighbours, where these are not the next in order
     observed: Bool[np.ndarray, " units"] | None = None  # which have an observation; the others are never scored
     # (refits, units, weights) of left-out entries -> which have a loss there, where that depends on what else is left out
@@ -245,7 +245,7 @@ class AbstractObjective(eqx.Module):
     @property
     def units(self) -> Units:
         """What is known of the units: labels, which depend on one another, which are missing, their weights in the mean."""
-        return Units()
+        return Units(serial=None)
 
     @property
     def parameters(self) -> Parameters:
@@ -347,28 +347,41 @@ class Separable(AbstractObjective):
         return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
+DEPENDENCE = {"unknown": None, "independent": False, "serial": True}  # and what Units.serial says of it
+
+
 class Objective(AbstractObjective):
     """A user's two functions: `loss(theta, weights)` and, if losses are wanted unit by unit, `score`.
 
     `score(theta, weights, index)` returns the held-out loss of the units in `index` given all units of
     positive weight. Without it a fold's loss is one number, the joint `F(θ, w with held := 1) − F(θ, w)`.
+    `dependence` says what standard errors may go by: "independent" units, or "serial" ones, whose neighbours depend on one
+    another; of "unknown" ones there is none, unless the plan has groups or blocks.
     """
 
     loss_function: Callable[[PyTree, Array], Scalar]
     size: int = eqx.field(static=True)
     score_function: Callable[[PyTree, Array, Array], Array] | None
+    dependence: str = eqx.field(static=True)
 
     def __init__(
         self,
         loss: Callable[[PyTree, Array], Scalar],
         num_units: int,
         score: Callable[[PyTree, Array, Array], Array] | None = None,
+        dependence: Literal["unknown", "independent", "serial"] = "unknown",
     ):
         if not callable(loss):
             raise TypeError(f"Objective: loss must be a function of (theta, weights); got {type(loss).__name__}.")
         if int(num_units) != num_units or num_units < 2:
             raise ValueError(f"Objective: num_units must be a whole number, 2 or more; got {num_units}.")
-        self.loss_function, self.size, self.score_function = loss, int(num_units), score
+        if dependence not in DEPENDENCE:
+            raise ValueError(f"Objective: dependence must be one of {', '.join(map(repr, DEPENDENCE))}; got {dependence!r}.")
+        self.loss_function, self.size, self.score_function, self.dependence = loss, int(num_units), score, dependence
+
+    @property
+    def units(self):
+        return Units(serial=DEPENDENCE[self.dependence])
 
     @property
     def num_units(self) -> int:

@@ -160,7 +160,9 @@ class Certified(AbstractRefit):
             screen_by_sample(fit, rows, state, allowed)
         descend(fit, rows, state, functools.partial(self._shortfall, fit, rows, state, np.maximum(allowed, 1e-300), kinked))
         if not (_has_bound(fit) and fit.objective.self_concordance == 0):  # unless the first step is exact
-            state.error = np.maximum(state.error, 1e-4 * allowed * rows.held.any(1))  # what is far below the tolerance is not resolved
+            state.error = np.maximum(
+                state.error, 1e-4 * allowed * rows.held.any(1)
+            )  # what is far below the tolerance is not resolved
         return state.refitted(fit)
 
     @staticmethod

@@ -13,7 +13,13 @@ from scipy import special
 from . import links
 from ._loss import AbstractMeanLoss, domain, positive
 
-HUGE = 500.0  # an exponent whose exponential is still a number, squared a few times
+HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
+
+
+def exponential(x: np.ndarray, order: int) -> np.ndarray:
+    """eˣ, infinite where it is for values and slopes; kept a number for curvatures, which are summed with weights."""
+    with np.errstate(over="ignore"):
+        return np.exp(x if order < 2 else np.minimum(x, HUGE))
 
 
 class Squared(AbstractMeanLoss):
@@ -68,9 +74,8 @@ class Poisson(AbstractMeanLoss):
     def derivatives(self, eta, y, orders):
         if not isinstance(self.link, links.Log):
             return super().derivatives(eta, y, orders)
-        mean = np.exp(np.minimum(eta, HUGE))
-        known = {0: lambda: mean - y * eta + special.gammaln(y + 1.0), 1: lambda: mean - y}
-        return tuple(known[order]() if order < 2 else mean for order in orders)
+        constant = {0: lambda: special.gammaln(y + 1.0) - y * eta, 1: lambda: -y}
+        return tuple(exponential(eta, order) + (constant[order]() if order < 2 else 0.0) for order in orders)
 
     def check(self, y):
         domain(y, y >= 0, "Poisson", "not negative")
@@ -105,9 +110,9 @@ class Gamma(AbstractMeanLoss):
         if not isinstance(self.link, links.Log):
             return super().derivatives(eta, y, orders)
         nu = float(self.shape)
-        term = nu * y * np.exp(np.minimum(-eta, HUGE))
+        term = lambda order: nu * y * exponential(-eta, order)
         constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + special.gammaln(nu)
-        known = {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
+        known = {0: lambda: term(0) + nu * eta + constant(), 1: lambda: nu - term(1), 2: lambda: term(2), 3: lambda: -term(3)}
         return tuple(known[order]() for order in orders)
 
     def check(self, y):
@@ -247,13 +252,14 @@ class Tweedie(AbstractMeanLoss):
         if not isinstance(self.link, links.Log) or self.kind != "compound":
             return super().derivatives(eta, y, orders)
         p, phi = float(self.power), float(self.dispersion)
-        first, second = y * np.exp(np.minimum((1 - p) * eta, HUGE)) / phi, np.exp(np.minimum((2 - p) * eta, HUGE)) / phi
+        first = lambda order: y * exponential((1 - p) * eta, order) / phi
+        second = lambda order: exponential((2 - p) * eta, order) / phi
         reference = lambda: np.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p) * phi)
         known = {
-            0: lambda: reference() + first / (p - 1) + second / (2 - p),
-            1: lambda: second - first,
-            2: lambda: (p - 1) * first + (2 - p) * second,
-            3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
+            0: lambda: reference() + first(0) / (p - 1) + second(0) / (2 - p),
+            1: lambda: second(1) - first(1),
+            2: lambda: (p - 1) * first(2) + (2 - p) * second(2),
+            3: lambda: (2 - p) ** 2 * second(3) - (p - 1) ** 2 * first(3),
         }
         return tuple(known[order]() for order in orders)
 
@@ -306,9 +312,8 @@ class QuasiPoisson(AbstractMeanLoss):
     def derivatives(self, eta, y, orders):
         if not isinstance(self.link, links.Log):
             return super().derivatives(eta, y, orders)
-        phi, mean = float(self.dispersion), np.exp(np.minimum(eta, HUGE))
-        known = {0: lambda: special.xlogy(y, y) - y * eta - y + mean, 1: lambda: mean - y}
-        return tuple((known[order]() if order < 2 else mean) / phi for order in orders)
+        phi, rest = float(self.dispersion), {0: lambda: special.xlogy(y, y) - y * eta - y, 1: lambda: -y}
+        return tuple((exponential(eta, order) + (rest[order]() if order < 2 else 0.0)) / phi for order in orders)
 
     def check(self, y):
         domain(y, y >= 0, "quasi-Poisson", "not negative")

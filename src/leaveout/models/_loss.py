@@ -51,8 +51,8 @@ class AbstractLoss(eqx.Module):
         """ℓ and its derivatives in η of these orders, in NumPy: in closed form where it is overridden, else by JAX."""
         eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))
         size = max(1024, 1 << max(eta.size - 1, 1).bit_length())  # few sizes to compile for
-        flat = [np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y)]
-        return tuple(_derivative(self, *flat, order)[: eta.size].reshape(eta.shape) for order in orders)
+        at, of = (np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y))
+        return tuple(_derivative(self, at, of, order)[: eta.size].reshape(eta.shape) for order in orders)
 
     @property
     def ceiling(self) -> float:

@@ -38,7 +38,7 @@ class AbstractPenalty(eqx.Module):
     def check(self, features: int) -> None:
         """Raise where the penalty does not fit so many features."""
 
-    def times(self, weights: Array, weighted: Array) -> Array:
+    def times(self, weights: Array, weighted: Array) -> Array | np.ndarray:
         """How many times it is added to a loss of these weights `w`, `weighted` being `w s`."""
         del weights, weighted
         return np.ones(())
