@@ -75,7 +75,7 @@ FAULTS = (
         "test_plan.py",
     ),
     Fault(
-        "groups are no clusters", "_plan.py", "clusters=codes.astype(np.int64)", "clusters=None", "test_plan.py test_errors.py"
+        "groups are no clusters", "_plan.py", "clusters=found.astype(np.int64)", "clusters=None", "test_plan.py test_errors.py"
     ),
     Fault("too few blocks are enough", "_errors.py", "FEWEST = 20", "FEWEST = 10", "test_errors.py"),
     Fault(

@@ -192,7 +192,7 @@ def test_the_study_sees_what_is_wrong():
     problem = KINDS["logistic"].make(np.random.default_rng(0))
     plan = problem.plans[1]
     known, cv = certificate.truth(problem, plan), lo.cross_validate(problem.fit, plan, lo.NewtonStep())
-    bold = replace(cv, error=cv.error / 1000)
+    bold = replace(cv, error=cv.error / 1000, proved=np.zeros(6, bool))
     folds = certificate.compared(bold, known, plan)
     assert certificate.summary(folds)["beyond, estimated"] == 6
     claimed = certificate.summary(folds._replace(proved=np.ones(6, bool)))

@@ -152,7 +152,6 @@ def test_one_table_in_many_shapes(tmp_path):
         (["glm", "--target", "age", "--features", "big"], "'1,200.50' in row 1; write numbers without separators of thousands"),
         (["hmm", "--column", "marked"], "'?' in row 3; leave the cell empty where a value is missing"),
         (["glm", "--target", "age", "--features", "dose", "--categorical", "age"], "is among --categorical too"),
-        (["glm", "--target", "age", "--features", "dose,again"], "start elsewhere. (here: --l2 1.0)"),
         (["glm", "--formula", "age ~ C(same)"], "category 'same' has one level, 'x'"),
         (["glm", "--formula", "age ~ dose + C(rare)"], "levels 'C(rare)[T.only]' have all their rows in one fold"),
         (["glm", "--formula", "age ~ gap"], "missing values in gap (1); --drop-missing"),

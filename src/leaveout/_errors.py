@@ -67,7 +67,8 @@ def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
 
 def _over(pull: NDArray[np.float64], label: NDArray[np.int64] | None) -> float:
     sums = pull if label is None else np.bincount(np.unique(label, return_inverse=True)[1], pull)
-    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(sums**2)))
+    size = max(float(np.abs(sums).max()), 1e-300)  # squares of predictions such as e^400 are no numbers
+    return size * float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum((sums / size) ** 2)))
 
 
 def _block_length(losses: NDArray[np.float64]) -> int:
