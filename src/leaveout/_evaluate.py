@@ -349,7 +349,7 @@ def _baseline(asked: Asked, batches: Batches) -> NDArray[np.float64]:
     """The losses with no update."""
     fit, plan = asked.fit, asked.plan
     theta = lambda rows: lambda: np.broadcast_to(flat(fit), (len(rows.index), fit.num_params))
-    if fit.objective.predictors is not None and asked.evaluate is None:  # one loss a unit, whatever else is left out
+    if fit.predictors is not None and asked.evaluate is None:  # one loss a unit, whatever else is left out
         return np.where(plan.held, unit_losses(fit)[plan.index], np.nan)
     if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
         n = plan.num_units

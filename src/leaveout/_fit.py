@@ -20,6 +20,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
+from ._design import Predictors
 from ._minimise import LARGE, STEPS, minimise, pieces, value_and_gradient
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
 from ._products import (
@@ -90,6 +91,11 @@ class Fit(eqx.Module):
     @property
     def num_params(self) -> int:
         return len(self.gradient)
+
+    @property
+    def predictors(self) -> Predictors | None:
+        """The model as data, if it is a convex loss of linear predictors beside a quadratic penalty and H is formed."""
+        return self.objective.predictors if self.factor is not None else None
 
     @property
     def hessian(self) -> Float[np.ndarray, "params params"]:

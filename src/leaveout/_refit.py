@@ -60,7 +60,7 @@ class NoUpdate(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         u = np.zeros((len(rows.index), len(fit.whitener) if fit.factor is not None else fit.num_params))
-        if judge and fit.objective.predictors is not None:
+        if judge and fit.predictors is not None:
             return _judged_by_proof(fit, rows, u)
         return _judged(fit, rows, u) if judge else _unjudged(fit, u)
 
@@ -79,7 +79,7 @@ class InfinitesimalJackknife(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         u = _expansion(fit, rows, self.order)
-        if judge and fit.objective.predictors is not None:
+        if judge and fit.predictors is not None:
             return _judged_by_proof(fit, rows, u)
         return _judged(fit, rows, u, crossings=True) if judge else _unjudged(fit, u)
 
@@ -90,7 +90,7 @@ class NewtonStep(AbstractRefit):
     own_hessians = True
 
     def __call__(self, fit, rows, *, judge=True):
-        if fit.objective.predictors is not None:
+        if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
         if not judge and is_single(fit, rows):
             theta, singular = (np.asarray(part) for part in _refit_of_one_row(fit, rows))
@@ -112,7 +112,7 @@ class Exact(AbstractRefit):
             raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
 
     def __call__(self, fit, rows, *, judge=True):
-        if fit.objective.predictors is not None:
+        if fit.predictors is not None:
             return _enclosed(fit, rows, self._arrived)
         state = _start(fit, rows)
         descend(fit, rows, state, lambda lanes, left: left / (self.tol * np.maximum(state.first[lanes], 1e-300)))
@@ -148,7 +148,7 @@ class Certified(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         allowed = self.rtol * float(rows.scale) * num_scored(fit, rows)
-        if fit.objective.predictors is not None:
+        if fit.predictors is not None:
             near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
             return _enclosed(fit, rows, near)
         state = _start(fit, rows)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from .._design import Dense, Predictors
+from .._design import Dense, Predictors, Several
 from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
 from . import losses, penalties
 from ._rows import by_weight, coded, column, design, mean_offset, pick, sample_weights, shift, touched
@@ -271,14 +271,17 @@ class GLM(AbstractLinearPredictor):
 
     @property
     def predictors(self):
-        if self.classes or not (self.loss_function.convex and self.penalty.quadratic):
+        if not (self.loss_function.convex and self.penalty.quadratic):
             return None
         size = self.design.shape[1]
         matrix = np.zeros((size, size))
         matrix[: self.num_features, : self.num_features] = self.penalty.second(self.num_features)
+        rows: Dense | Several = Dense(self.design)
+        if self.classes:
+            matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
         offset = 0.0 if self.offset is None else np.asarray(self.offset)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(Dense(self.design), offset, self.y, self.loss_function, matrix, self._weigh, separate)
+        return Predictors(rows, offset, self.y, self.loss_function, matrix, self._weigh, separate)
 
     def _weigh(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ω and κ of many refits, in NumPy."""
