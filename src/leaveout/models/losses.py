@@ -299,6 +299,9 @@ class Multinomial(AbstractLoss):
     def __call__(self, eta, y):
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]
 
+    def inverse_link(self, eta):
+        return jax.nn.softmax(eta, axis=-1)
+
     def derivatives(self, eta, y, orders):
         """ℓ, p − e_y and diag(p) − p pᵀ; what is left of one beside a p near it is summed, never subtracted."""
         hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
@@ -325,7 +328,7 @@ class Multinomial(AbstractLoss):
     def ratios(self, eta, at):
         """Of the probabilities: vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)²."""
         change = special.log_softmax(eta, axis=-1) - special.log_softmax(at, axis=-1)
-        return np.exp(change.min(-1)), np.exp(change.max(-1))
+        return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
 
     def within(self, eta, y, spread):
         """ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} between log(p_y + (1 − p_y) e^{∓spread})."""
