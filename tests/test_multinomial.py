@@ -1,6 +1,5 @@
 """Several outputs: refits of multinomial models against Newton's method written here, on problems that are hard to bound."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ def value(eta, y):
 
 
 def newton(X, y, w, alpha, start):
-    """argmin Σ w ℓ(θ x, y) + ½ Σ alpha θ², θ `[classes, features]`, and whether it was reached; common shifts stay where they are."""
+    """argmin Σ w ℓ(θ x, y) + ½ Σ alpha θ², θ `[classes, features]`, and whether it was reached; common shifts stay."""
     theta, (K, q) = start.copy(), start.shape
     penalty = np.kron(np.eye(K), np.diag(alpha))
     flat = np.kron(np.ones((K, K)), np.diag((alpha == 0) * 1.0))

@@ -180,14 +180,14 @@ class Several:
     ) -> Float[Array, "refits params params"]:
         """Σ_n ω_n U_nᵀ C_n U_n, a block of its upper half after another."""
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
-        (k, l), q = np.triu_indices(self.outputs), self.x.shape[1]
+        (k, other), q = np.triu_indices(self.outputs), self.x.shape[1]
         out = np.empty((len(omega), self.outputs, q, self.outputs, q))
         size = max(1, BLOCK // (len(self.x) * len(k)))
         for start in range(0, len(omega), size):
             some = slice(start, start + size)
-            weight = np.moveaxis(over(omega[some], curvature[some][..., k, l]), -1, 1)
+            weight = np.moveaxis(over(omega[some], curvature[some][..., k, other]), -1, 1)
             half = Dense(self.x).products(weight.reshape(-1, len(self.x))).reshape(-1, len(k), q, q)
-            out[some, k, :, l, :] = out[some, l, :, k, :] = half.swapaxes(0, 1)
+            out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
         return out.reshape(len(omega), self.outputs * q, -1)
 
     def extent(self, root: Float[Array, "params rank"], curvature: Float[Array, "units outputs outputs"]) -> Extent:
@@ -226,7 +226,7 @@ class Predictors:
     """
 
     design: Dense | Several
-    offset: Float[Array, "units *outputs"] | float
+    offset: Float[Array, "units ..."] | float
     y: Float[Array, " units"]
     loss: Loss
     penalty: Float[Array, "params params"]

@@ -238,10 +238,6 @@ class GLM(AbstractLinearPredictor):
         return self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
 
     @property
-    def self_concordance(self):
-        return self.loss_function.self_concordance if self.penalty.quadratic else None
-
-    @property
     def smooth(self):
         return self.loss_function.smooth
 
@@ -251,12 +247,12 @@ class GLM(AbstractLinearPredictor):
             return x[:, None, :]
         return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
 
-    def derivative(self, theta, index, order, *, weighted=True):
+    def derivative(self, theta, index, order):
         function = self.loss_function
         for _ in range(order):
             function = jax.jacfwd(function)
         value = jax.vmap(function)(self._predictor(theta, index), pick(self.y, index))
-        return by_weight(value, self.sample_weight, index) if weighted else value
+        return by_weight(value, self.sample_weight, index)
 
     def crossings(self, start, end):
         if self.loss_function.smooth or self.classes:

@@ -1,7 +1,7 @@
 """Refits of linear predictors with a convex loss and a quadratic penalty: each within a ball that is proved.
 
-One number a unit, or one for each of several outputs: there arrays `[…, units]` of predictors and slopes have one axis more, and
-what a radius is for one is a range for all of a unit's.
+One number a unit, or one for each of several outputs: there arrays `[…, units]` of predictors and slopes have one axis more,
+and what a radius is for one is a range for all of a unit's.
 
 In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each taken by the refits that the one before left open:
 
@@ -46,16 +46,16 @@ FAR = 1e7  # a refit that many times its own first step away is running off: not
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """What all refits share: at θ̂ the predictors, ω, ℓ′, ℓ″, what moves of length one in H's norm do, the leftover gradient, and
-    the table of the first look."""
+    """What all refits share: at θ̂ the predictors, ω, ℓ′, ℓ″, what moves of length one in H's norm do, the leftover gradient,
+    and the table of the first look."""
 
     model: Predictors
     theta: Float[Array, " params"]
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
-    eta: Float[Array, "units *outputs"]
+    eta: Float[Array, "units ..."]
     weight: Float[Array, " units"]  # ω at w = 1
-    slope: Float[Array, "units *outputs"]  # ℓ′
-    curvature: Float[Array, "units *outputs_outputs"]  # ℓ″
+    slope: Float[Array, "units ..."]  # ℓ′
+    curvature: Float[Array, "units ..."]  # ℓ″
     reference: Float[Array, " units"]  # ℓ″, or one where gaps are relative to it
     roots: Float[Array, "units outputs outputs"] | None  # of ℓ″, of several outputs
     norm: Float[Array, " units"]
@@ -538,9 +538,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     norm = anchor.norm[unit]
     lost = (1 - weight) * anchor.weight[unit]
     pull, bend = lost * anchor.slope[unit], lost * anchor.curvature[unit]
-    common = (
-        anchor.model.design.at(unit, anchor.root.T @ anchor.leftover) if anchor.leftover.any() else np.zeros(len(unit))
-    )
+    common = anchor.model.design.at(unit, anchor.root.T @ anchor.leftover) if anchor.leftover.any() else np.zeros(len(unit))
     kept = 1 - bend * norm**2
     determined = kept > SINGULAR
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
@@ -558,7 +556,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
 class Look(NamedTuple):
     """Where some refits are: held predictors, how far they may be off, λ, what of it is rounding, the length of the first step."""
 
-    center: Float[Array, "lanes width *outputs"]
+    center: Float[Array, "lanes width ..."]
     half: Float[Array, "lanes width"]
     slope: Float[Array, " lanes"]
     noise: Float[Array, " lanes"]
@@ -571,7 +569,7 @@ Enough = Callable[[Int[Array, " lanes"], Look], Bool[Array, " lanes"]]
 class Enclosed(NamedTuple):
     """What became of a batch: held predictors, how far they may be off, codes, what is proved, and the raveled θ, where formed."""
 
-    center: Float[Array, "refits width *outputs"]
+    center: Float[Array, "refits width ..."]
     half: Float[Array, "refits width"]
     result: Int[Array, " refits"]
     proved: Bool[Array, " refits"]
@@ -660,7 +658,7 @@ def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
     return np.where(rows.held, model.loss.derivatives(at, y, (0,))[0], 0.0)
 
 
-def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width *outputs"]:
+def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
     """The listed units' predictors at displacements."""
     anchor = anchored(fit)
     theta = anchor.theta + u @ anchor.root

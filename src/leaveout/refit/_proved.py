@@ -13,10 +13,10 @@ So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss wit
 |ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
 
 Several outputs, η_i = U_i θ, curvatures W_i: everything relative to them, a_i = 1. Secants lie between (1 − e_i) W_i and
-(1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for a_i k_i². For
-softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: what M = 1 is to ranges. At a candidate, W there is within the smallest and the
-largest ratio of probabilities of W_i. Along the common shift of all outputs F is flat where it is not penalised: A has curvature
-put there, no gradient points along it, and all of this holds on its orthogonal complement, which contains every move.
+(1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for a_i k_i².
+For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times something between the
+least and the greatest ratio of their probabilities. Along the common shift of all outputs F is flat where it is not penalised:
+A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every move.
 """
 
 from typing import NamedTuple, cast
