@@ -1,5 +1,6 @@
 """Several outputs: refits of multinomial models against Newton's method written here, on problems that are hard to bound."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -23,7 +24,7 @@ def newton(X, y, w, alpha, start):
     penalty = np.kron(np.eye(K), np.diag(alpha))
     flat = np.kron(np.ones((K, K)), np.diag((alpha == 0) * 1.0))
     F = lambda t: w @ value(X @ t.T, y) + 0.5 * np.sum(alpha * t**2)
-    now, last = F(theta), np.inf
+    now, last, near = F(theta), np.inf, False
     for _ in range(300):
         eta = X @ theta.T
         p = np.exp(eta - eta.max(1, keepdims=True))
@@ -37,7 +38,8 @@ def newton(X, y, w, alpha, start):
         except np.linalg.LinAlgError:
             return theta, False
         decrement, step = g @ step, step.reshape(K, q)
-        if decrement < 1e-13 * max(1.0, abs(now)):  # full steps from here on, until rounding stops them
+        near |= decrement < 1e-13 * max(1.0, abs(now))
+        if near:  # full steps from here on, until rounding stops them
             if not 0 < decrement < last / 4:
                 return theta, True
             theta, last = theta - step, decrement
@@ -45,8 +47,11 @@ def newton(X, y, w, alpha, start):
         size = 1.0
         while size > 1e-12 and not (after := F(theta - size * step)) <= now - 1e-4 * size * decrement + 1e-15 * abs(now):
             size /= 2
-        if size <= 1e-12 or not np.isfinite(after):
-            return theta, decrement < 1e-10 * max(1.0, abs(now))
+        if size <= 1e-12 or not np.isfinite(after):  # F can no longer tell, or there is no way down
+            near = decrement < 1e-10 * max(1.0, abs(now))
+            if near:
+                continue
+            return theta, False
         theta, now = theta - size * step, after
     return theta, False
 
@@ -125,3 +130,107 @@ def test_no_refit_is_beyond_what_is_proved(seed):
 def test_no_refit_of_many_problems_is(seed):
     _, (folds, beyond, _, missed, _), *_ = attack(seed)
     assert folds and beyond == missed == 0
+
+
+def test_arithmetic_of_softmax():
+    """Curvatures between ratios of probabilities, their changes by the range of a move, the reach of the loss, at random."""
+    rng = np.random.default_rng(0)
+    eta, at, s = rng.normal(size=(3, 300, 4)) * rng.choice([0.1, 1.0, 8.0], (3, 300, 1))
+    y = rng.integers(4, size=300)
+    loss, slope, W = L.derivatives(eta, y, (0, 1, 2))
+    with jax.enable_x64(True):
+        for got, by in ((loss, L), (slope, jax.grad(L)), (W, jax.hessian(L))):
+            np.testing.assert_allclose(got, jax.vmap(by)(eta, y.astype(float)), atol=1e-13)
+    B = L.roots(eta)
+    np.testing.assert_allclose(B @ B.swapaxes(1, 2), W, atol=1e-15)
+    spread = np.ptp(s, axis=1)
+    fall, rise = L.within(eta, y, spread)
+    moved = L.derivatives(eta + s, y, (0,))[0] - loss
+    assert np.all(moved <= rise * (1 + 1e-9) + 1e-12) and np.all(-moved <= fall * (1 + 1e-9) + 1e-12)
+    low, high = L.ratios(eta, at)
+    v = rng.normal(size=(50, 300, 4))
+    of = lambda M: np.einsum("vnk,nkl,vnl->vn", v, M, v)
+    here, there = of(W), of(L.derivatives(at, y, (2,))[0])
+    assert np.all(low * there <= here * (1 + 1e-6) + 1e-12) and np.all(here <= high * there * (1 + 1e-6) + 1e-12)
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    secant = sum(0.5 * c * of(L.derivatives(eta + 0.5 * (1 + t) * s, y, (2,))[0]) for t, c in zip(nodes, weights, strict=True))
+    assert np.all(here * -np.expm1(-spread) / spread <= secant * (1 + 1e-6) + 1e-12)
+    assert np.all(secant <= here * np.expm1(spread) / spread * (1 + 1e-6) + 1e-12)
+    assert np.isfinite(L.derivatives(eta * 1e3, y, (0, 1, 2))[0]).all()
+
+
+def hard(n=60, **options):
+    rng = np.random.default_rng(1)
+    X, offset, weight = rng.normal(size=(n, 3)), rng.normal(size=(n, 3)), rng.uniform(0.2, 3, n)
+    y = np.argmax(X @ rng.normal(size=(3, 3)) + offset + rng.gumbel(size=(n, 3)), axis=1)
+    penalty = options.pop("penalty", lo.penalties.Ridge(0.3))
+    make = lambda rows: lo.GLM(
+        X[rows], y[rows], "multinomial", penalty, sample_weight=weight[rows], offset=offset[rows], **options
+    )
+    return X, y, offset, make
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"class_weight": "balanced"}, {"penalty": lo.penalties.per_weight(lo.penalties.Ridge(0.01))}],
+    ids=["plain", "balanced", "by weight"],
+)
+def test_weights_of_its_own(options):
+    """Offsets, weights, class weights and penalties that follow the fold: refits of the rest from scratch are as told."""
+    X, y, offset, make = hard(**dict(options))
+    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 6, seed=0)
+    found = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact())
+    for k in range(plan.num_refits):
+        out = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
+        refit = lo.fit(make(np.setdiff1d(np.arange(60), out))).parameters
+        want = value(X[out] @ refit["coef"].T + refit["intercept"] + offset[out], y[out])
+        for cv, slack in zip(found, (0.0, 1e-7), strict=True):
+            assert cv.proved[k]
+            off = np.abs(cv.losses[plan.indptr[k] : plan.indptr[k + 1]] - want).sum()
+            assert off <= cv.error[k] + 1e-8 and (not slack or off <= slack)
+
+
+@pytest.mark.parametrize("refit", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(0.1)])
+def test_every_strategy_tells_how_far_it_is(refit):
+    *_, make = hard()
+    fit = lo.fit(make(np.arange(60)))
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0), lo.bootstrap(60, 5, seed=0)):
+        exact, cv = lo.cross_validate(fit, plan, lo.Exact(1e-12)), lo.cross_validate(fit, plan, refit)
+        true = np.bincount(plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits)
+        assert np.all(true <= cv.error + exact.error + 1e-9)
+        assert not cv.audit.beyond.any() and np.isfinite(cv.error).all()
+
+
+def test_predictions_parameters_and_measures():
+    X, y, offset, make = hard()
+    fit, plan = lo.fit(make(np.arange(60))), lo.leave_one_out(60)
+    exact = lo.cross_predict(fit, plan, lo.Exact(1e-12), "link")
+    found = lo.fold_parameters(fit, plan, lo.Exact(1e-12))
+    np.testing.assert_allclose(np.einsum("nkq,nq->nk", found["coef"], X) + found["intercept"] + offset, exact, atol=1e-9)
+    p = lo.cross_predict(fit, plan)
+    np.testing.assert_allclose(p.sum(1), 1)
+    cv = lo.cross_validate(fit, plan, metric=("accuracy", "brier"))
+    np.testing.assert_allclose(-np.log(p[np.arange(60), y]), cv.losses, atol=1e-3)
+    assert all(np.isfinite(cv.metric_error[name]) for name in cv.metrics)
+    own = lambda held, seen, at: value(X[held] @ at["coef"].T + at["intercept"] + offset[held], y[held])
+    asked = lo.cross_validate(fit, plan, evaluate=own)
+    true = value(exact, y)
+    assert np.all(np.abs(asked.losses - true) <= asked.error + 1e-8) and np.isfinite(asked.error).all()
+
+
+def test_a_common_shift_of_the_intercepts_changes_nothing():
+    *_, make = hard()
+    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 5, seed=0)
+    moved = lo.anchor(fit.objective, fit.parameters | {"intercept": fit.parameters["intercept"] + 3.0})
+    for refit in (lo.Certified(), lo.Exact()):
+        one, other = (lo.cross_validate(at, plan, refit) for at in (fit, moved))
+        np.testing.assert_allclose(other.losses, one.losses, atol=1e-9)
+        assert other.proved.all()
+
+
+def test_a_class_that_is_left_out_whole():
+    """Without a penalty on its intercept no refit exists, and none is told."""
+    _, y, _, make = hard()
+    fit = lo.fit(make(np.arange(60)))
+    cv = lo.cross_validate(fit, lo.groups((y == 2) * 1))
+    assert np.isnan(cv.losses[cv.plan.refit == 1]).all() and not cv.proved[1] and 1 in cv.flagged()

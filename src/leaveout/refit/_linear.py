@@ -41,6 +41,7 @@ PRODUCTS, CAUTION, REFUSED = (
 )  # of an estimated contraction: products, what is put on top, and where it means nothing
 DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
 COPIES = 200_000  # rows beyond which copies are not looked for
+MOVING = 0.1  # of a predictor: a step that still does that where rounding hides the gradient is on its way to nowhere
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 
 
@@ -485,8 +486,9 @@ class _Newton:
         self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # no closer by rounding
         self.open[which[floor]] = False
+        moving = np.max(np.where(self.omega[which] > 0, norm, 0.0), axis=1) * (decrement + noise) > MOVING
         far = ~(done | floor) & (np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes]))
-        for k in which[far | ~np.isfinite(new)]:
+        for k in which[far | ~np.isfinite(new) | (floor & moving & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)
 
 
