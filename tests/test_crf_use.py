@@ -54,7 +54,6 @@ def test_refits_are_those_of_the_partial_likelihood(drop):
 
 @pytest.mark.slow
 def test_a_sample_tells_what_gradients_of_all_units_would(monkeypatch):
-    monkeypatch.setattr("leaveout._screen.AFFORDABLE", 0)
     monkeypatch.setattr("leaveout._sampling.SIZES", (64, 100))
     monkeypatch.setattr("leaveout._sampling.LEAST", 50)
     labels, lengths, scores = drawn(400, spread=0.5)

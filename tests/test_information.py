@@ -254,7 +254,7 @@ def arriving(objective: lo.Objective, start: dict) -> tuple[SimpleNamespace, _de
     """A refit at θ̂ whose coordinates are θ's, and what L-BFGS learnt on its way there: only scales."""
     size = start["x"].size
     fit = SimpleNamespace(objective=objective, theta=start, back=lambda moved: moved)
-    state = _descent.State(np.zeros((1, size)), np.ones(1), Anchor(), np.zeros(1), np.zeros(1, bool))
+    state = _descent.State(np.zeros((1, size)), np.ones(1), Anchor(), np.zeros(1, bool))
     state.step = np.zeros((1, size))
     operator = scipy.sparse.linalg.aslinearoperator
     return fit, state, _minimise.Walk(start, operator(np.diag(np.linspace(0.5, 2, size))), operator(np.eye(size)))

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from ._asked import Asked, parameters_of
 from ._asked import flat as theta_hat
+from ._design import bent, weighed
 from ._fit import Fit
 from ._minimise import curved, value_and_gradient
 from ._objective import placed
@@ -81,24 +82,23 @@ class Function(NamedTuple):
 
 
 def _function(fit: Fit, weights: Float[Array, " units"]) -> Function:
-    model, flat = fit.objective.predictors, theta_hat(fit)
-    if model is not None and fit.factor is not None:
+    model, flat = fit.predictors, theta_hat(fit)
+    if model is not None:
         root = np.asarray(fit.whitener)
         omega, kappa = (part[0] for part in model.weigh(weights[None]))
-        on = omega > 0
         eta_of = lambda theta: model.design.predictors(theta[None])[0] + model.offset
 
         def look(u):
             theta = flat + u @ root
             value, slope = model.loss.derivatives(eta_of(theta), model.y, (0, 1))
-            raw = model.design.pull(np.where(on, omega * slope, 0.0)[None])[0] + kappa * (model.penalty @ theta)
-            total = np.sum(np.where(on, omega * value, 0.0)) + 0.5 * kappa * theta @ model.penalty @ theta
+            raw = model.design.pull(weighed(omega, slope)[None])[0] + kappa * (model.penalty @ theta)
+            total = np.sum(weighed(omega, value)) + 0.5 * kappa * theta @ model.penalty @ theta
             return float(total), root @ raw
 
         def product(u, v):
             (curvature,) = model.loss.derivatives(eta_of(flat + u @ root), model.y, (2,))
             step = v @ root
-            along = np.where(on, omega * curvature, 0.0) * model.design.predictors(step[None])[0]
+            along = bent(weighed(omega, curvature), model.design.predictors(step[None])[0])
             return root @ (model.design.pull(along[None])[0] + kappa * (model.penalty @ step))
 
         return Function(look, product)
@@ -109,10 +109,10 @@ def _function(fit: Fit, weights: Float[Array, " units"]) -> Function:
         value, gradient = value_and_gradient(fit.objective, at(u), weights)
         return float(value), np.asarray(fit.whiten(np.asarray(gradient)))
 
-    def bent(u, v):
+    def general_product(u, v):
         return np.asarray(fit.whiten(np.asarray(curved(fit.objective, at(u), weights, np.asarray(fit.unwhiten(v))))))
 
-    return Function(general, bent)
+    return Function(general, general_product)
 
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:

@@ -4,16 +4,6 @@ Everything is in the anchor's whitened coordinates u = Lᵀ(θ − θ̂), H = L 
 metric asks for is about the distance to the exact refit; once it is taken, what is left is about q/(1 − q) ‖d‖,
 q the contraction. A loss S then is off by at most ‖∇S‖ times that distance (Cauchy–Schwarz); the change of S
 over the step itself is the typical size, so an estimate lies between the two.
-
-For losses with |∇³ℓ[u, v, v]| ≤ M max|u| ∇²ℓ[v, v] and a quadratic penalty, one Newton step Δ with the fold's own
-Hessian leaves, by Taylor's theorem with the curvature's change at most e^ρ, ρ = M √h_max ‖Δ‖_H,
-
-    |S error| ≤ ½ ρ e^ρ ‖∇S‖_{H_w⁻¹} ‖Δ‖_{H_w},
-
-which for leave-one-out costs O(1) a row, with h_max the largest leverage x_iᵀH⁻¹x_i. It is loose, so it screens;
-the next term of the expansion decides: with G = X H⁻¹ Xᵀ and D_ij = G_ij r_j / (1 − h_j ℓ″_j),
-
-    η_j += −½ Σ_{i≠j} ℓ‴_i D_ij² G_ij / (1 − h_j ℓ″_j).
 """
 
 from typing import NamedTuple
@@ -21,10 +11,9 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from ._curvature import AbstractMetric, LowRank, fold_weights
+from ._curvature import AbstractMetric, fold_weights
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, ravel, unravel
 from ._plan import Rows
@@ -159,106 +148,3 @@ def contractions(fit: Fit, rows: Rows, metric: AbstractMetric, u: Float[Array, "
         return largest
 
     return CAUTION * jax.lax.map(one, (rows.index, rows.weight, metric, parameters(fit, u)), batch_size=chunk)
-
-
-@eqx.filter_jit
-def change(fit: Fit, rows: Rows, u: Float[Array, "refits params"], v: Float[Array, "refits params"]) -> Float[Array, " refits"]:
-    """Σ |change of the held-out losses| of each refit between two displacements."""
-
-    def one(index, weight, held, first, second):
-        loss = lambda vector: scores(fit, vector, index, weight, held)
-        return jnp.sum(jnp.abs(loss(first) - loss(second)))
-
-    return jax.vmap(one)(rows.index, rows.weight, rows.held, parameters(fit, u), parameters(fit, v))
-
-
-def reach(fit: Fit) -> np.ndarray:
-    """√h_max: a step Δ moves no unit's linear predictor by more than `reach · ‖Δ‖_H`."""
-    return np.sqrt(fit.leverage.max())
-
-
-@eqx.filter_jit
-def newton_bound(fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, reach: Array) -> tuple[Array, Array, Array]:
-    """The self-concordant bound on the loss error of one Newton step, its ρ, `[refits]` each, and the raveled θ there."""
-    assert isinstance(fit.objective, AbstractLinearPredictor)
-    M = fit.objective.self_concordance
-    assert M is not None
-
-    def one(index, weight, held, metric, gradient):
-        step = metric.solve(fit, gradient)
-        theta = parameters(fit, -step)
-        if isinstance(metric, LowRank):  # its rows are whitened already
-            slope = fit.objective.derivative(unravel(theta, fit.theta), index, 1, weighted=False).reshape(len(index), -1)
-            slope = jnp.where(held[:, None], slope, 0.0).reshape(-1) @ metric.rows
-        else:
-            slope = fit.whiten(jax.grad(lambda v: jnp.sum(scores(fit, v, index, weight, held)))(theta))
-        rho = M * reach * jnp.linalg.norm(step)
-        lengths = jnp.sqrt(jnp.abs((slope @ metric.solve(fit, slope)) * (gradient @ step)))
-        return 0.5 * rho * jnp.exp(jnp.minimum(rho, 50.0)) * lengths, rho, theta
-
-    return jax.vmap(one)(rows.index, rows.weight, rows.held, metric, gradient)
-
-
-@eqx.filter_jit
-def next_term(
-    fit: Fit, rows: Rows, metric: AbstractMetric, gradient: Array, units: Array, weight: Array
-) -> tuple[Array, Array, Array, Array]:
-    """The next term of the expansion of leave-one-out, for one row a refit and one linear predictor.
-
-    It sums over `units`, each counted `weight` times: all of them once, or a sample. Returns the whitened direction
-    in which the row's own predictor moves, that move, the sum of the absolute values of its terms, and the root of
-    the sum of their squares: the standard error of the move, if the units are a sample. In float32: the term is a
-    small correction, and 1e-6 of it is plenty.
-    """
-    objective = fit.objective
-    assert isinstance(objective, AbstractLinearPredictor)
-    n, size = len(units), min(256, len(units))
-    # one unit at a time: an index as long as there are units would mean all of them in order
-    rows_of = jax.vmap(lambda unit: objective.rows(unit[None])[0, 0])
-    third_of = jax.vmap(lambda unit: objective.derivative(fit.theta, unit[None], 3)[0])
-    own = jnp.asarray(fit.whiten(rows_of(rows.index[:, 0])))
-    leverage = jnp.maximum(jnp.sum(own**2, axis=1), 1e-300)
-    leftover = fit.whiten(fit.gradient)
-    # Δ = −(α x_j + leftover) and H_w⁻¹x_j = β x_j, so one product with all rows serves both
-    step = jax.vmap(lambda m, g: m.solve(fit, g))(metric, gradient)
-    alpha = jnp.sum((step - leftover) * own, axis=1) / leverage
-    beta = jnp.sum(jax.vmap(lambda m, g: m.solve(fit, g))(metric, own) * own, axis=1) / leverage
-    own32, alpha32, beta32 = (a.astype(jnp.float32) for a in (own, alpha, beta))
-    towards = jnp.asarray(fit.whitener, jnp.float32).T
-
-    def add(k, total):
-        place = jnp.minimum(k * size, n - size) + jnp.arange(size)
-        index = units[place]
-        z = rows_of(index).astype(jnp.float32) @ towards
-        common = (z @ leftover.astype(jnp.float32))[:, None]
-        times = jnp.where(place >= k * size, weight[place], 0.0)[:, None].astype(jnp.float32)
-        gram = z @ own32.T
-        third = third_of(index).astype(jnp.float32)[:, None]
-        moved = third * jnp.square(alpha32 * gram + common) * (beta32 * gram)
-        moved = jnp.where(index[:, None] == rows.index[:, 0], 0.0, moved)
-        moved = times * moved
-        return total[0] + moved.sum(0), total[1] + jnp.abs(moved).sum(0), total[2] + jnp.square(moved).sum(0)
-
-    zero = jnp.zeros(len(rows.index), jnp.float32)
-    sums = jax.lax.fori_loop(0, -(-n // size), add, (zero, zero, zero))
-    signed, absolute, squares = (total.astype(float) for total in sums)
-    return own / leverage[:, None], -0.5 * signed, 0.5 * absolute, 0.5 * jnp.sqrt(squares)
-
-
-def sample(fit: Fit, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Units drawn for a sampled `next_term`, with replacement, and the weight of each: 1 / (size · probability).
-
-    A unit is drawn in proportion to how large its term can be, |ℓ‴_i| h_i^{3/2}, mixed with one draw in five at even odds.
-    """
-    n = fit.objective.num_units
-    largest = np.abs(np.asarray(_third(fit))) * fit.leverage**1.5
-    chance = 0.8 * largest / max(largest.sum(), 1e-300) + 0.2 / n
-    drawn = np.random.default_rng(0).choice(n, size, p=chance / chance.sum())
-    return drawn, chance.sum() / (size * chance[drawn])
-
-
-@eqx.filter_jit
-def _third(fit: Fit) -> Array:
-    objective = fit.objective
-    assert isinstance(objective, AbstractLinearPredictor)
-    return objective.derivative(fit.theta, jnp.arange(objective.num_units), 3)

@@ -59,24 +59,22 @@ def num_scored(fit: Fit, rows: Rows) -> np.ndarray:
 class State:
     """A batch on its way: whitened displacements, the last steps and what they leave, error estimates, codes."""
 
-    def __init__(self, u: np.ndarray, first: np.ndarray, metric: AbstractMetric, gradient: Array, singular: np.ndarray):
-        self.u, self.first, self.metric, self.gradient = u, first, metric, gradient
+    def __init__(self, u: np.ndarray, first: np.ndarray, metric: AbstractMetric, singular: np.ndarray):
+        self.u, self.first, self.metric = u, first, metric
         self.first_step = u.copy()
         self.error = np.full(len(u), np.inf)
         self.result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
         self.finished = singular.copy()
         self.step, self.left = np.zeros((0, u.shape[1])), np.full(len(u), np.inf)
         self.steepness = np.full(len(u), np.inf)  # error of the loss a distance to go, where it was last looked at
-        self.theta: np.ndarray | None = None  # raveled, while it is known at `u`
 
     def move(self, lanes: np.ndarray, change: np.ndarray) -> None:
         self.u[lanes] += change
-        self.theta = None
         if isinstance(self.metric, Products):  # as dear at any displacement
             self.metric = replace(self.metric, u=self.u)
 
     def refitted(self, fit: Fit) -> Refitted:
-        theta = parameters_of(fit, self.u) if self.theta is None else self.theta
+        theta = parameters_of(fit, self.u)
         ball = lambda: (self.u, self.left)
         count = GRADIENTS * len(self.u)
         return Refitted(lambda: np.asarray(theta), self.error, self.result, None, None, ball, self.first, count)

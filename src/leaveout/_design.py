@@ -1,11 +1,11 @@
 """The rows of linear predictors, and all that a refit of them needs to know: no compiler, plain arrays.
 
-F(θ, w) = Σ_n ω_n(w) ℓ(x_nᵀθ + o_n, y_n) + κ(w) ½ θᵀPθ
+F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) ½ θᵀPθ,      η_n = x_nᵀθ + o_n, or one such number for each of several outputs
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -14,11 +14,11 @@ Array = np.ndarray
 
 
 class Loss(Protocol):
-    """A convex loss of one linear predictor, in NumPy."""
+    """A convex loss of a unit's linear predictors, in NumPy."""
 
     @property
     def self_concordance(self) -> float | Float[Array, ""] | None:
-        """M of |ℓ‴| ≤ M ℓ″, if there is one."""
+        """M of |ℓ‴| ≤ M ℓ″, if there is one; of several outputs of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
 
     @property
     def ceiling(self) -> float:
@@ -31,11 +31,57 @@ class Loss(Protocol):
         """ℓ and its derivatives in η."""
 
 
+class LossOfSeveral(Loss, Protocol):
+    """The same of several outputs, flat along their common shift."""
+
+    def roots(self, eta: Float[Array, "... outputs"]) -> Float[Array, "... outputs outputs"]:
+        """B with B Bᵀ = ∇²ℓ(η)."""
+
+    def ratios(self, eta: Float[Array, "... outputs"], at: Float[Array, "... outputs"]) -> tuple[Array, Array]:
+        """The least and the greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v, or bounds of these."""
+
+    def within(self, eta: Float[Array, "... outputs"], y: Array, spread: Array) -> tuple[Array, Array]:
+        """How far ℓ falls and rises at most from η by moves s of max s − min s ≤ `spread`."""
+
+
+class Extent(NamedTuple):
+    """What moves of length one, ‖δ‖_A = 1, do to every unit, `[..., units]`.
+
+    One output: k = ‖x‖_{A⁻¹}, k², k. Several: the largest range max U δ − min U δ; ‖B ᵀU A⁻¹Uᵀ B‖ (Frobenius' norm stands above
+    it), the largest share of A that its curvature B Bᵀ has; and the longest ‖U_k‖_{A⁻¹}.
+    """
+
+    norm: Float[Array, "... units"]
+    size: Float[Array, "... units"]
+    length: Float[Array, "... units"]
+
+
+def over(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Numbers of units, one or several each, times weights."""
+    return weight * part if part.ndim == weight.ndim else weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
+
+
+def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same, zero where the weight is: a row that is out may lie outside the domain of ℓ."""
+    out = over(weight, part)
+    out[weight == 0] = 0.0
+    return out
+
+
+def bent(curvature: Array, move: Array) -> Array:
+    """∇²ℓ times moves of η: numbers, or matrices times vectors."""
+    return curvature * move if curvature.ndim == move.ndim else np.einsum("...kl,...l->...k", curvature, move)
+
+
 @dataclass(frozen=True, eq=False)
 class Dense:
     """Rows in one array, `[units, params]`."""
 
     x: Float[Array, "units params"]
+
+    @property
+    def outputs(self) -> int:
+        return 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,11 +100,19 @@ class Dense:
         size = max(1, BLOCK // self.shape[1])
         return np.concatenate([np.abs(self.x[k : k + size]) @ np.abs(theta) for k in range(0, len(self.x), size)])
 
-    def rows(self, units: Array) -> Float[Array, "... params"]:
-        """x_n of the listed units."""
-        return self.x[units]
+    def at(self, units: Array | slice, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
+        """x_nᵀθ of the listed units."""
+        return (self.x[units] @ theta[..., None])[..., 0]
 
-    def gram(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
+    def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
+        """root x_n of the listed units."""
+        return self.x[units] @ root.T
+
+    def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
+        """Σ_n ω_n c_n x_n x_nᵀ."""
+        return self.products(np.where(omega > 0, omega * curvature, 0.0))
+
+    def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
         """Σ_n weight_n x_n x_nᵀ: of many refits by one product with all x xᵀ, where those are small."""
         n, p = self.shape
         if len(weight) >= p and n * p * (p + 1) // 2 <= PAIRS:
@@ -69,12 +123,94 @@ class Dense:
             return out
         return np.stack([(self.x * w[:, None]).T @ self.x for w in weight])
 
-    def norms(self, root: Float[Array, "params rank"]) -> Float[Array, " units"]:
-        """‖rootᵀ x_n‖ of every unit, in blocks of rows."""
+    def extent(self, root: Float[Array, "params rank"], curvature: Array) -> Extent:
+        """In the norm of A = (root rootᵀ)⁻¹, in blocks of rows."""
+        del curvature
         n, size = len(self.x), max(1, BLOCK // max(root.shape))
-        return np.concatenate(
+        norm = np.concatenate(
             [np.sqrt(np.einsum("np,np->n", z, z)) for z in (self.x[k : k + size] @ root for k in range(0, n, size))]
         )
+        return Extent(norm, norm**2, norm)
+
+    def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
+        """The same of refits, each in its own norm."""
+        del curvature
+        z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(len(roots), roots.shape[2], -1)
+        norm = np.sqrt(np.einsum("rkn,rkn->rn", z, z))
+        return Extent(norm, norm**2, norm)
+
+
+@dataclass(frozen=True, eq=False)
+class Several:
+    """Rows of several outputs each: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
+
+    x: Float[Array, "units features"]
+    outputs: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x.shape[0], self.outputs * self.x.shape[1]
+
+    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units outputs"]:
+        """θ x_n of every unit."""
+        each = theta.reshape(-1, self.x.shape[1]) @ self.x.T
+        return each.reshape(len(theta), self.outputs, len(self.x)).swapaxes(1, 2)
+
+    def pull(self, slope: Float[Array, "refits units outputs"]) -> Float[Array, "refits params"]:
+        """Σ_n slope_n ⊗ x_n."""
+        return (slope.swapaxes(1, 2).reshape(-1, len(self.x)) @ self.x).reshape(len(slope), -1)
+
+    def bulk(self, theta: Float[Array, " params"]) -> Float[Array, " units"]:
+        """Σ_j |x_nj θ_kj| of every unit, for the output where that is largest."""
+        each = [Dense(self.x).bulk(part) for part in theta.reshape(self.outputs, -1)]
+        return np.max(each, axis=0)
+
+    def at(self, units: Array | slice, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
+        """θ x_n of the listed units."""
+        return self.x[units] @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
+
+    def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
+        """root U_nᵀ of the listed units, a row an output."""
+        x, features = self.x[units], self.x.shape[1]
+        each = x @ root.reshape(-1, self.outputs, features).swapaxes(0, 1).reshape(-1, features).T
+        return each.reshape(*x.shape[:-1], self.outputs, len(root))
+
+    def gram(
+        self, omega: Float[Array, "refits units"], curvature: Float[Array, "#refits units outputs outputs"]
+    ) -> Float[Array, "refits params params"]:
+        """Σ_n ω_n U_nᵀ C_n U_n, a block of its upper half after another."""
+        curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
+        (k, other), q = np.triu_indices(self.outputs), self.x.shape[1]
+        out = np.empty((len(omega), self.outputs, q, self.outputs, q))
+        size = max(1, BLOCK // (len(self.x) * len(k)))
+        for start in range(0, len(omega), size):
+            some = slice(start, start + size)
+            weight = np.moveaxis(over(omega[some], curvature[some][..., k, other]), -1, 1)
+            half = Dense(self.x).products(weight.reshape(-1, len(self.x))).reshape(-1, len(k), q, q)
+            out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
+        return out.reshape(len(omega), self.outputs * q, -1)
+
+    def extent(self, root: Float[Array, "params rank"], curvature: Float[Array, "units outputs outputs"]) -> Extent:
+        """In the norm of A = (root rootᵀ)⁻¹, in blocks of rows."""
+        size = max(1, BLOCK // (self.outputs * max(root.shape)))
+        parts = [self._extent(slice(k, k + size), root.T, curvature[k : k + size]) for k in range(0, len(self.x), size)]
+        return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _extent(self, units: slice, root: Array, curvature: Array) -> Extent:
+        z = self.whitened(units, root)
+        length = np.sqrt(np.einsum("nkp,nkp->nk", z, z).max(1))
+        z = z - z.mean(1, keepdims=True)  # a common shift is no move
+        inner = z @ z.swapaxes(1, 2)
+        square = np.einsum("nkk->nk", inner)
+        apart = square[:, :, None] + square[:, None, :] - 2 * inner
+        share = curvature @ inner
+        size = np.sqrt(np.maximum(np.einsum("nkl,nlk->n", share, share), 0.0))
+        return Extent(np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), size, length)
+
+    def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
+        """The same of refits, each in its own norm."""
+        parts = [self.extent(root, own) for root, own in zip(roots, curvature, strict=True)]
+        return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
 
 
 PAIRS = 2**22  # numbers of all x xᵀ together, below which they are formed
@@ -83,14 +219,14 @@ BLOCK = 2**20  # numbers that one block of rows makes
 
 @dataclass(frozen=True, eq=False)
 class Predictors:
-    """A model of one linear predictor a unit as data.
+    """A model of one linear predictor a unit, or of several outputs, as data; of these, `loss` is a `LossOfSeveral`.
 
     `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units out
     changes their own terms only.
     """
 
-    design: Dense
-    offset: Float[Array, " units"] | float
+    design: Dense | Several
+    offset: Float[Array, "units ..."] | float
     y: Float[Array, " units"]
     loss: Loss
     penalty: Float[Array, "params params"]

@@ -31,7 +31,7 @@ from ._progress import Slow
 from ._refit import AbstractRefit, Certified, Exact, Refitted
 from ._results import RESULTS
 from ._undetermined import completed
-from .refit._linear import available, copies, unit_losses
+from .refit._linear import copies, unit_losses
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
@@ -360,7 +360,7 @@ def _baseline(asked: Asked, batches: Batches) -> NDArray[np.float64]:
     """The losses with no update."""
     fit, plan = asked.fit, asked.plan
     theta = lambda rows: lambda: np.broadcast_to(flat(fit), (len(rows.index), fit.num_params))
-    if available(fit) and asked.evaluate is None:  # one loss a unit, whatever else is left out
+    if fit.predictors is not None and asked.evaluate is None:  # one loss a unit, whatever else is left out
         return np.where(plan.held, unit_losses(fit)[plan.index], np.nan)
     if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
         n = plan.num_units

@@ -21,6 +21,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._definite import IndefiniteHessianError, cholesky, indefinite
+from ._design import Predictors
 from ._minimise import STEPS, factorised, minimise, null_space_matrix, pieces, scaled_null_space, value_and_gradient
 from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
 from ._products import (
@@ -95,6 +96,11 @@ class Fit(eqx.Module):
     def rank(self) -> int:
         """How many directions of θ the data and penalties determine: `num_params`, less those that are flat."""
         return self.num_params - len(self.null_space)
+
+    @property
+    def predictors(self) -> Predictors | None:
+        """The model as data, if it is a convex loss of linear predictors beside a quadratic penalty and H is formed."""
+        return self.objective.predictors if self.factor is not None else None
 
     @property
     def hessian(self) -> Float[np.ndarray, "params params"]:

@@ -14,7 +14,7 @@ import scipy.sparse.linalg
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, placed, ravel, unravel
-from ._proved import ball, gaps
+from ._proved import Bend, ball, gaps
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
@@ -68,14 +68,22 @@ def _nearby(objective: AbstractObjective, vector: np.ndarray, null_space: np.nda
     eta = model.design.predictors(vector[None])[0] + model.offset
     omega, kappa = (part[0] for part in model.weigh(np.ones((1, len(eta)))))
     slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-    factor = factorised(model.design.gram((omega * curvature)[None])[0] + kappa * model.penalty + null_space.T @ null_space)
+    hessian = model.design.gram(omega[None], curvature[None])[0] + kappa * model.penalty
+    factor = factorised(hessian + null_space_matrix(null_space, hessian) if len(null_space) else hessian)
     if factor is None:
         return False
     root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
-    size = np.linalg.norm((model.design.pull((omega * slope)[None])[0] + kappa * (model.penalty @ vector)) @ root)
-    norm, radius = model.design.norms(root), np.array([2 * size])
+    pulled = (omega if slope.ndim == 1 else omega[:, None]) * slope
+    gradient = model.design.pull(pulled[None])[0] + kappa * (model.penalty @ vector)
+    size, (norm, mass, _) = float(np.linalg.norm(gradient @ root)), model.design.extent(root, curvature)
+    reference = np.ones(len(eta)) if model.design.outputs > 1 else curvature
+    radius, at = np.array([2 * size]), eta[None]
     found = ball(
-        gaps(model.loss, model.y, eta, curvature, 2 * size * norm, curvature), curvature, omega * norm**2, size, radius
+        gaps(model.loss, model.y, at, Bend(reference, reference), 2 * size * norm, reference),
+        reference,
+        omega * mass,
+        np.array([size]),
+        radius,
     )
     return bool(found.distance[0] <= NEAR * max(1.0, float(np.linalg.norm(factor.T @ vector))))
 

@@ -405,8 +405,7 @@ class AbstractLinearPredictor(AbstractObjective):
 
         F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) R(θ),      η_n = U_n θ ∈ R^outputs.
 
-    This is the one fast path of the refits: a fold's Hessian differs from the full one by the rows
-    `U_n` it touches, and its error is bounded by leverages.
+    A fold's Hessian differs from the full one by the rows `U_n` it touches.
     """
 
     @property
@@ -421,11 +420,6 @@ class AbstractLinearPredictor(AbstractObjective):
 
     @property
     @abc.abstractmethod
-    def self_concordance(self) -> float | None:
-        """M with `|∇³ℓ[u, v, v]| ≤ M max|u| ∇²ℓ[v, v]`, where the penalty is quadratic; None where there is no such M."""
-
-    @property
-    @abc.abstractmethod
     def smooth(self) -> bool:
         """Is ℓ known to be twice continuously differentiable?"""
 
@@ -434,8 +428,8 @@ class AbstractLinearPredictor(AbstractObjective):
         """`U_n` of the listed units (any row for padding)."""
 
     @abc.abstractmethod
-    def derivative(self, theta: PyTree, index: Int[Array, " width"], order: int, *, weighted: bool = True) -> Array:
-        """The derivative of ℓ of the given order in η, `[width]` or `[width, outputs, …]`; if `weighted`, times `ω_n(1)`."""
+    def derivative(self, theta: PyTree, index: Int[Array, " width"], order: int) -> Array:
+        """`ω_n(1)` times the derivative of ℓ of the given order in η, `[width]` or `[width, outputs, …]`."""
 
     @abc.abstractmethod
     def crossings(self, start: PyTree, end: PyTree) -> Scalar:

@@ -11,14 +11,20 @@ minimiser lies inside. There (A + E) δ = −g for secants A + E: ‖δ‖_A ≤
 
 So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss within the image of that interval. Secants come from
 |ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
+
+Several outputs, η_i = U_i θ, curvatures W_i: everything relative to them, a_i = 1. Secants lie between (1 − e_i) W_i and
+(1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for a_i k_i².
+For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times something between the
+least and the greatest ratio of their probabilities. Along the common shift of all outputs F is flat where it is not penalised:
+A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every move.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
 
-from ._design import Loss
+from ._design import Loss, LossOfSeveral
 
 Array = np.ndarray
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
@@ -31,15 +37,22 @@ class Gaps(NamedTuple):
     beyond: Float[Array, "refits units"]
 
 
-def gaps(loss: Loss, y: Array, eta: Array, curvature: Array, reach: Array, reference: Array) -> Gaps:
-    """Of secants from η over |s| ≤ `reach`, where ℓ″(η) is `curvature`."""
+class Bend(NamedTuple):
+    """The least and the greatest that ℓ″(η) may be, of several outputs relative to the reference's."""
+
+    least: Float[Array, "... units"]
+    most: Float[Array, "... units"]
+
+
+def gaps(loss: Loss, y: Array, eta: Array, bend: Bend, reach: Array, reference: Array) -> Gaps:
+    """Of secants from η over |s| ≤ `reach`."""
     if loss.self_concordance is not None:
         half = np.minimum(
             0.5 * float(loss.self_concordance) * reach, 1.0
         )  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
-        low = curvature * (1 - half)
+        low = bend.least * (1 - half)
         with np.errstate(divide="ignore", invalid="ignore"):
-            high = np.fmin(curvature / (1 - half), loss.ceiling)
+            high = np.fmin(bend.most / (1 - half), loss.ceiling)
     else:
         low, high = _by_ends(loss, y, eta, reach)
     below = np.maximum(reference - low, 0.0)
@@ -61,7 +74,7 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Arr
 
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, " refits"]:
-    """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i²."""
+    """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i², or of several outputs the share of A."""
     with np.errstate(divide="ignore", invalid="ignore"):
         top = np.max(np.where(size * gap > 0, gap / reference, 0.0), axis=-1)  # beyond it the sum is zero
     total = np.sum(size * gap, axis=-1)
@@ -104,12 +117,12 @@ class Table:
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
 
-    def __init__(self, loss: Loss, y: Array, eta: Array, curvature: Array, weight: Array, norm: Array):
+    def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
         levels = self.LEVELS[:, None]
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on k_i alone
             edges = max(norm.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
             bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(norm / edges[0], 1e-300))), 0, 79).astype(int)
-            mass = np.bincount(bin_, weight * curvature * norm**2, 80)
+            mass = np.bincount(bin_, size * reference, 80)
             x = np.minimum(float(loss.self_concordance) * self.RADII[:, None] * edges, 50.0)
             tiny = np.maximum(x, 1e-9)
             below = np.where(x > 1e-9, 1 + np.expm1(-tiny) / tiny, x / 2)
@@ -117,11 +130,11 @@ class Table:
             sums = [np.maximum(part[:, None] - levels, 0.0) @ mass for part in (below, beyond)]
         else:
             sums = [np.empty((len(self.RADII), len(levels))) for _ in range(2)]
-            size = weight * norm**2
+            here = Bend(reference, reference)
             for k, radius in enumerate(self.RADII):
-                for out, part in zip(sums, gaps(loss, y, eta, curvature, radius * norm, curvature), strict=True):
+                for out, part in zip(sums, gaps(loss, y, eta, here, radius * norm, reference), strict=True):
                     finite = np.where(np.isfinite(part), part, 1e300)
-                    out[k] = [size @ np.maximum(finite - level * curvature, 0.0) for level in self.LEVELS]
+                    out[k] = [size @ np.maximum(finite - level * reference, 0.0) for level in self.LEVELS]
         self.below, self.beyond = (np.maximum.accumulate(part, axis=0) for part in sums)
 
     def ball(self, slope: Array, kept: Array, grown: Array) -> Ball:
@@ -143,7 +156,10 @@ class Table:
 
 
 def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
-    """The most that a convex loss over `center ± half` may differ from that at `reported`."""
+    """The most that a convex loss over `center ± half` may differ from that at `reported`; of several outputs over moves from
+    `center` of that range."""
+    if center.ndim > half.ndim:
+        return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
     base, (low,), (high,) = (
         loss.derivatives(reported, y, (0,))[0],
         *(loss.derivatives(center + sign * np.where(np.isfinite(half), half, 0.0), y, (0,)) for sign in (-1, 1)),
@@ -153,3 +169,10 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
         dip = base - here + np.abs(slope) * half  # no lower than the tangent at the center
         most = np.maximum(np.maximum(low, high) - base, dip)
     return np.where(np.isfinite(half), np.maximum(most, 0.0), np.inf)
+
+
+def _change_of_several(loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array) -> Array:
+    known = np.isfinite(half)
+    (base,), (here,) = (loss.derivatives(at, y, (0,)) for at in (reported, center))
+    fall, rise = loss.within(center, y, np.where(known, half, 0.0))
+    return np.where(known, np.maximum(np.maximum(here - base + rise, base - here + fall), 0.0), np.inf)

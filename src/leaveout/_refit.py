@@ -37,7 +37,7 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, unravel
 from ._plan import Rows
 from ._products import COARSE, LOOSE
 from ._results import RESULTS
-from ._screen import affordable, screen, screen_by_sample
+from ._screen import screen_by_sample
 from .refit import _linear as linear
 
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
@@ -60,7 +60,7 @@ class NoUpdate(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         u = np.zeros((len(rows.index), len(fit.whitener) if fit.factor is not None else fit.num_params))
-        if judge and linear.available(fit):
+        if judge and fit.predictors is not None:
             return _judged_by_proof(fit, rows, u)
         return _judged(fit, rows, u) if judge else _unjudged(fit, u)
 
@@ -79,7 +79,7 @@ class InfinitesimalJackknife(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         u = _expansion(fit, rows, self.order)
-        if judge and linear.available(fit):
+        if judge and fit.predictors is not None:
             return _judged_by_proof(fit, rows, u)
         return _judged(fit, rows, u, crossings=True) if judge else _unjudged(fit, u)
 
@@ -90,12 +90,12 @@ class NewtonStep(AbstractRefit):
     own_hessians = True
 
     def __call__(self, fit, rows, *, judge=True):
-        if linear.available(fit):
+        if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
         if not judge and is_single(fit, rows):
             theta, singular = (np.asarray(part) for part in _refit_of_one_row(fit, rows))
             return _without_error(theta, singular)
-        metric, singular, _, u = _first_step(fit, rows)
+        metric, singular, u = _first_step(fit, rows)
         u = np.asarray(u)
         if judge:
             return _judged(fit, rows, u, crossings=True, metric=metric, singular=singular)
@@ -112,7 +112,7 @@ class Exact(AbstractRefit):
             raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
 
     def __call__(self, fit, rows, *, judge=True):
-        if linear.available(fit):
+        if fit.predictors is not None:
             return _enclosed(fit, rows, self._arrived)
         state = _start(fit, rows)
         descend(fit, rows, state, lambda lanes, left: left / (self.tol * np.maximum(state.first[lanes], 1e-300)))
@@ -134,9 +134,7 @@ class Certified(AbstractRefit):
     """The cheapest step the objective has, then corrected until the error of a refit's loss is estimated at most
     `rtol` standard errors of the no-update mean a scored unit.
 
-    So the mean is off by at most `rtol` of its standard error (a scale, not an inference). Where gradients of
-    every refit are too dear, a bound accepts what it can, the next term of the expansion most of the rest, and
-    only what is left is iterated; the tolerance is then shared, and a single refit may take up to five times its own.
+    So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
     """
 
     rtol: float = eqx.field(static=True, default=0.01)
@@ -148,21 +146,18 @@ class Certified(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         allowed = self.rtol * float(rows.scale) * num_scored(fit, rows)
-        if linear.available(fit):
+        if fit.predictors is not None:
             near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
             return _enclosed(fit, rows, near, allowed)
         state = _start(fit, rows)
         _flag_crossings(fit, rows, state.u, state.result)
         kinked = state.result == RESULTS.kink  # ratios of steps say nothing there: iterate to the end
-        if not affordable(fit, rows) and _has_bound(fit):
-            screen(fit, rows, state, allowed)
-        elif sampling.available(fit, rows):
+        if sampling.available(fit, rows):
             screen_by_sample(fit, rows, state, allowed)
         descend(fit, rows, state, functools.partial(self._shortfall, fit, rows, state, np.maximum(allowed, 1e-300), kinked))
-        if not (_has_bound(fit) and fit.objective.self_concordance == 0):  # unless the first step is exact
-            state.error = np.maximum(
-                state.error, 1e-4 * allowed * rows.held.any(1)
-            )  # what is far below the tolerance is not resolved
+        state.error = np.maximum(
+            state.error, 1e-4 * allowed * rows.held.any(1)
+        )  # what is far below the tolerance is not resolved
         return state.refitted(fit)
 
     @staticmethod
@@ -243,36 +238,34 @@ def _cheapest_metric(fit: Fit, rows: Rows) -> tuple[AbstractMetric, np.ndarray]:
 
 def _start(fit: Fit, rows: Rows) -> State:
     """The cheapest first step: Newton's for linear predictors, elsewhere the chord's."""
-    metric, singular, gradient, step = _first_step(fit, rows, _cheapest_metric)
+    metric, singular, step = _first_step(fit, rows, _cheapest_metric)
     u = np.array(step)
     first = np.linalg.norm(u, axis=1)
-    return State(u, first, metric, gradient, singular | ~np.isfinite(first))
+    return State(u, first, metric, singular | ~np.isfinite(first))
 
 
 def _first_step(
     fit: Fit, rows: Rows, choose: Callable[[Fit, Rows], tuple[AbstractMetric, np.ndarray]] = own_metric
-) -> tuple[AbstractMetric, np.ndarray, Array, Array]:
-    """A metric at θ̂ for every refit, which are singular, the whitened gradients, and the steps."""
+) -> tuple[AbstractMetric, np.ndarray, Array]:
+    """A metric at θ̂ for every refit, which are singular, and the steps."""
     if is_single(fit, rows):  # a linear predictor, so both choices are the folds' own
-        metric, singular, gradient, u = _newton_step_of_one_row(fit, rows)
-        return metric, np.asarray(singular), gradient, u
+        metric, singular, u = _newton_step_of_one_row(fit, rows)
+        return metric, np.asarray(singular), u
     metric, which = choose(fit, rows)
-    gradient = _first_gradient(fit, rows, metric)
-    return metric, which, gradient, certificate.steps(fit, metric, gradient)
+    return metric, which, certificate.steps(fit, metric, _first_gradient(fit, rows, metric))
 
 
 @eqx.filter_jit
-def _newton_step_of_one_row(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Array, Array, Array]:
+def _newton_step_of_one_row(fit: Fit, rows: Rows) -> tuple[AbstractMetric, Array, Array]:
     """The same for single rows, in one program."""
     metric, singular = one_row_metric(fit, rows)
-    gradient = _first_gradient_of_touched(fit, rows, metric)
-    return metric, singular, gradient, certificate.steps(fit, metric, gradient)
+    return metric, singular, certificate.steps(fit, metric, _first_gradient_of_touched(fit, rows, metric))
 
 
 @eqx.filter_jit
 def _refit_of_one_row(fit: Fit, rows: Rows) -> tuple[Array, Array]:
     """The raveled θ of those steps, and which Hessians are singular."""
-    _, singular, _, u = _newton_step_of_one_row(fit, rows)
+    _, singular, u = _newton_step_of_one_row(fit, rows)
     return certificate.parameters(fit, u), singular
 
 
@@ -321,12 +314,6 @@ def _path(fit: Fit, rows: Rows, order: int) -> Array:
     return first + 0.5 * back(jax.lax.map(second_push, (rows.index, delta, fit.unwhiten(first)), batch_size=chunk))
 
 
-def _has_bound(fit: Fit) -> bool:
-    objective = fit.objective
-    known = isinstance(objective, AbstractLinearPredictor) and objective.low_rank and objective.self_concordance is not None
-    return known and fit.factor is not None
-
-
 def _unjudged(fit: Fit, u: np.ndarray, singular: np.ndarray | None = None) -> Refitted:
     return _without_error(np.asarray(parameters_of(fit, u)), np.zeros(len(u), bool) if singular is None else singular)
 
@@ -344,16 +331,11 @@ def _judged(
     metric: AbstractMetric | None = None,
     singular: np.ndarray | None = None,
 ) -> Refitted:
-    """Error estimates for a strategy that does not iterate: a gradient at u where it can be had, a bound elsewhere."""
+    """Error estimates for a strategy that does not iterate, by a gradient at u."""
     if metric is None or singular is None:
         metric, singular = _cheapest_metric(fit, rows)
-    result, known, ball = np.where(singular, RESULTS.undetermined, RESULTS.successful), None, None
-    if affordable(fit, rows) or not _has_bound(fit):
-        error, known, ball = _judge_by_curvature(fit, rows, metric, u)
-    else:
-        gradient = _first_gradient(fit, rows, metric)
-        bound, *_ = certificate.newton_bound(fit, rows, metric, gradient, certificate.reach(fit))
-        error = np.asarray(bound) + np.asarray(certificate.change(fit, rows, u, certificate.steps(fit, metric, gradient)))
+    result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
+    error, known, ball = _judge_by_curvature(fit, rows, metric, u)
     if crossings:
         _flag_crossings(fit, rows, u, result)
     error = np.where(result == RESULTS.undetermined, np.inf, error)
@@ -366,10 +348,10 @@ def _judge_by_curvature(fit: Fit, rows: Rows, metric: AbstractMetric, u: np.ndar
     may be left from there by the curvature there; where that says nothing, over two steps."""
     everyone = np.arange(len(u))
     step, size, unsure = _look(fit, rows, metric, u)
-    here = State(u, np.linalg.norm(u, axis=1), metric, None, np.zeros(len(u), bool))
+    here = State(u, np.linalg.norm(u, axis=1), metric, np.zeros(len(u), bool))
     here.step = step
     known = np.asarray(reached(fit, rows, here, everyone, np.zeros(len(u))).scores)
-    there = State(u - step, here.first, metric, None, np.zeros(len(u), bool))
+    there = State(u - step, here.first, metric, np.zeros(len(u), bool))
     there.step = step
     change = np.zeros(len(u))
     for _ in range(2):

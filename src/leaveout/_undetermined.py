@@ -9,6 +9,7 @@ unit's row, that is whether V L⁻¹U_nᵀ = 0. The refit is Newton's method fro
 from dataclasses import replace
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -60,8 +61,7 @@ def _within(
     _, vector, converged, size = newton(fit.objective, fit.theta, weights, flat, fit.factor)
     if not converged:
         return None
-    slope = np.asarray(_slopes(fit, np.asarray(vector), index)).reshape(len(index), 1, -1)
-    reach = np.linalg.norm(slope @ rows, axis=(1, 2))
+    reach = np.linalg.norm(np.asarray(_slopes(fit, np.asarray(vector), index)), axis=1)
     return inside, np.asarray(vector), float(size) * float(reach[inside].sum())
 
 
@@ -79,5 +79,7 @@ def _whitened_rows(fit: Fit, index: Array) -> Array:
 
 @eqx.filter_jit
 def _slopes(fit: Fit, vector: Array, index: Array) -> Array:
-    assert isinstance(fit.objective, AbstractLinearPredictor)
-    return fit.objective.derivative(unravel(vector, fit.theta), index, 1, weighted=False)
+    """Whitened gradients of the listed units' losses."""
+    ones = jnp.ones(fit.objective.num_units), jnp.ones(len(index))
+    score = lambda v: fit.objective.score(unravel(v, fit.theta), ones[0], index, ones[1])
+    return fit.whiten(jax.jacrev(score)(vector))

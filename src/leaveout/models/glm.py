@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from .._design import Dense, Predictors
+from .._design import Dense, Predictors, Several
 from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
 from .._read import Names, matched, numbers
 from . import losses, penalties
@@ -242,10 +242,6 @@ class GLM(AbstractLinearPredictor):
         return self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
 
     @property
-    def self_concordance(self):
-        return self.loss_function.self_concordance if self.penalty.quadratic else None
-
-    @property
     def smooth(self):
         return self.loss_function.smooth
 
@@ -255,12 +251,12 @@ class GLM(AbstractLinearPredictor):
             return x[:, None, :]
         return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
 
-    def derivative(self, theta, index, order, *, weighted=True):
+    def derivative(self, theta, index, order):
         function = self.loss_function
         for _ in range(order):
             function = jax.jacfwd(function)
         value = jax.vmap(function)(self._predictor(theta, index), pick(self.y, index))
-        return by_weight(value, self.sample_weight, index) if weighted else value
+        return by_weight(value, self.sample_weight, index)
 
     def crossings(self, start, end):
         if self.loss_function.smooth or self.classes:
@@ -275,14 +271,17 @@ class GLM(AbstractLinearPredictor):
 
     @property
     def predictors(self):
-        if self.classes or not (self.loss_function.convex and self.penalty.quadratic):
+        if not (self.loss_function.convex and self.penalty.quadratic):
             return None
         size = self.design.shape[1]
         matrix = np.zeros((size, size))
         matrix[: self.num_features, : self.num_features] = self.penalty.second(self.num_features)
+        rows: Dense | Several = Dense(self.design)
+        if self.classes:
+            matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
         offset = 0.0 if self.offset is None else np.asarray(self.offset)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(Dense(self.design), offset, self.y, self.loss_function, matrix, self._weigh, separate)
+        return Predictors(rows, offset, self.y, self.loss_function, matrix, self._weigh, separate)
 
     def _weigh(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ω and κ of many refits, in NumPy."""

@@ -181,10 +181,6 @@ class Regression(AbstractLinearPredictor):
         return not isinstance(self.penalty, penalties.PerWeight)
 
     @property
-    def self_concordance(self):
-        return None
-
-    @property
     def smooth(self):
         return self.loss_function.smooth
 
@@ -195,9 +191,8 @@ class Regression(AbstractLinearPredictor):
         rest = jnp.pad(jnp.eye(own), ((0, 0), (x.shape[1], 0)))
         return jnp.concatenate([top, jnp.broadcast_to(rest, (len(x), *rest.shape))], axis=1)
 
-    def derivative(self, theta, index, order, *, weighted=True):
-        value = self._derivative(theta, index, order)
-        return by_weight(value, self.sample_weight, index) if weighted else value
+    def derivative(self, theta, index, order):
+        return by_weight(self._derivative(theta, index, order), self.sample_weight, index)
 
     def _derivative(self, theta: PyTree, index: Array | slice, order: int) -> Array:
         function = lambda z, y: self.loss_function(z[0], z[1:], y)

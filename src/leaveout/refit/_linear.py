@@ -1,5 +1,8 @@
 """Refits of linear predictors with a convex loss and a quadratic penalty: each within a ball that is proved.
 
+One number a unit, or one for each of several outputs: there arrays `[…, units]` of predictors and slopes have one axis more,
+and what a radius is for one is a range for all of a unit's.
+
 In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each taken by the refits that the one before left open:
 
     rung      one refit costs                       metric A
@@ -13,17 +16,17 @@ Every rung gives a candidate, and the radius within which the minimiser is prove
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy.linalg
 from jaxtyping import Bool, Float, Int
 
-from .._design import Predictors
+from .._design import LossOfSeveral, Predictors, bent, over, weighed
 from .._fit import Fit, once
 from .._objective import ravel
 from .._plan import Plan, Rows
-from .._proved import ROUNDING, Ball, Table, ball, change, gaps
+from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
 from .._results import RESULTS
 from . import _sampled as sampled
 
@@ -41,22 +44,28 @@ ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps co
 AFFORDABLE = 3e9  # operations that gradients of a plan's refits may cost before single rows are estimated
 DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
 COPIES = 200_000  # rows beyond which copies are not looked for
+MOVING = 0.1  # of a predictor: a step that still does that where rounding hides the gradient is on its way to nowhere
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """What all refits share: at θ̂ the predictors, ωℓ′, ωℓ″, ‖x‖_{H⁻¹}, the leftover gradient, and the table of the first look."""
+    """What all refits share: at θ̂ the predictors, ω, ℓ′, ℓ″, what moves of length one in H's norm do, the leftover gradient,
+    and the table of the first look."""
 
     model: Predictors
     theta: Float[Array, " params"]
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
-    flat: Float[Array, "params params"]  # curvature put along directions that neither rows nor penalty see
-    eta: Float[Array, " units"]
+    eta: Float[Array, "units ..."]
     weight: Float[Array, " units"]  # ω at w = 1
-    slope: Float[Array, " units"]  # ℓ′
-    curvature: Float[Array, " units"]  # ℓ″
+    slope: Float[Array, "units ..."]  # ℓ′
+    curvature: Float[Array, "units ..."]  # ℓ″
+    reference: Float[Array, " units"]  # ℓ″, or one where gaps are relative to it
+    roots: Float[Array, "units outputs outputs"] | None  # of ℓ″, of several outputs
     norm: Float[Array, " units"]
+    size: Float[Array, " units"]
+    length: Float[Array, " units"]
+    flat: Float[Array, "params params"] | float  # curvature put along flat directions
     leftover: Float[Array, " rank"]
     noise: float
     bulk: Float[Array, " units"]  # Σ_j |x_ij θ̂_j|, of which 1e-16 is lost
@@ -68,31 +77,65 @@ class Anchor:
         (third,) = self.model.loss.derivatives(self.eta, self.model.y, (3,))
         return sampled.drawn(self.weight * third, self.norm)
 
-    def whitened(self, units: Array) -> Float[Array, "... rank"]:
-        return self.model.design.rows(units) @ self.root.T
+    def whitened(self, units: Float[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
+        """The rows of the listed units, one an output."""
+        z = self.model.design.whitened(units, self.root)
+        return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
+    def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
+        """Rows of which each carries a curvature of its own, `lost` of it: the same, or Bᵀ times a unit's, B Bᵀ = ℓ″."""
+        if self.roots is None:
+            return z
+        each = z.reshape(*units.shape, -1, z.shape[-1])
+        return (self.roots[units].swapaxes(-1, -2) @ each).reshape(z.shape)
 
-def available(fit: Fit) -> bool:
-    """Are a fit's refits to be had here?"""
-    return fit.factor is not None and fit.objective.predictors is not None
+    def lost(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
+        """What of the curvature those rows lose with such weights."""
+        if self.roots is None:
+            return weight * (self.weight * self.curvature)[units]
+        return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
+
+    def bend(self, eta: Array, curvature: Array | None = None) -> Bend:
+        """Of ℓ″ at other predictors, against the reference; of one output it is `curvature`."""
+        if curvature is not None:
+            return Bend(curvature, curvature)
+        return Bend(*cast(LossOfSeveral, self.model.loss).ratios(eta, self.eta))
 
 
 @once
 def anchored(fit: Fit) -> Anchor:
-    model = fit.objective.predictors
+    model = fit.predictors
     assert model is not None
     theta = np.asarray(ravel(fit.theta))
     eta = model.design.predictors(theta[None])[0] + model.offset
     weight = model.weigh(np.ones((1, len(eta))))[0][0]
     slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
     root = np.asarray(fit.whitener)
-    norm = model.design.norms(root.T)
-    noise = ROUNDING * float(np.sum(weight * (np.abs(slope) + curvature * (1 + np.abs(eta))) * norm))
+    several = model.design.outputs > 1
+    roots = cast(LossOfSeveral, model.loss).roots(eta) if several else None
+    reference = np.ones(len(eta)) if several else curvature
+    norm, size, length = extent = model.design.extent(root.T, curvature)
+    noise = ROUNDING * float(np.sum(weight * shaky(slope, curvature, eta) * length))
+    null = np.asarray(fit.null_space)
+    flat = null.T @ null if len(null) else 0.0
     leftover = root @ np.asarray(fit.gradient)
-    table = Table(model.loss, model.y, eta, curvature, weight, norm)
+    table = Table(model.loss, model.y, eta, reference, weight * size, norm)
     bulk = model.design.bulk(theta)
-    flat = np.asarray(fit.null_space).T @ np.asarray(fit.null_space)
-    return Anchor(model, theta, root, flat, eta, weight, slope, curvature, norm, leftover, noise, bulk, table)
+    return Anchor(
+        model, theta, root, eta, weight, slope, curvature, reference, roots, *extent, flat, leftover, noise, bulk, table
+    )
+
+
+def total(part: Array, units: int) -> Array:
+    """Over the outputs of a unit, `units` being how many axes there are before."""
+    return part if part.ndim == units else part.sum(-1)
+
+
+def shaky(slope: Array, curvature: Array, eta: Array) -> Float[Array, "... units"]:
+    """What rounding of a unit's slope is a share of: its size, and the curvature's share of that of its predictors."""
+    if curvature.ndim == eta.ndim:
+        return np.abs(slope) + curvature * (1 + np.abs(eta))
+    return (np.abs(slope) + np.abs(curvature).sum(-2) * (1 + np.abs(eta))).sum(-1)
 
 
 class Entries(NamedTuple):
@@ -119,15 +162,16 @@ class Metric:
         delta[each.refit, each.place] = each.weight - 1.0
         self.kept, self.inverse, self.z, self.core = np.zeros(count), None, None, None
         units = np.where(np.asarray(rows.index) < len(anchor.eta), rows.index, 0)
-        lost = -delta * (anchor.weight * anchor.curvature)[units]  # what of the curvature leaves
-        if anchor.model.separate and (width == 1 or 4 * width <= rank):
+        lost = anchor.lost(units, -delta)  # what of the curvature leaves
+        if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
             self.z = anchor.whitened(units)
+            self.carrying = anchor.carrying(units, self.z)
             self._low_rank(lost)
         else:
             self._dense(anchor, rows, each, lost, units)
 
     def _low_rank(self, lost: Array) -> None:
-        z, width = self.z, lost.shape[1]
+        z, width = self.carrying, lost.shape[1]
         gram = z @ z.swapaxes(1, 2)
         if width == 1:
             self.kept = np.minimum(1.0, 1 - lost[:, 0] * gram[:, 0, 0])
@@ -150,11 +194,12 @@ class Metric:
         if anchor.model.separate and rows.index.shape[1] < len(anchor.eta):
             whole = np.empty((len(lost), rank, rank))
             for k in range(len(lost)):
-                z = anchor.whitened(units[k])
+                z = anchor.carrying(units[k], anchor.whitened(units[k]))
                 whole[k] = np.eye(rank) - (z.T * lost[k]) @ z
         else:
             omega, kappa = anchor.model.weigh(weights(each, len(lost), len(anchor.eta)))
-            own = anchor.model.design.gram(omega * anchor.curvature) + kappa[:, None, None] * anchor.model.penalty + anchor.flat
+            own = anchor.model.design.gram(omega, anchor.curvature[None])
+            own += kappa[:, None, None] * anchor.model.penalty + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
         values, vectors = np.linalg.eigh(whole)
         self.kept = np.where(values[:, 0] > SINGULAR, np.minimum(values[:, 0], 1.0), 0.0)
@@ -164,7 +209,7 @@ class Metric:
     def solve(self, gradient: Float[Array, "refits rank"], which: Array) -> Float[Array, "refits rank"]:
         if self.inverse is not None:
             return np.einsum("rij,rj->ri", self.inverse[which], gradient)
-        z = self.z[which]
+        z = self.carrying[which]
         inner = np.einsum("rkp,rp->rk", z, gradient)
         return gradient + np.einsum("rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner))
 
@@ -178,7 +223,8 @@ def weights(each: Entries, count: int, n: int) -> Float[Array, "refits units"]:
 class Enclosure:
     """A batch on its way: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
 
-    `center` and `half` are the held units' predictors and how far those of the exact refit may be from them, `[refits, width]`.
+    `center` and `half` are the held units' predictors and how far those of the exact refit may be from them, `[refits, width]`;
+    of several outputs `half` is the largest range of what they may be off.
     """
 
     def __init__(self, fit: Fit, rows: Rows):
@@ -189,7 +235,7 @@ class Enclosure:
         self.units = np.where(np.asarray(rows.index) < n, rows.index, 0)
         self.held = np.asarray(rows.held)
         self.u = np.zeros((count, len(self.anchor.root)))
-        self.center = np.broadcast_to(self.anchor.eta[self.units], (count, width)).copy()
+        self.center = self.anchor.eta[self.units]
         self.half = np.full((count, width), np.inf)
         self.slope = np.full(count, np.inf)  # λ at the last candidate, and what of it may be rounding
         self.noise = np.zeros(count)
@@ -211,9 +257,9 @@ class Enclosure:
         if anchor.model.separate:
             np.maximum.at(grown, each.refit, each.weight)
         if self.metric.z is not None:
-            moved = np.zeros(self.rows.index.shape)
-            moved[each.refit, each.place] = (each.weight - 1) * (anchor.weight * anchor.slope)[each.unit]
-            gradient = anchor.leftover + np.einsum("rk,rkp->rp", moved, self.metric.z)
+            moved = np.zeros(self.center.shape)
+            moved[each.refit, each.place] = over(each.weight - 1, over(anchor.weight, anchor.slope)[each.unit])
+            gradient = anchor.leftover + np.einsum("rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z)
         else:
             gradient, grown = self._gradients(grown)
         determined = kept > 0
@@ -227,9 +273,9 @@ class Enclosure:
     def _gradients(self, grown: Array) -> tuple[Float[Array, "refits rank"], Array]:
         """The whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to what it was."""
         anchor, out = self.anchor, np.empty(self.u.shape)
-        for lanes in passes(np.arange(len(self.u)), len(anchor.eta)):
+        for lanes in passes(np.arange(len(self.u)), anchor.eta.size):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
-            pull = anchor.model.design.pull(omega * anchor.slope)
+            pull = anchor.model.design.pull(over(omega, anchor.slope[None]))
             out[lanes] = (pull + kappa[:, None] * (anchor.model.penalty @ anchor.theta)) @ anchor.root.T
             if not anchor.model.separate:
                 ratio = np.divide(omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0)
@@ -250,20 +296,20 @@ class Enclosure:
     def _place(self, lanes: Array, after: Array, norm: Array | None = None) -> None:
         """Held predictors at the candidates, and how far they may be off."""
         anchor, some = self.anchor, self.units[lanes]
-        if self.metric.z is not None and some.shape[1] <= self.metric.z.shape[1]:
-            z = self.metric.z[lanes]
-            self.center[lanes] = anchor.eta[some] + np.einsum("rkp,rp->rk", z, self.u[lanes])
+        if self.metric.z is not None:
+            moved = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
+            self.center[lanes] = anchor.eta[some] + moved.reshape(self.center[lanes].shape)
         else:
             theta = anchor.theta + self.u[lanes] @ anchor.root
             for k, lane in enumerate(lanes):
                 own = self.units[lane] if some.shape[1] < len(anchor.eta) else slice(None)
-                self.center[lane] = anchor.model.design.x[own] @ theta[k]
+                self.center[lane] = anchor.model.design.at(own, theta[k])
                 self.center[lane] += anchor.model.offset[own] if np.ndim(anchor.model.offset) else anchor.model.offset
         if norm is None:
             with np.errstate(divide="ignore", invalid="ignore"):
                 self.radius[lanes] = after / np.sqrt(self.metric.kept[lanes])
                 norm = anchor.norm[some] / np.sqrt(self.metric.kept[lanes])[:, None]
-        lost = 4 * ROUNDING * (1 + np.abs(self.center[lanes]) + anchor.bulk[some])
+        lost = 4 * ROUNDING * (1 + total(np.abs(self.center[lanes]), 2) + anchor.bulk[some])
         with np.errstate(invalid="ignore"):
             self.half[lanes] = np.where(np.isfinite(after)[:, None], norm * after[:, None], np.inf) + lost
 
@@ -277,7 +323,7 @@ class Enclosure:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            for some in passes(lanes, len(self.anchor.eta)):
+            for some in passes(lanes, self.anchor.eta.size):
                 self._step(some)
             done = enough(lanes)
             stalled = ~(self.slope[lanes] <= STALLED * before)
@@ -290,19 +336,18 @@ class Enclosure:
         self.gradients += len(lanes)
         theta = anchor.theta + self.u[lanes] @ anchor.root
         eta = model.design.predictors(theta) + model.offset
-        slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+        slope, *curvature = model.loss.derivatives(eta, model.y, (1, 2) if anchor.roots is None else (1,))
         omega, kappa = model.weigh(self._weights(lanes))
-        pulled = omega * slope
-        pulled[omega == 0] = 0.0
+        pulled = weighed(omega, slope)
         raw = model.design.pull(pulled) + kappa[:, None] * (theta @ model.penalty)
         gradient = raw @ anchor.root.T
         step = -self.metric.solve(gradient, lanes)
         kept = self.metric.kept[lanes]
-        noise = (ROUNDING * np.abs(pulled) @ anchor.norm + anchor.noise) / np.sqrt(kept)
+        noise = (ROUNDING * total(np.abs(pulled), 2) @ anchor.length + anchor.noise) / np.sqrt(kept)
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         norm = anchor.norm / np.sqrt(kept)[:, None]
-        gap = gaps(model.loss, model.y, eta, curvature, 2 * size[:, None] * norm, anchor.curvature)
-        found = ball(gap, anchor.curvature, omega * norm**2, size, 2 * size)
+        gap = gaps(model.loss, model.y, eta, anchor.bend(eta, *curvature), 2 * size[:, None] * norm, anchor.reference)
+        found = ball(gap, anchor.reference, omega * (anchor.size / kept[:, None]), size, 2 * size)
         shrinks = size <= STALLED * self.slope[lanes]
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
@@ -314,7 +359,7 @@ class Enclosure:
 
     def estimate(self, lanes: Array) -> None:
         """Radii from the curvature at the candidates, by a few products with what it differs by from the metric's."""
-        for some in passes(lanes, len(self.anchor.eta)):
+        for some in passes(lanes, self.anchor.curvature.size):
             contraction = self._contraction(some)
             share = np.where(self.taken[some], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
             self.proved[some] = False
@@ -326,12 +371,11 @@ class Enclosure:
         anchor, model = self.anchor, self.anchor.model
         eta = model.design.predictors(anchor.theta + self.u[lanes] @ anchor.root) + model.offset
         omega = model.weigh(self._weights(lanes))[0]
-        change_ = omega * (model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature)
-        change_[omega == 0] = 0.0
+        change_ = weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature)
         v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
         largest, image, before = np.zeros(len(lanes)), None, None
         for _ in range(PRODUCTS):
-            ahead = change_ * model.design.predictors(v @ anchor.root)
+            ahead = bent(change_, model.design.predictors(v @ anchor.root))
             image = model.design.pull(ahead) @ anchor.root.T
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
@@ -346,7 +390,7 @@ class Enclosure:
     def newton(self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
         """Damped Newton steps, each with the Hessian at its candidate; what is left has no minimiser."""
         n, p = self.anchor.model.design.shape
-        size = max(1, PASS * 8 // (n * min(p, 8) + p * p))
+        size = max(1, PASS * 8 // (n * self.anchor.model.design.outputs * min(p, 8) + p * p))
         for start in range(0, len(lanes), size):
             _Newton(self, lanes[start : start + size]).run(enough)
 
@@ -399,10 +443,10 @@ class _Newton:
         state.gradients += len(which) * (2 + theta.shape[1] / 2)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
         omega = self.omega[which]
-        pulled = np.where(omega > 0, omega * slope, 0.0)
+        pulled = weighed(omega, slope)
         raw = model.design.pull(pulled) + self.kappa[which, None] * (theta @ model.penalty)
-        hessian = model.design.gram(np.where(omega > 0, omega * curvature, 0.0)) + self.kappa[which, None, None] * model.penalty
-        root, bad = inverse_roots(hessian + anchor.flat)
+        hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.penalty + anchor.flat
+        root, bad = inverse_roots(hessian)
         for k in which[bad]:
             self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)  # curvature lost on the way
         self.begun[which] = True
@@ -412,14 +456,14 @@ class _Newton:
             part[~bad] for part in (which, root, raw, eta, curvature, omega, pulled)
         )
         whitened = np.einsum("rp,rpk->rk", raw, root)
-        z = model.design.predictors(root.swapaxes(1, 2).reshape(-1, root.shape[1])).reshape(len(which), root.shape[2], -1)
-        norm = np.sqrt(np.einsum("rkn,rkn->rn", z, z))
-        noise = ROUNDING * np.sum((np.abs(pulled) + omega * curvature * (1 + np.abs(eta))) * norm, axis=1)
+        norm, share, length = model.design.extents(root, curvature)
+        noise = ROUNDING * np.sum(shaky(pulled, over(omega, curvature), eta) * length, axis=1)
         decrement = np.linalg.norm(whitened, axis=1)
         size = decrement + noise
         step = -np.einsum("rpk,rk->rp", root, whitened)
-        gap = gaps(model.loss, model.y, eta, curvature, 2 * size[:, None] * norm, curvature)
-        found = ball(gap, curvature, omega * norm**2, size, 2 * size)
+        reference = curvature if anchor.roots is None else np.ones(norm.shape)
+        gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size[:, None] * norm, reference)
+        found = ball(gap, reference, omega * share, size, 2 * size)
         across = np.linalg.norm(np.asarray(state.fit.back(root.swapaxes(1, 2))), ord=2, axis=(1, 2))  # from A's norm to H's
         state.radius[self.lanes[which]] = across * found.after
         self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, enough)
@@ -452,8 +496,9 @@ class _Newton:
         self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # no closer by rounding
         self.open[which[floor]] = False
+        moving = np.max(np.where(self.omega[which] > 0, norm, 0.0), axis=1) * (decrement + noise) > MOVING
         far = ~(done | floor) & (np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes]))
-        for k in which[far | ~np.isfinite(new)]:
+        for k in which[far | ~np.isfinite(new) | (floor & moving & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)
 
 
@@ -506,9 +551,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     norm = anchor.norm[unit]
     lost = (1 - weight) * anchor.weight[unit]
     pull, bend = lost * anchor.slope[unit], lost * anchor.curvature[unit]
-    common = (
-        (anchor.model.design.rows(unit) @ (anchor.root.T @ anchor.leftover)) if anchor.leftover.any() else np.zeros(len(unit))
-    )
+    common = anchor.model.design.at(unit, anchor.root.T @ anchor.leftover) if anchor.leftover.any() else np.zeros(len(unit))
     kept = 1 - bend * norm**2
     determined = kept > SINGULAR
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
@@ -528,7 +571,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
 class Look(NamedTuple):
     """Where some refits are: held predictors, how far they may be off, λ, what of it is rounding, the length of the first step."""
 
-    center: Float[Array, "lanes width"]
+    center: Float[Array, "lanes width ..."]
     half: Float[Array, "lanes width"]
     slope: Float[Array, " lanes"]
     noise: Float[Array, " lanes"]
@@ -541,7 +584,7 @@ Enough = Callable[[Int[Array, " lanes"], Look], Bool[Array, " lanes"]]
 class Enclosed(NamedTuple):
     """What became of a batch: held predictors, how far they may be off, codes, what is proved, and the raveled θ, where formed."""
 
-    center: Float[Array, "refits width"]
+    center: Float[Array, "refits width ..."]
     half: Float[Array, "refits width"]
     result: Int[Array, " refits"]
     proved: Bool[Array, " refits"]
@@ -554,7 +597,8 @@ class Enclosed(NamedTuple):
 def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
     """Every refit brought to where `enough` says so. A `hurry` takes no Hessians: it estimates. Where gradients of all refits
     are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
-    if anchored(fit).model.separate and rows.index.shape[1] == 1:
+    anchor = anchored(fit)
+    if anchor.model.separate and anchor.model.design.outputs == 1 and rows.index.shape[1] == 1:
         return _by_rows(fit, rows, enough, hurry, allowed)
     state = _to_the_end(fit, rows, enough, hurry)
     ball = lambda: (state.u, state.radius)
@@ -667,7 +711,7 @@ def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
     return np.where(rows.held, model.loss.derivatives(at, y, (0,))[0], 0.0)
 
 
-def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width"]:
+def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
     """The listed units' predictors at displacements."""
     anchor = anchored(fit)
     theta = anchor.theta + u @ anchor.root
@@ -675,21 +719,23 @@ def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float
         return anchor.model.design.predictors(theta) + anchor.model.offset
     units = np.where(np.asarray(rows.index) < len(anchor.eta), rows.index, 0)
     offset = anchor.model.offset[units] if np.ndim(anchor.model.offset) else anchor.model.offset
-    return np.einsum("rkp,rp->rk", anchor.model.design.rows(units), theta) + offset
+    return anchor.model.design.at(units, theta) + offset
 
 
 @once
 def _classes(fit: Fit) -> Int[Array, " units"]:
     """Numbers of the distinct rows, by what a random direction, the response and the offset are; fewer rows than a sum of them all."""
-    model = fit.objective.predictors
+    model = fit.predictors
+    assert model is not None
     direction = np.random.default_rng(0).standard_normal(model.design.shape[1])
     value = model.design.predictors(direction[None])[0]
-    return np.unique(np.c_[value, model.y, np.broadcast_to(model.offset, value.shape)], axis=0, return_inverse=True)[1].ravel()
+    listed = np.c_[value, model.y, np.broadcast_to(model.offset, value.shape)]
+    return np.unique(listed, axis=0, return_inverse=True)[1].ravel()
 
 
 def copies(fit: Fit, plan: Plan) -> str:
     """A sentence on held-out rows that a refit still sees a copy of; empty where there are none, or too many rows to look."""
-    if not available(fit) or plan.num_units > COPIES:
+    if fit.predictors is None or plan.num_units > COPIES:
         return ""
     label = _classes(fit)
     size = np.bincount(label)

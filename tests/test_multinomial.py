@@ -1,0 +1,236 @@
+"""Several outputs: refits of multinomial models against Newton's method written here, on problems that are hard to bound."""
+
+import jax
+import numpy as np
+import pytest
+
+import leaveout as lo
+
+L = lo.losses.Multinomial()
+KINDS = (
+    *("plain", "weights 1", "weights 2", "weights 3", "weights 0 or 1e6", "row x 1000"),
+    *("heavy tails", "rare class", "p near n", "weak penalty"),
+)
+
+
+def value(eta, y):
+    top = eta.max(-1)
+    return np.log(np.exp(eta - top[:, None]).sum(-1)) + top - eta[np.arange(len(y)), y]
+
+
+def newton(X, y, w, alpha, start):
+    """argmin Σ w ℓ(θ x, y) + ½ Σ alpha θ², θ `[classes, features]`, and whether it was reached; common shifts stay."""
+    theta, (K, q) = start.copy(), start.shape
+    penalty = np.kron(np.eye(K), np.diag(alpha))
+    flat = np.kron(np.ones((K, K)), np.diag((alpha == 0) * 1.0))
+    F = lambda t: w @ value(X @ t.T, y) + 0.5 * np.sum(alpha * t**2)
+    now, last, near = F(theta), np.inf, False
+    for _ in range(300):
+        eta = X @ theta.T
+        p = np.exp(eta - eta.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        g = ((w[:, None] * (p - np.eye(K)[y])).T @ X + alpha * theta).ravel()
+        W = w[:, None, None] * (np.eye(K) * p[:, None, :] - p[:, :, None] * p[:, None, :])
+        H = np.einsum("nkl,np,nq->kplq", W, X, X, optimize=True).reshape(K * q, K * q) + penalty
+        scale = 1 / np.sqrt(np.diag(H) + 1e-300)
+        try:
+            step = scale * np.linalg.solve(scale[:, None] * (H + flat * np.diag(H).mean()) * scale, scale * g)
+        except np.linalg.LinAlgError:
+            return theta, False
+        decrement, step = g @ step, step.reshape(K, q)
+        near |= decrement < 1e-13 * max(1.0, abs(now))
+        if near:  # full steps from here on, until rounding stops them
+            if not 0 < decrement < last / 4:
+                return theta, True
+            theta, last = theta - step, decrement
+            continue
+        size = 1.0
+        while size > 1e-12 and not (after := F(theta - size * step)) <= now - 1e-4 * size * decrement + 1e-15 * abs(now):
+            size /= 2
+        if size <= 1e-12 or not np.isfinite(after):  # F can no longer tell, or there is no way down
+            near = decrement < 1e-10 * max(1.0, abs(now))
+            if near:
+                continue
+            return theta, False
+        theta, now = theta - size * step, after
+    return theta, False
+
+
+def problem(seed):
+    rng = np.random.default_rng(seed)
+    kind, K = KINDS[seed % len(KINDS)], 3 + seed // len(KINDS) % 3
+    n, p = (60, 30) if kind == "p near n" else (90, 5)
+    X = rng.standard_t(2, (n, p)) if kind == "heavy tails" else rng.normal(size=(n, p))
+    w, group = np.ones(n), rng.permutation(np.arange(n) % 6)
+    if kind.startswith("weights") and kind[-1] in "123":
+        w = np.exp(int(kind[-1]) * rng.normal(size=n))
+    if kind == "weights 0 or 1e6":
+        w = np.where(rng.random(n) < 0.1, rng.choice([1e-6, 1e6, 0.0], n), 1.0)
+    if kind == "row x 1000":
+        X[rng.integers(n)] *= 1000
+    eta = np.clip(X @ rng.normal(size=(p, K)) / np.sqrt(p / 3), -6, 6)
+    y = np.argmax(eta + rng.gumbel(size=(n, K)), axis=1)
+    if kind == "rare class":
+        y = np.where(y == K - 1, 0, y)
+        y[np.flatnonzero(group == 0)[:3]] = K - 1
+        y[np.flatnonzero(group == 1)[0]] = K - 1
+    y[rng.permutation(n)[:K]] = np.arange(K)
+    intercept = kind != "rare class" and seed % 2 == 1
+    alpha = np.full(p, 1e-3 if kind == "weak penalty" else 0.1)
+    return kind, X, y, w, group, alpha, intercept, K
+
+
+def attack(seed, refit=None):
+    """[folds, beyond, of these proved, missed, without an answer], proved, errors reported and true, of one problem."""
+    kind, X, y, w, group, alpha, intercept, K = problem(seed)
+    n = len(y)
+    fit = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(alpha), sample_weight=w, intercept=intercept))
+    design = np.c_[X, np.ones(n)] if intercept else X
+    alpha = np.r_[alpha, 0.0] if intercept else alpha
+    full, _ = newton(design, y, w, alpha, np.zeros((K, design.shape[1])))
+    counts, proved, told, true_error = np.zeros(5, int), [], [], []
+    se = float(np.std(value(design @ full.T, y))) / np.sqrt(n)
+    plans = [lo.leave_one_out(n), lo.groups(group), lo.bootstrap(n, 6, seed=seed)]
+    for plan in plans:
+        cv = lo.cross_validate(fit, plan, *([] if refit is None else [refit]))
+        flagged = set(cv.flagged().tolist())
+        for k in range(plan.num_refits):
+            entries = slice(plan.indptr[k], plan.indptr[k + 1])
+            units, held = plan.index[entries], plan.held[entries]
+            rest = w.copy()
+            rest[units] *= plan.weight[entries]
+            theta, reached = newton(design, y, rest, alpha, full)
+            out = units[held]
+            if not reached or (intercept and len(np.unique(y[rest > 0])) < K):  # then there is no minimiser
+                continue
+            counts[0] += 1
+            losses, error = cv.losses[entries][held], cv.error[k]
+            if not np.isfinite(losses).all():
+                counts[4] += 1
+                continue
+            true = value(design[out] @ theta.T, y[out])
+            off = np.abs(losses - true).sum()
+            beyond = off > error * (1 + 1e-6) + 1e-8 * (1 + np.abs(true).sum())
+            counts[1:3] += [beyond, beyond and cv.proved[k]]
+            counts[3] += off > 0.1 * se * len(out) + 1e-6 and off > 2 * error and k not in flagged
+            proved.append(bool(cv.proved[k]))
+            told.append(error)
+            true_error.append(off)
+    return kind, counts, np.array(proved), np.array(told), np.array(true_error)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5, 7])
+def test_no_refit_is_beyond_what_is_proved(seed):
+    _, (folds, beyond, _, missed, silent), proved, *_ = attack(seed)
+    assert folds > 60 and beyond == missed == silent == 0 and proved.all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 30))
+def test_no_refit_of_many_problems_is(seed):
+    _, (folds, beyond, _, missed, _), *_ = attack(seed)
+    assert folds and beyond == missed == 0
+
+
+def test_arithmetic_of_softmax():
+    """Curvatures between ratios of probabilities, their changes by the range of a move, the reach of the loss, at random."""
+    rng = np.random.default_rng(0)
+    eta, at, s = rng.normal(size=(3, 300, 4)) * rng.choice([0.1, 1.0, 8.0], (3, 300, 1))
+    y = rng.integers(4, size=300)
+    loss, slope, W = L.derivatives(eta, y, (0, 1, 2))
+    with jax.enable_x64(True):
+        for got, by in ((loss, L), (slope, jax.grad(L)), (W, jax.hessian(L))):
+            np.testing.assert_allclose(got, jax.vmap(by)(eta, y.astype(float)), atol=1e-13)
+    B = L.roots(eta)
+    np.testing.assert_allclose(B @ B.swapaxes(1, 2), W, atol=1e-15)
+    spread = np.ptp(s, axis=1)
+    fall, rise = L.within(eta, y, spread)
+    moved = L.derivatives(eta + s, y, (0,))[0] - loss
+    assert np.all(moved <= rise * (1 + 1e-9) + 1e-12) and np.all(-moved <= fall * (1 + 1e-9) + 1e-12)
+    low, high = L.ratios(eta, at)
+    v = rng.normal(size=(50, 300, 4))
+    of = lambda M: np.einsum("vnk,nkl,vnl->vn", v, M, v)
+    here, there = of(W), of(L.derivatives(at, y, (2,))[0])
+    assert np.all(low * there <= here * (1 + 1e-6) + 1e-12) and np.all(here <= high * there * (1 + 1e-6) + 1e-12)
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    secant = sum(0.5 * c * of(L.derivatives(eta + 0.5 * (1 + t) * s, y, (2,))[0]) for t, c in zip(nodes, weights, strict=True))
+    assert np.all(here * -np.expm1(-spread) / spread <= secant * (1 + 1e-6) + 1e-12)
+    assert np.all(secant <= here * np.expm1(spread) / spread * (1 + 1e-6) + 1e-12)
+    assert np.isfinite(L.derivatives(eta * 1e3, y, (0, 1, 2))[0]).all()
+
+
+def hard(n=60, **options):
+    rng = np.random.default_rng(1)
+    X, offset, weight = rng.normal(size=(n, 3)), rng.normal(size=(n, 3)), rng.uniform(0.2, 3, n)
+    y = np.argmax(X @ rng.normal(size=(3, 3)) + offset + rng.gumbel(size=(n, 3)), axis=1)
+    penalty = options.pop("penalty", lo.penalties.Ridge(0.3))
+    make = lambda rows: lo.GLM(
+        X[rows], y[rows], "multinomial", penalty, sample_weight=weight[rows], offset=offset[rows], **options
+    )
+    return X, y, offset, make
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"class_weight": "balanced"}, {"penalty": lo.penalties.per_weight(lo.penalties.Ridge(0.01))}],
+    ids=["plain", "balanced", "by weight"],
+)
+def test_weights_of_its_own(options):
+    """Offsets, weights, class weights and penalties that follow the fold: refits of the rest from scratch are as told."""
+    X, y, offset, make = hard(**dict(options))
+    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 6, seed=0)
+    found = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact())
+    for k in range(plan.num_refits):
+        out = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
+        refit = lo.fit(make(np.setdiff1d(np.arange(60), out))).parameters
+        want = value(X[out] @ refit["coef"].T + refit["intercept"] + offset[out], y[out])
+        for cv, slack in zip(found, (0.0, 1e-7), strict=True):
+            assert cv.proved[k]
+            off = np.abs(cv.losses[plan.indptr[k] : plan.indptr[k + 1]] - want).sum()
+            assert off <= cv.error[k] + 1e-8 and (not slack or off <= slack)
+
+
+@pytest.mark.parametrize("refit", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(0.1)])
+def test_every_strategy_tells_how_far_it_is(refit):
+    *_, make = hard()
+    fit = lo.fit(make(np.arange(60)))
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0), lo.bootstrap(60, 5, seed=0)):
+        exact, cv = lo.cross_validate(fit, plan, lo.Exact(1e-12)), lo.cross_validate(fit, plan, refit)
+        true = np.bincount(plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits)
+        assert np.all(true <= cv.error + exact.error + 1e-9)
+        assert not cv.audit.beyond.any() and np.isfinite(cv.error).all()
+
+
+def test_predictions_parameters_and_measures():
+    X, y, offset, make = hard()
+    fit, plan = lo.fit(make(np.arange(60))), lo.leave_one_out(60)
+    exact = lo.cross_predict(fit, plan, lo.Exact(1e-12), "link")
+    found = lo.fold_parameters(fit, plan, lo.Exact(1e-12))
+    np.testing.assert_allclose(np.einsum("nkq,nq->nk", found["coef"], X) + found["intercept"] + offset, exact, atol=1e-9)
+    p = lo.cross_predict(fit, plan)
+    np.testing.assert_allclose(p.sum(1), 1)
+    cv = lo.cross_validate(fit, plan, metric=("accuracy", "brier"))
+    np.testing.assert_allclose(-np.log(p[np.arange(60), y]), cv.losses, atol=1e-3)
+    assert all(np.isfinite(cv.metric_error[name]) for name in cv.metrics)
+    own = lambda held, seen, at: value(X[held] @ at["coef"].T + at["intercept"] + offset[held], y[held])
+    asked = lo.cross_validate(fit, plan, evaluate=own)
+    true = value(exact, y)
+    assert np.all(np.abs(asked.losses - true) <= asked.error + 1e-8) and np.isfinite(asked.error).all()
+
+
+def test_a_common_shift_of_the_intercepts_changes_nothing():
+    *_, make = hard()
+    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 5, seed=0)
+    moved = lo.anchor(fit.objective, fit.parameters | {"intercept": fit.parameters["intercept"] + 3.0})
+    for refit in (lo.Certified(), lo.Exact()):
+        one, other = (lo.cross_validate(at, plan, refit) for at in (fit, moved))
+        np.testing.assert_allclose(other.losses, one.losses, atol=1e-9)
+        assert other.proved.all()
+
+
+def test_a_class_that_is_left_out_whole():
+    """Without a penalty on its intercept no refit exists, and none is told."""
+    _, y, _, make = hard()
+    fit = lo.fit(make(np.arange(60)))
+    cv = lo.cross_validate(fit, lo.groups((y == 2) * 1))
+    assert np.isnan(cv.losses[cv.plan.refit == 1]).all() and not cv.proved[1] and 1 in cv.flagged()
