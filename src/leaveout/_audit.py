@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import scipy.sparse.linalg
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ._asked import Asked, parameters_of
 from ._asked import flat as theta_hat
@@ -29,43 +29,65 @@ SLACK = 1e-8  # of a loss: what two programs may differ by for rounding
 REASONS = ("longest step", "largest error", "random")
 
 
+class Pool(NamedTuple):
+    """Some refits, the lengths of their first steps, their errors, and which of these are proved."""
+
+    refit: Int[Array, " some"]
+    moved: Float[Array, " some"]
+    error: Float[Array, " some"]
+    proved: Bool[Array, " some"]
+
+    def take(self, lanes: Array) -> "Pool":
+        return Pool(*(part[lanes] for part in self))
+
+    def ranked(self, number: int) -> list[Int[Array, " number"]]:
+        """Places of the first by each reason, estimates before what a theorem proves; at random by a number of their own."""
+        by_size = [_first(np.where(self.proved, 0.0, 1e300) + part, number) for part in (self.moved, self.error)]
+        return [*by_size, _first(_chance(self.refit), number)]
+
+
+def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
+    """A number at random of each refit, whichever others there are."""
+    mixed = refit.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
+
+
+def _first(value: Float[Array, " some"], number: int) -> Int[Array, " number"]:
+    """Places of the largest, the largest first."""
+    some = np.argpartition(-value, number)[:number] if number < len(value) else np.arange(len(value))
+    return some[np.argsort(-value[some], kind="stable")]
+
+
 class Candidates:
     """The refits of a call that are most worth repeating, as batches come in, and where each stands."""
 
-    def __init__(self, num_refits: int, number: int):
-        self.number = number
+    def __init__(self, number: int):
+        self.number, self.count = number, 0
+        self.pool = Pool(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0, bool))
         self.start: dict[int, Array] = {}
-        self.moved, self.error = np.full(num_refits, -np.inf), np.full(num_refits, -np.inf)
-        self.proved = np.ones(num_refits, bool)
-        self.chance = np.random.default_rng(0).permutation(num_refits)
 
-    def add(self, refits: Array, real: Array, moved: Array, error: Array, proved: Array, theta: Callable[[], Array]) -> None:
-        """A batch; `theta` is formed only if some of it may be repeated."""
-        refits, moved, error, proved = (np.asarray(part)[real] for part in (refits, moved, error, proved))
-        self.moved[refits], self.error[refits], self.proved[refits] = moved, error, proved
-        wanted = {refit for ranked in self._ranked() for refit in ranked[: self.number].tolist()}
-        self.start = {refit: start for refit, start in self.start.items() if refit in wanted}
-        mine = np.flatnonzero(np.isin(refits, list(wanted)))
-        if mine.size:
-            whole = theta()[np.flatnonzero(real)[mine]]
-            self.start |= {int(refits[k]): start for k, start in zip(mine, whole, strict=True)}
-
-    def _ranked(self) -> list[Array]:
-        """By each reason; estimates before what a theorem proves."""
-        seen = np.flatnonzero(np.isfinite(self.moved))
-        keys = (-self.moved[seen], -self.error[seen])
-        return [seen[np.lexsort((key, self.proved[seen]))] for key in keys] + [seen[np.argsort(self.chance[seen])]]
+    def add(self, batch: Pool, theta: Callable[[], Array] | None) -> None:
+        """A batch; `theta`, where its refits stand, is formed only if some of it may be repeated. None where descent leads to
+        the same minimum from anywhere."""
+        self.count += len(batch.refit)
+        both = Pool(*(np.concatenate(pair) for pair in zip(self.pool, batch, strict=True)))
+        kept = np.unique(np.concatenate(both.ranked(self.number)))
+        self.pool = both.take(kept)
+        mine = np.flatnonzero(np.isin(batch.refit, self.pool.refit))
+        if theta is not None and mine.size:
+            self.start |= dict(zip(batch.refit[mine].tolist(), theta()[mine], strict=True))
+            self.start = {refit: self.start[refit] for refit in self.pool.refit.tolist()}
 
     def chosen(self, number: int) -> list[tuple[int, str]]:
         """So many of them, the reasons in turn."""
-        ranked = [iter(r.tolist()) for r in self._ranked()]
+        number = min(number, self.count)
+        ranked = [self.pool.refit[places].tolist() for places in self.pool.ranked(self.number)]
         out: dict[int, str] = {}
-        while len(out) < min(number, int(np.isfinite(self.moved).sum())):
-            reason = len(out) % 3
-            refit = next((r for r in ranked[reason] if r not in out), None)
-            if refit is None:
-                refit, reason = next(r for r in self._ranked()[2].tolist() if r not in out), 2
-            out[refit] = REASONS[reason]
+        while len(out) < number:
+            left = [[refit for refit in one if refit not in out] for one in ranked]
+            reason = len(out) % 3 if left[len(out) % 3] else 2
+            out[left[reason][0]] = REASONS[reason]
         return list(out.items())
 
 
@@ -152,7 +174,8 @@ def audited(
         weights = np.ones(plan.num_units)
         real = rows.index[0] < plan.num_units
         weights[rows.index[0][real]] = rows.weight[0][real]
-        start = np.asarray(fit.back(candidates.start[refit] - theta_hat(fit)))
+        at = theta_hat(fit)
+        start = np.asarray(fit.back(candidates.start.get(refit, at) - at))
         u, reached = repeated(fit, weights, start)
         held = rows.held[0]
         value = asked.losses(rows, lambda u=u: np.asarray(parameters_of(fit, u[None])))[0]

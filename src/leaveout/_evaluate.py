@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from . import _certificate as certificate
 from . import _minima as minima
 from ._asked import Asked, Evaluate, flat, natural, predictions, reach, scores
-from ._audit import Candidates, affordable, audited
+from ._audit import Candidates, Pool, affordable, audited
 from ._curvature import is_narrow
 from ._estimate import Estimate
 from ._fit import Fit
@@ -94,7 +94,7 @@ class _Gathered:
         self.proved, self.gradients = np.zeros(plan.num_refits, bool), 0.0
         self.predictions = _Predictions(plan) if metrics else None
         self.elsewhere = np.full_like(self.losses, np.nan) if minima.compared(fit) else None
-        self.candidates = Candidates(plan.num_refits, audit) if audit else None
+        self.candidates = Candidates(audit) if audit else None
         self.remarks: dict[str, str] = {"copies": copies(fit, plan)}
 
     def add(self, refits: NDArray, place: NDArray, rows: Rows, done: Refitted, values: NDArray) -> None:
@@ -119,7 +119,8 @@ class _Gathered:
         if self.predictions is not None:
             self.predictions.add(fit, rows, done.theta, result, "response", done)
         if self.candidates is not None:
-            self.candidates.add(refits, ~lost, done.moved, self.error[refits], self.proved[refits], lambda: done.theta)
+            batch = Pool(refits, np.asarray(done.moved), self.error[refits], self.proved[refits]).take(~lost)
+            self.candidates.add(batch, None if fit.predictors is not None else lambda: done.theta[~lost])
         self.result[refits] = result
 
     def repeat(self, refit: AbstractRefit) -> pd.DataFrame | None:
