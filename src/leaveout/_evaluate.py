@@ -332,8 +332,11 @@ def _workers(fit: Fit) -> int:
 def _side_by_side(fit: Fit, run: Callable[[Any], Any], batches: Iterable[Any]) -> Iterator[Any]:
     """`run` of every batch, in order. Of many batches the first goes alone, so that programs are compiled once."""
     workers, batches = _workers(fit), iter(batches)
+    if workers == 1:
+        yield from map(run, batches)
+        return
     some = list(itertools.islice(batches, 2 * workers + 1))
-    if workers == 1 or len(some) > 2 * workers:
+    if len(some) > 2 * workers:
         yield run(some.pop(0))
     with ThreadPoolExecutor(workers) as pool:
         waiting: collections.deque = collections.deque()

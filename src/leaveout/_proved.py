@@ -27,6 +27,7 @@ from jaxtyping import Float
 from ._design import Loss, LossOfSeveral
 
 Array = np.ndarray
+TIMES = (1.0, 3.0)  # of the typical ratio of gap and curvature: the τ that are tried
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
 
 
@@ -75,15 +76,15 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Arr
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, " refits"]:
     """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i², or of several outputs the share of A."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        top = np.max(np.where(size * gap > 0, gap / reference, 0.0), axis=-1)  # beyond it the sum is zero
-    total = np.sum(size * gap, axis=-1)
-    mass = np.sum(size * reference, axis=-1)
-    best = np.fmin(total, np.where(np.isfinite(top), top, np.inf))
-    typical = np.where(mass > 0, total / np.maximum(mass, 1e-300), 0.0)
-    for times in (0.7, 1.5, 3.0, 6.0):
-        tau = np.where(np.isfinite(typical), times * typical, 0.0)
-        best = np.fmin(best, tau + np.sum(size * np.maximum(gap - tau[..., None] * reference, 0.0), axis=-1))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        total, mass = (np.einsum("...n,...n->...", size, part) for part in np.broadcast_arrays(gap, reference))
+        best = np.fmin(total, np.fmax.reduce(gap / reference, axis=-1))  # from its largest ratio on the sum is zero
+        typical = np.where(mass > 0, total / mass, 0.0)
+        for times in TIMES:
+            tau = np.where(np.isfinite(typical), times * typical, 0.0)
+            over = gap - tau[..., None] * reference
+            np.maximum(over, 0.0, out=over)
+            best = np.fmin(best, tau + np.einsum("...n,...n->...", size, over))
     return np.where(np.isnan(best), np.inf, best)
 
 
@@ -97,12 +98,15 @@ class Ball(NamedTuple):
 
 def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array) -> Ball:
     """The theorem, for gaps over that radius; `slope` is λ."""
-    below = share(gap.below, reference, size)
+    beyond = share(gap.beyond, reference, size)
+    below = (
+        beyond if (beyond < 0.5).all() else np.fmin(beyond, share(gap.below, reference, size))
+    )  # the gaps below are no larger
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = slope / (1 - below)
         proved = (below < 1) & (distance < radius) | (slope == 0)
         distance = np.where(proved, distance, np.inf)
-        after = np.where(proved, share(gap.beyond, reference, size) * distance, np.inf)
+        after = np.where(proved, beyond * distance, np.inf)
     return Ball(distance, np.where(slope == 0, 0.0, after))
 
 
@@ -160,15 +164,16 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     `center` of that range."""
     if center.ndim > half.ndim:
         return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
-    base, (low,), (high,) = (
-        loss.derivatives(reported, y, (0,))[0],
-        *(loss.derivatives(center + sign * np.where(np.isfinite(half), half, 0.0), y, (0,)) for sign in (-1, 1)),
-    )
-    here, slope = loss.derivatives(center, y, (0, 1))
+    known = np.isfinite(half)
+    wide = np.where(known, half, 0.0)
+    (low,), (high,) = (loss.derivatives(center + sign * wide, y, (0,)) for sign in (-1, 1))
+    (base,) = loss.derivatives(reported, y, (0,))
     with np.errstate(invalid="ignore"):
-        dip = base - here + np.abs(slope) * half  # no lower than the tangent at the center
-        most = np.maximum(np.maximum(low, high) - base, dip)
-    return np.where(np.isfinite(half), np.maximum(most, 0.0), np.inf)
+        most = np.maximum(low, high) - base
+        if reported is not center:  # else no fall is larger than the rise on the other side
+            here, slope = loss.derivatives(center, y, (0, 1))
+            most = np.maximum(most, base - here + np.abs(slope) * wide)  # no lower than the tangent at the center
+    return np.where(known, np.maximum(most, 0.0), np.inf)
 
 
 def _change_of_several(loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array) -> Array:

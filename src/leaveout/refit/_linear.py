@@ -464,9 +464,17 @@ class _Newton:
         reference = curvature if anchor.roots is None else np.ones(norm.shape)
         gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size[:, None] * norm, reference)
         found = ball(gap, reference, omega * share, size, 2 * size)
-        across = np.linalg.norm(np.asarray(state.fit.back(root.swapaxes(1, 2))), ord=2, axis=(1, 2))  # from A's norm to H's
-        state.radius[self.lanes[which]] = across * found.after
+        state.radius[self.lanes[which]] = self._across(root) * found.after
         self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, enough)
+
+    def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
+        """How much longer a displacement may be in the norm of H than in the refits' own: about ‖LᵀR‖, by a few products."""
+        v = np.random.default_rng(0).standard_normal((len(root), root.shape[2]))
+        for _ in range(PRODUCTS):
+            v /= np.linalg.norm(v, axis=1, keepdims=True)
+            moved = np.asarray(self.state.fit.back(np.einsum("rpk,rk->rp", root, v)))
+            v = np.einsum("rpk,rp->rk", root, moved @ np.asarray(self.state.fit.factor).T)
+        return CAUTION * np.sqrt(np.linalg.norm(v, axis=1))
 
     def _advance(
         self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, enough: Callable
@@ -647,10 +655,14 @@ def _by_the_next_term(
     Writes into `center`, `half` and `proved`."""
     anchor, unit = anchored(fit), np.asarray(rows.index)[:, 0]
     wrong = error(fit, rows, center, center, half)
-    lanes = np.flatnonzero(~_within(wrong, allowed))
+    lanes, rest = np.flatnonzero(~_within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
     for size in (*sampled.SIZES, None) if anchor.model.loss.self_concordance is not None else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
             break
+        short = sampled.short(anchor, look)[lanes]
+        if not short.any():
+            break
+        lanes, rest = lanes[short], np.union1d(rest, lanes[~short])
         some = look.take(lanes)
         term = sampled.next_term(anchor, unit[lanes], some, size)
         left = sampled.half(anchor, some, term, size is not None)[:, None]
@@ -659,7 +671,7 @@ def _by_the_next_term(
         good = _within(wrong, allowed)[lanes]
         center[lanes[good]], half[lanes[good]], proved[lanes[good]] = middle[good], left[good], False
         lanes = lanes[~good]
-    return lanes
+    return np.union1d(lanes, rest)
 
 
 def _within(wrong: Array, allowed: Array) -> Bool[Array, " refits"]:
@@ -694,8 +706,11 @@ def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:
 def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
     """The most that the held-out losses at the reported predictors may be off, added up, `[refits]`."""
     model = anchored(fit).model
-    y = model.y[np.where(np.asarray(rows.index) < len(model.y), rows.index, 0)]
-    return np.where(rows.held, change(model.loss, y, reported, center, half), 0.0).sum(axis=1)
+    refit, place = np.nonzero(rows.held)
+    y, same = model.y[np.asarray(rows.index)[refit, place]], reported is center
+    middle = center[refit, place]
+    each = change(model.loss, y, middle if same else reported[refit, place], middle, half[refit, place])
+    return np.bincount(refit, each, len(center))
 
 
 def unit_losses(fit: Fit) -> Float[Array, " units"]:

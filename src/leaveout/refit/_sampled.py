@@ -11,7 +11,7 @@ step is long, so that terms after the next would matter, it is not used. In floa
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 if TYPE_CHECKING:
     from ._linear import Anchor, OneRow
@@ -75,14 +75,22 @@ def next_term(anchor: "Anchor", unit: Array, look: "OneRow", size: int | None) -
     return Term(-0.5 * sums[0] / kept, 0.5 * np.sqrt(sums[1]) / kept, 0.5 * sums[2] / kept)
 
 
-def half(anchor: "Anchor", look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
-    """How far the predictors may still be off; infinite where the step is too long for the term to mean anything."""
+def _far(anchor: "Anchor", look: "OneRow") -> Float[Array, " refits"]:
+    """How far the curvature may move on the way: M max k ‖u‖."""
     concordance = anchor.model.loss.self_concordance
     assert concordance is not None
-    far = float(concordance) * anchor.norm.max() * look.moved / np.sqrt(look.kept)
+    return float(concordance) * anchor.norm.max() * look.moved / np.sqrt(look.kept)
+
+
+def short(anchor: "Anchor", look: "OneRow") -> Bool[Array, " refits"]:
+    """Where the term means something."""
+    return _far(anchor, look) < SHORT
+
+
+def half(anchor: "Anchor", look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
+    """How far the predictors of refits with a short step may still be off."""
+    far = _far(anchor, look)
     if sampled:
-        left = (np.abs(term.move) + SAFETY * term.spread) * (1 + far * np.exp(np.minimum(far, 1.0)))
-    else:
-        left = 2 * far * np.exp(np.minimum(far, 1.0)) * np.maximum(np.abs(term.move), 0.3 * term.size)
-        left = np.minimum(left, np.abs(term.move) + term.size)
-    return np.where(far < SHORT, left, np.inf)
+        return (np.abs(term.move) + SAFETY * term.spread) * (1 + far * np.exp(far))
+    left = 2 * far * np.exp(far) * np.maximum(np.abs(term.move), 0.3 * term.size)
+    return np.minimum(left, np.abs(term.move) + term.size)
