@@ -1,0 +1,206 @@
+"""The theorem and its rungs, part by part: each figure against one worked out by hand, or in more digits."""
+
+import numpy as np
+import pytest
+import scipy.special
+
+import leaveout as lo
+from leaveout import _asked, _proved
+from leaveout.models import losses
+from leaveout.refit import _linear as linear
+
+PLAN = lo.leave_one_out(60)
+
+
+def some(seed=0, n=60, p=3):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, p))
+    return X, (rng.random(n) < scipy.special.expit(X[:, 0])) * 1.0
+
+
+def test_a_ball_is_tight_for_one_row():
+    """F″ is 1.5 where it is thought to be 2: a gradient of one leads 1/1.5 away, and a step of 1/2 leaves the rest."""
+    gap = _proved.Gaps(np.array([[0.5]]), np.array([[0.5]]))
+    slope, radius = np.array([1 / np.sqrt(2)]), np.array([10.0])
+    found = _proved.ball(gap, np.array([[2.0]]), np.array([[0.5]]), slope, radius)
+    assert found.distance == pytest.approx(np.sqrt(2) / 1.5) and found.after == pytest.approx(np.sqrt(2) * (1 / 1.5 - 1 / 2))
+    assert np.isinf(_proved.ball(gap, np.array([[2.0]]), np.array([[0.5]]), slope, np.array([0.9])).distance)
+
+
+@pytest.mark.parametrize("loss", [losses.Binomial(), losses.Poisson(), losses.Huber(1.0)])
+def test_secants_stay_within_their_gaps(loss):
+    eta, reach = np.linspace(-3, 3, 31)[None], np.array([[0.01], [0.3], [1.0]])
+    y = np.full(31, 1.0)
+    here, curvature = loss.derivatives(eta, y, (1, 2))
+    gap = _proved.gaps(loss, y, eta, _proved.Bend(curvature, curvature), reach + 0 * eta, curvature)
+    for share in (-1.0, -0.5, 0.5, 1.0):
+        (there,) = loss.derivatives(eta + share * reach, y, (1,))
+        secant = (there - here) / (share * reach)
+        assert (secant >= curvature - gap.below - 1e-12).all() and (secant <= curvature + gap.beyond + 1e-12).all()
+
+
+def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
+    """The radius of a ball is the reach of its gaps, in every rung."""
+    seen, gaps, ball = [], linear.gaps, linear.ball
+
+    def asked(loss, y, eta, bend, reach, reference):
+        seen.append(reach)
+        return gaps(loss, y, eta, bend, reach, reference)
+
+    def told(gap, reference, size, slope, radius):
+        share = size * reference  # w k² a, which is at most one: reach = radius k
+        with np.errstate(divide="ignore", invalid="ignore"):
+            norm = np.sqrt(np.where(reference * weight > 0, share / (reference * weight), np.nan))
+        np.testing.assert_allclose((radius[:, None] * norm)[np.isfinite(norm)], seen[-1][np.isfinite(norm)], rtol=1e-8)
+        return ball(gap, reference, size, slope, radius)
+
+    monkeypatch.setattr(linear, "gaps", asked)
+    monkeypatch.setattr(linear, "ball", told)
+    X, y = some()
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)))
+    weight = np.ones(60)
+    group = np.arange(60) // 20
+    for k in range(3):  # one refit at a time, so that its weights are known
+        weight = (group != k) * 1.0
+        monkeypatch.setattr(linear, "STEPS", 8 * (k != 1))  # the second goes by Newton's steps
+        lo.cross_validate(fit, lo.from_splits([(np.flatnonzero(group != k), np.flatnonzero(group == k))], 60), lo.Exact())
+    assert len(seen) >= 6
+
+
+def test_a_fall_is_as_large_as_what_was_reported():
+    loss, y = losses.Binomial(), np.ones(3)
+    center, half = np.array([3.0, 0.0, -2.0]), np.array([0.1, 0.2, 0.3])
+    reported = center - 2.0
+    most = _proved.change(loss, y, reported, center, half)
+    (told,) = loss.derivatives(reported, y, (0,))
+    for share in np.linspace(-1, 1, 9):
+        assert (np.abs(loss.derivatives(center + share * half, y, (0,))[0] - told) <= most + 1e-12).all()
+
+
+def test_rounding_of_large_predictors_is_an_error():
+    """A line far from where it is fitted: its predictors lose digits that no gradient sees."""
+    rng = np.random.default_rng(0)
+    X = 1e6 + rng.normal(size=(60, 1))
+    y = X[:, 0] - 1e6 + rng.normal(size=60)
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    look = linear.one_row(fit, np.arange(60), np.zeros(60))
+    anchor = linear.anchored(fit)
+    wide = np.longdouble(1) * X[:, 0]
+    for k in range(60):
+        x, t = np.delete(wide, k), np.delete(np.longdouble(1) * y, k)
+        slope = np.sum((x - x.mean()) * (t - t.mean())) / np.sum((x - x.mean()) ** 2)
+        exact = t.mean() + slope * (wide[k] - x.mean())
+        assert abs(float(look.center[k] - exact)) <= look.half[k] + 1e-7
+    assert (look.half >= 1e-16 * anchor.bulk).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("plan", [PLAN, lo.kfold(60, 5, seed=0)])
+def test_what_a_fit_left_is_no_error(plan):
+    X, y = some()
+    model = lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5))
+    fit = lo.fit(model)
+    coef, intercept = np.array(fit.parameters["coef"]) + 0.05, float(fit.parameters["intercept"]) - 0.05
+    rough = lo.anchor(model, {"intercept": intercept, "coef": coef}, throw=False)
+    told, true = lo.cross_validate(rough, plan), lo.cross_validate(fit, plan, lo.Exact(1e-12))
+    off = np.bincount(plan.refit, np.abs(told.losses - true.losses))
+    assert told.proved.all() and (off <= told.error + 1e-10).all()
+
+
+def test_a_heavy_row_of_high_leverage_lies_in_its_ball():
+    X, y = some(1)
+    X[5] *= 6.0
+    weight = np.ones(60)
+    weight[5] = 20.0
+    fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.3), sample_weight=weight))
+    true = lo.cross_predict(fit, PLAN, lo.Exact(1e-12), "link")
+    look = linear.one_row(fit, np.arange(60), np.zeros(60))
+    kept = 1 - lo.leverage(fit)
+    np.testing.assert_allclose(look.kept, np.asarray(kept), rtol=1e-6)
+    assert (np.abs(look.center - true) <= look.half + 1e-9).all()
+    norm, table = linear.anchored(fit).norm, linear.anchored(fit).table
+    after = table.ball(look.moved, look.kept, np.ones(60)).after
+    with np.errstate(invalid="ignore"):
+        assert (look.half >= np.where(np.isfinite(after), norm / np.sqrt(look.kept) * after, 0.0)).all()
+    same, kept = np.full(2, 1e-4), np.array([1.0, 0.04])  # what is left holds a fifth as fast: balls are five times as near their limit
+    one, fifth = table.ball(same, kept, np.ones(2)).after
+    assert fifth >= 25 * one
+
+
+@pytest.mark.parametrize("plan", [lo.groups(np.arange(60) % 4), lo.kfold(60, 3, seed=1)])
+def test_the_metric_is_the_folds_own(plan):
+    X, y = some(2)
+    for penalty in (lo.penalties.Ridge(3.0), lo.per_weight(lo.penalties.Ridge(0.05))):
+        fit = lo.fit(lo.GLM(X, y, "logistic", penalty))
+        anchor = linear.anchored(fit)
+        for k in range(plan.num_refits):
+            rows = plan.rows(k)[1]
+            weights = np.ones((1, 60))
+            weights[0, rows.index[0]] = rows.weight[0]
+            omega, kappa = anchor.model.weigh(weights)
+            own = anchor.model.design.gram(omega, anchor.curvature[None])[0] + kappa[0] * anchor.model.penalty
+            whole = anchor.root @ own @ anchor.root.T
+            metric = linear.Metric(anchor, rows, linear.entries(rows, 60))
+            gradient = np.random.default_rng(k).normal(size=(1, len(whole)))
+            np.testing.assert_allclose(whole @ metric.solve(gradient, np.arange(1))[0], gradient[0], rtol=1e-7, atol=1e-9)
+            assert metric.kept[0] <= np.linalg.eigvalsh(whole)[0] * (1 + 1e-9)
+
+
+def test_estimates_of_large_problems_are_called_so(monkeypatch):
+    X, y = some(3)
+    fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.05)))
+    plan = lo.kfold(60, 3, seed=0)
+    assert lo.cross_validate(fit, plan, lo.Certified(1e-3)).proved.all()
+    monkeypatch.setattr(linear, "DEAR", 0.0)
+    monkeypatch.setattr(linear, "STEPS", 1)
+    assert not lo.cross_validate(fit, plan, lo.Certified(1e-3), audit=0).proved.any()
+
+
+def test_the_next_term_is_the_sum_it_says(monkeypatch):
+    monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
+    X, y = some(4)
+    X[0] *= 5
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
+    anchor, unit = linear.anchored(fit), np.arange(60)
+    look = linear.one_row(fit, unit, np.zeros(60))
+    z = anchor.whitened(unit)
+    G, (third,) = z @ z.T, anchor.model.loss.derivatives(anchor.eta, y, (3,))
+    D = G * (anchor.slope / look.kept)
+    each = third[:, None] * D**2 * G
+    np.fill_diagonal(each, 0.0)
+    by_hand = -0.5 * each.sum(0) / look.kept
+    term = linear.sampled.next_term(anchor, unit, look, None)
+    np.testing.assert_allclose(term.move, by_hand, rtol=1e-4, atol=1e-4 * np.abs(by_hand).max())
+    sample = linear.sampled.next_term(anchor, unit, look, 20_000)
+    assert (np.abs(sample.move - by_hand) <= 5 * sample.spread + 1e-9).all()
+    assert np.median(sample.spread) < 0.1 * np.median(np.abs(by_hand) + 1e-12) + 0.1 * np.abs(by_hand).max()
+
+
+def test_a_function_of_many_directions_has_the_change_of_all():
+    """‖u‖-like sums: linear in every coordinate, looked at along eight of forty directions."""
+    X, y = some(5, n=200, p=40)
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(5.0)))
+    direction = np.random.default_rng(3).normal(size=(64, 41))
+    rank = 41
+    center, radius = np.zeros((1, rank)), np.ones(1)
+
+    class Done:
+        ball = staticmethod(lambda: (center, radius))
+
+    to_u = lambda theta: np.asarray(fit.back(theta - _asked.flat(fit)))
+    sizes = []
+    for d in direction:
+        found = _asked.reach(fit, Done(), np.zeros(1), lambda theta, d=d: to_u(theta) @ d)
+        sizes.append(found[0] / np.linalg.norm(d))
+    assert np.median(sizes) >= 1.0
+
+
+def test_the_shares_of_an_area_have_the_spread_of_a_rank_sum():
+    """Mann and Whitney: without ties and signal, Var(area) = (n₁ + n₀ + 1)/(12 n₁ n₀)."""
+    from leaveout import _metrics
+
+    rng = np.random.default_rng(0)
+    positive, weight = np.arange(4000) < 400, np.ones(4000)
+    found = _metrics.MEASURES["auc"](positive * 1.0, rng.random(4000), np.zeros(4000), weight)
+    se = found.values.std(ddof=1) / np.sqrt(4000)
+    assert se == pytest.approx(np.sqrt(4001 / (12 * 400 * 3600)), rel=0.1)
