@@ -128,7 +128,7 @@ def entries(rows: Rows, n: int) -> Entries:
 
 
 class Metric:
-    """The inverse of each fold's own Hessian at θ̂, whitened, and the least of its eigenvalues, `kept`; zero where it has none."""
+    """The inverse of each fold's own Hessian at θ̂, whitened, and the least of its eigenvalues, `kept`; zero if it has none."""
 
     def __init__(self, anchor: Anchor, rows: Rows, each: Entries):
         width, count = rows.index.shape[1], len(rows.index)

@@ -72,7 +72,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
 
 
 class Look(NamedTuple):
-    """Where some refits are: held predictors, how far they may be off, λ, what of it is rounding, how long the first step was."""
+    """Where some refits are: held predictors, how far they may be off, λ, what of it is rounding, the first step's length."""
 
     center: Float[Array, "lanes width ..."]
     half: Float[Array, "lanes width"]
