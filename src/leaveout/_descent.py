@@ -34,8 +34,8 @@ STEPS = 20  # steps before a refit is handed to Newton's method with a line sear
 @dataclass(frozen=True, eq=False)
 class Refitted:
     """A batch of refits: the absolute error of each one's summed held-out loss, whether it is proved, its code; raveled θ,
-    made where it is asked for; the held-out losses, where they came along; where the exact refits lie, whitened centres and radii
-    around them; the length of each one's first step; and how many gradients all took."""
+    made where it is asked for; the held-out losses, where they came along; where the exact refits lie, whitened centres and
+    radii around them; the length of each one's first step; and how many gradients all took."""
 
     make: Callable[[], Float[np.ndarray, "refits params"]]
     error: Float[np.ndarray, " refits"]

@@ -221,8 +221,8 @@ BLOCK = 2**20  # numbers that one block of rows makes
 class Predictors:
     """A model of one linear predictor a unit, or of several outputs, as data; of these, `loss` is a `LossOfSeveral`.
 
-    `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units out
-    changes their own terms only.
+    `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
+    out changes their own terms only.
     """
 
     design: Dense | Several
@@ -232,3 +232,7 @@ class Predictors:
     penalty: Float[Array, "params params"]
     weigh: Callable[[Array], tuple[Float[Array, "refits units"], Float[Array, " refits"]]]
     separate: bool
+
+    def shift(self, units: Array | slice) -> Array | float:
+        """The offsets of the listed units."""
+        return self.offset[units] if isinstance(self.offset, np.ndarray) and self.offset.ndim else self.offset

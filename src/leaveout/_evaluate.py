@@ -192,7 +192,7 @@ def cross_predict(
     batches = _batches(fit, plan, refit)
     scale = _scale(fit, plan, refit, batches)
     with closing(_refitted(fit, plan, refit, scale, batches, None, judge=False)) as refitted:
-        for _, place, rows, done, _ in refitted:
+        for _, _, rows, done, _ in refitted:
             gathered.add(fit, rows, done.theta, done.result, kind)
     return gathered.per_unit()
 

@@ -19,7 +19,7 @@ Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 
 
 class Measured(NamedTuple):
-    """What every unit adds to a measure, whose mean it is, and the most that each of these may be off; or the error of the whole."""
+    """What every unit adds to a measure, whose mean it is, and the most that each may be off; or the error of the whole."""
 
     values: NDArray[np.float64]
     error: NDArray[np.float64] | float

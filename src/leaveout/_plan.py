@@ -42,9 +42,10 @@ class Plan:
     """A matrix of weights over `num_units` units, one row a refit, stored as departures from one.
 
     `held` marks the entries that are scored (usually those of weight 0; a buffer is dropped but not
-    scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are (None: that nobody knows), by blocks along
-    their order, or those that `blocks` labels. These three are only used for standard errors. `names`, the labels of the
-    units where the plan was made from something labelled, are matched with the fit's.
+    scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are
+    (None: that nobody knows), by blocks along their order, or those that `blocks` labels. These three are only used for
+    standard errors. `names`, the labels of the units where the plan was made from something labelled, are matched with the
+    fit's.
     """
 
     indptr: NDArray[np.int64]

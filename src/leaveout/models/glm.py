@@ -163,7 +163,7 @@ class GLM(AbstractLinearPredictor):
 
     # F and its parts
 
-    def _effective(self, weights: Array) -> tuple[Array, Array]:
+    def _effective(self, weights: Array) -> tuple[Array, Array | np.ndarray]:
         """`ω(w)` and `κ(w)`."""
         omega = by_weight(weights, self.sample_weight, slice(None))
         kappa = self.penalty.times(weights, omega)

@@ -4,8 +4,8 @@ After one step with the row's own Hessian (`_linear.one_row`) its predictor stil
 
     −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,  u_j the step,
 
-told from a sample of rows, with its standard error, or by all of them, which then corrects. An estimate, and called so; where the
-step is long, so that terms after the next would matter, it is not used. In float32: of a small correction 1e-6 is plenty.
+told from a sample of rows, with its standard error, or by all of them, which then corrects. An estimate, and called so; where
+the step is long, so that terms after the next would matter, it is not used. In float32: of a small correction 1e-6 is plenty.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 if TYPE_CHECKING:
-    from ._linear import Anchor, OneRow
+    from ._anchor import Anchor
+    from ._linear import OneRow
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
@@ -36,7 +37,7 @@ class Drawn(NamedTuple):
     the odds of these."""
 
     third: Float[Array, " units"]
-    index: Int[Array, " drawn"]
+    rows: Int[Array, " drawn"]
     chance: Float[Array, " drawn"]
 
 
@@ -54,7 +55,7 @@ def next_term(anchor: "Anchor", unit: Array, look: "OneRow", size: int | None) -
     if size is None:
         index, times = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
     else:
-        index, chance = anchor.drawn.index[:size], anchor.drawn.chance[:size]
+        index, chance = anchor.drawn.rows[:size], anchor.drawn.chance[:size]
         times = 1 / (size * chance)
     single = lambda array: np.asarray(array, np.float32)
     third = single(times * anchor.drawn.third[index])

@@ -1,0 +1,204 @@
+"""What all refits of linear predictors share, and the metric of each: its own Hessian at θ̂, from the rows that leave.
+
+In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. Of several outputs a unit, arrays `[…, units]` of predictors and slopes
+have one axis more, and what a radius is for one is a range for all of a unit's.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._design import LossOfSeveral, Predictors
+from .._fit import Fit, once
+from .._objective import ravel
+from .._plan import Rows
+from .._proved import ROUNDING, Bend, Table
+from . import _sampled as sampled
+
+Array = np.ndarray
+PASS = 2**17  # numbers [refits, units] that a group of refits makes at a time: about what a cache holds
+SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
+
+
+@dataclass(frozen=True, eq=False)
+class Anchor:
+    """What all refits share: at θ̂ the predictors, ω, ℓ′, ℓ″, what moves of length one in H's norm do, the leftover gradient,
+    and the table of the first look."""
+
+    model: Predictors
+    theta: Float[Array, " params"]
+    root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
+    eta: Float[Array, "units ..."]
+    weight: Float[Array, " units"]  # ω at w = 1
+    slope: Float[Array, "units ..."]  # ℓ′
+    curvature: Float[Array, "units ..."]  # ℓ″
+    reference: Float[Array, " units"]  # ℓ″, or one where gaps are relative to it
+    roots: Float[Array, "units outputs outputs"] | None  # of ℓ″, of several outputs
+    norm: Float[Array, " units"]
+    size: Float[Array, " units"]
+    length: Float[Array, " units"]
+    flat: Float[Array, "params params"] | float  # curvature put along flat directions
+    leftover: Float[Array, " rank"]
+    noise: float
+    bulk: Float[Array, " units"]  # Σ_j |x_ij θ̂_j|, of which 1e-16 is lost
+    table: Table
+
+    @functools.cached_property
+    def drawn(self) -> sampled.Drawn:
+        """A sample of rows for the next term."""
+        (third,) = self.model.loss.derivatives(self.eta, self.model.y, (3,))
+        return sampled.drawn(self.weight * third, self.norm)
+
+    def whitened(self, units: Float[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
+        """The rows of the listed units, one an output."""
+        z = self.model.design.whitened(units, self.root)
+        return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
+
+    def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
+        """Rows of which each carries a curvature of its own, `lost` of it: the same, or Bᵀ times a unit's, B Bᵀ = ℓ″."""
+        if self.roots is None:
+            return z
+        each = z.reshape(*units.shape, -1, z.shape[-1])
+        return (self.roots[units].swapaxes(-1, -2) @ each).reshape(z.shape)
+
+    def lost(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
+        """What of the curvature those rows lose with such weights."""
+        if self.roots is None:
+            return weight * (self.weight * self.curvature)[units]
+        return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
+
+    def bend(self, eta: Array, curvature: Array | None = None) -> Bend:
+        """Of ℓ″ at other predictors, against the reference; of one output it is `curvature`."""
+        if curvature is not None:
+            return Bend(curvature, curvature)
+        return Bend(*cast(LossOfSeveral, self.model.loss).ratios(eta, self.eta))
+
+
+@once
+def anchored(fit: Fit) -> Anchor:
+    model = fit.predictors
+    assert model is not None
+    theta = np.asarray(ravel(fit.theta))
+    eta = model.design.predictors(theta[None])[0] + model.offset
+    weight = model.weigh(np.ones((1, len(eta))))[0][0]
+    slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+    root = np.asarray(fit.whitener)
+    several = model.design.outputs > 1
+    roots = cast(LossOfSeveral, model.loss).roots(eta) if several else None
+    reference = np.ones(len(eta)) if several else curvature
+    norm, size, length = extent = model.design.extent(root.T, curvature)
+    noise = ROUNDING * float(np.sum(weight * shaky(slope, curvature, eta) * length))
+    null = np.asarray(fit.null_space)
+    flat = null.T @ null if len(null) else 0.0
+    leftover = root @ np.asarray(fit.gradient)
+    table = Table(model.loss, model.y, eta, reference, weight * size, norm)
+    bulk = model.design.bulk(theta)
+    return Anchor(
+        model, theta, root, eta, weight, slope, curvature, reference, roots, *extent, flat, leftover, noise, bulk, table
+    )
+
+
+def total(part: Array, units: int) -> Array:
+    """Over the outputs of a unit, `units` being how many axes there are before."""
+    return part if part.ndim == units else part.sum(-1)
+
+
+def shaky(slope: Array, curvature: Array, eta: Array) -> Float[Array, "... units"]:
+    """What rounding of a unit's slope is a share of: its size, and the curvature's share of that of its predictors."""
+    if curvature.ndim == eta.ndim:
+        return np.abs(slope) + curvature * (1 + np.abs(eta))
+    return (np.abs(slope) + np.abs(curvature).sum(-2) * (1 + np.abs(eta))).sum(-1)
+
+
+class Entries(NamedTuple):
+    """The units that a batch's weights change, one after another."""
+
+    refit: Int[Array, " entries"]
+    place: Int[Array, " entries"]
+    unit: Int[Array, " entries"]
+    weight: Float[Array, " entries"]
+
+
+def entries(rows: Rows, n: int) -> Entries:
+    refit, place = np.nonzero(np.asarray(rows.index) < n)
+    return Entries(refit, place, np.asarray(rows.index)[refit, place], np.asarray(rows.weight)[refit, place])
+
+
+class Metric:
+    """The inverse of each fold's own Hessian at θ̂, whitened, and the least of its eigenvalues, `kept`; zero if it has none."""
+
+    def __init__(self, anchor: Anchor, rows: Rows, each: Entries):
+        width, count = rows.index.shape[1], len(rows.index)
+        rank = len(anchor.root)
+        delta = np.zeros(rows.index.shape)
+        delta[each.refit, each.place] = each.weight - 1.0
+        self.kept: Array = np.zeros(count)
+        self.z: Array | None = None
+        self.inverse: Array | None = None
+        self.core = np.zeros((0, 0, 0))
+        units = np.where(np.asarray(rows.index) < len(anchor.eta), rows.index, 0)
+        lost = anchor.lost(units, -delta)  # what of the curvature leaves
+        if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
+            self.z = anchor.whitened(units)
+            self.carrying = anchor.carrying(units, self.z)
+            self._low_rank(lost)
+        else:
+            self._dense(anchor, rows, each, lost, units)
+
+    def _low_rank(self, lost: Array) -> None:
+        z, width = self.carrying, lost.shape[1]
+        gram = z @ z.swapaxes(1, 2)
+        if width == 1:
+            self.kept = np.minimum(1.0, 1 - lost[:, 0] * gram[:, 0, 0])
+            good = self.kept > SINGULAR
+            self.core = np.where(good, lost[:, 0] / np.where(good, 1 - lost[:, 0] * gram[:, 0, 0], 1.0), 0.0)[:, None, None]
+        else:
+            root = np.sqrt(np.abs(lost))
+            sign = np.sign(lost)
+            inner = root[:, :, None] * gram * root[:, None, :]
+            gone = np.where(sign > 0, 1.0, 0.0)
+            self.kept = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
+            good = self.kept > SINGULAR
+            whole = np.eye(width) - lost[:, :, None] * gram
+            whole[~good] = np.eye(width)
+            self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
+        self.kept = np.where(good, self.kept, 0.0)
+
+    def _dense(self, anchor: Anchor, rows: Rows, each: Entries, lost: Array, units: Array) -> None:
+        rank = len(anchor.root)
+        if anchor.model.separate and rows.index.shape[1] < len(anchor.eta):
+            whole = np.empty((len(lost), rank, rank))
+            for k in range(len(lost)):
+                z = anchor.carrying(units[k], anchor.whitened(units[k]))
+                whole[k] = np.eye(rank) - (z.T * lost[k]) @ z
+        else:
+            omega, kappa = anchor.model.weigh(weights(each, len(lost), len(anchor.eta)))
+            own = anchor.model.design.gram(omega, anchor.curvature[None])
+            own += kappa[:, None, None] * anchor.model.penalty + anchor.flat
+            whole = anchor.root @ own @ anchor.root.T
+        values, vectors = np.linalg.eigh(whole)
+        self.kept = np.where(values[:, 0] > SINGULAR, np.minimum(values[:, 0], 1.0), 0.0)
+        values = np.where(self.kept[:, None] > 0, values, 1.0)
+        self.inverse = (vectors / values[:, None, :]) @ vectors.swapaxes(1, 2)
+
+    def solve(self, gradient: Float[Array, "refits rank"], which: Array) -> Float[Array, "refits rank"]:
+        if self.inverse is not None:
+            return np.einsum("rij,rj->ri", self.inverse[which], gradient)
+        z = self.carrying[which]
+        inner = np.einsum("rkp,rp->rk", z, gradient)
+        return gradient + np.einsum("rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner))
+
+
+def weights(each: Entries, count: int, n: int) -> Float[Array, "refits units"]:
+    out = np.ones((count, n))
+    out[each.refit, each.unit] = each.weight
+    return out
+
+
+def passes(lanes: Array, n: int) -> list[Array]:
+    """The refits in groups whose arrays `[refits, units]` stay in a cache."""
+    size = max(1, PASS // n)
+    return [lanes[start : start + size] for start in range(0, len(lanes), size)]

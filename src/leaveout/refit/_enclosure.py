@@ -1,0 +1,193 @@
+"""A batch of refits of linear predictors on its way: candidates, and the balls around them that are proved."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._design import bent, over, weighed
+from .._fit import Fit
+from .._plan import Rows
+from .._proved import ROUNDING, ball, gaps
+from .._results import RESULTS
+from ._anchor import PASS, Metric, anchored, entries, passes, total
+from ._newton import Newton
+
+Array = np.ndarray
+STEPS = 8  # with one metric, before a refit wants another
+STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
+PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
+
+
+class Enclosure:
+    """A batch on its way: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
+
+    `center` and `half` are the held units' predictors and how far those of the exact refit may be from them, `[refits, width]`;
+    of several outputs `half` is the largest range of what they may be off.
+    """
+
+    def __init__(self, fit: Fit, rows: Rows):
+        self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
+        count, width = rows.index.shape
+        n = self.anchor.model.design.shape[0]
+        self.each = entries(rows, n)
+        self.units = np.where(np.asarray(rows.index) < n, rows.index, 0)
+        self.held = np.asarray(rows.held)
+        self.u = np.zeros((count, len(self.anchor.root)))
+        self.center = self.anchor.eta[self.units]
+        self.half = np.full((count, width), np.inf)
+        self.slope = np.full(count, np.inf)  # λ at the last candidate, and what of it may be rounding
+        self.noise = np.zeros(count)
+        self.first = np.zeros(count)  # length of the first step
+        self.result = np.full(count, int(RESULTS.successful))
+        self.radius, self.gradients = np.full(count, np.inf), 0.0  # around u, in the norm of H; gradients made in all
+        self.proved, self.taken = np.ones(count, bool), np.ones(count, bool)
+
+    def theta(self) -> Float[Array, "refits params"]:
+        return self.anchor.theta + self.u @ self.anchor.root
+
+    # the first look
+
+    def look(self) -> None:
+        """One step with each fold's own Hessian at θ̂, and what the table proves of it."""
+        anchor, each, everyone = self.anchor, self.each, np.arange(len(self.u))
+        self.metric = Metric(anchor, self.rows, each)
+        kept, grown = self.metric.kept, np.ones(len(self.u))
+        if anchor.model.separate:
+            np.maximum.at(grown, each.refit, each.weight)
+        if self.metric.z is not None:
+            moved = np.zeros(self.center.shape)
+            moved[each.refit, each.place] = over(each.weight - 1, over(anchor.weight, anchor.slope)[each.unit])
+            gradient = anchor.leftover + np.einsum("rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z)
+        else:
+            gradient, grown = self._gradients(grown)
+        determined = kept > 0
+        step = np.where(determined[:, None], -self.metric.solve(gradient, everyone), 0.0)
+        noise = anchor.noise * grown / np.sqrt(np.where(determined, kept, 1.0))
+        self.slope, self.noise = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise, noise
+        found = anchor.table.ball(self.slope, kept, grown)
+        self.u, self.first = step, np.linalg.norm(step, axis=1)
+        self._place(everyone, np.where(determined, found.after, np.inf))
+
+    def _gradients(self, grown: Array) -> tuple[Float[Array, "refits rank"], Array]:
+        """The whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to what it was."""
+        anchor, out = self.anchor, np.empty(self.u.shape)
+        for lanes in passes(np.arange(len(self.u)), anchor.eta.size):
+            omega, kappa = anchor.model.weigh(self._weights(lanes))
+            pull = anchor.model.design.pull(over(omega, anchor.slope[None]))
+            out[lanes] = (pull + kappa[:, None] * (anchor.model.penalty @ anchor.theta)) @ anchor.root.T
+            if not anchor.model.separate:
+                ratio = np.divide(omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0)
+                grown[lanes] = np.maximum(ratio.max(1), 1.0)
+        return out, grown
+
+    def _weights(self, lanes: Array) -> Float[Array, "lanes units"]:
+        """The weights of some refits."""
+        n = len(self.anchor.eta)
+        out = np.ones((len(lanes), n))
+        index, weight = np.asarray(self.rows.index)[lanes], np.asarray(self.rows.weight)[lanes]
+        if index.shape[1] == n:
+            return weight.copy()
+        real = index < n
+        out[np.nonzero(real)[0], index[real]] = weight[real]
+        return out
+
+    def _place(self, lanes: Array, after: Array, norm: Array | None = None) -> None:
+        """Held predictors at the candidates, and how far they may be off."""
+        anchor, some = self.anchor, self.units[lanes]
+        if self.metric.z is not None:
+            moved = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
+            self.center[lanes] = anchor.eta[some] + moved.reshape(self.center[lanes].shape)
+        else:
+            theta = anchor.theta + self.u[lanes] @ anchor.root
+            for k, lane in enumerate(lanes):
+                own = self.units[lane] if some.shape[1] < len(anchor.eta) else slice(None)
+                self.center[lane] = anchor.model.design.at(own, theta[k]) + anchor.model.shift(own)
+        if norm is None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                self.radius[lanes] = after / np.sqrt(self.metric.kept[lanes])
+                norm = anchor.norm[some] / np.sqrt(self.metric.kept[lanes])[:, None]
+        lost = 4 * ROUNDING * (1 + total(np.abs(self.center[lanes]), 2) + anchor.bulk[some])
+        with np.errstate(invalid="ignore"):
+            self.half[lanes] = np.where(np.isfinite(after)[:, None], norm * after[:, None], np.inf) + lost
+
+    # gradients
+
+    def steps(self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]], most: int = STEPS) -> Int[Array, " open"]:
+        """Steps with the fold's own Hessian at θ̂, while they shrink: those still open."""
+        lanes = lanes[self.metric.kept[lanes] > 0]
+        rejected = [np.zeros(0, int)]
+        for _ in range(most):
+            if not lanes.size:
+                break
+            before = self.slope[lanes]
+            for some in passes(lanes, self.anchor.eta.size):
+                self._step(some)
+            done = enough(lanes)
+            stalled = ~(self.slope[lanes] <= STALLED * before)
+            rejected.append(lanes[stalled & ~done])
+            lanes = lanes[~(done | stalled)]
+        return np.sort(np.concatenate([*rejected, lanes]))
+
+    def _step(self, lanes: Array) -> None:
+        anchor, model = self.anchor, self.anchor.model
+        self.gradients += len(lanes)
+        theta = anchor.theta + self.u[lanes] @ anchor.root
+        eta = model.design.predictors(theta) + model.offset
+        slope, *curvature = model.loss.derivatives(eta, model.y, (1, 2) if anchor.roots is None else (1,))
+        omega, kappa = model.weigh(self._weights(lanes))
+        pulled = weighed(omega, slope)
+        raw = model.design.pull(pulled) + kappa[:, None] * (theta @ model.penalty)
+        gradient = raw @ anchor.root.T
+        step = -self.metric.solve(gradient, lanes)
+        kept = self.metric.kept[lanes]
+        noise = (ROUNDING * total(np.abs(pulled), 2) @ anchor.length + anchor.noise) / np.sqrt(kept)
+        size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        norm = anchor.norm / np.sqrt(kept)[:, None]
+        gap = gaps(model.loss, model.y, eta, anchor.bend(eta, *curvature), 2 * size[:, None] * norm, anchor.reference)
+        found = ball(gap, anchor.reference, omega * (anchor.size / kept[:, None]), size, 2 * size)
+        shrinks = size <= STALLED * self.slope[lanes]
+        good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
+        self.slope[lanes], self.noise[lanes] = size, noise
+        self.taken[lanes] = good
+        moved, after = lanes[good], found.after[good]
+        self.u[moved] += step[good]
+        if moved.size:
+            self._place(moved, after)
+
+    def estimate(self, lanes: Array) -> None:
+        """Radii from the curvature at the candidates, by a few products with what it differs by from the metric's."""
+        for some in passes(lanes, self.anchor.curvature.size):
+            contraction = self._contraction(some)
+            share = np.where(self.taken[some], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
+            self.proved[some] = False
+            self._place(some, np.where(contraction < REFUSED, share * self.slope[some], np.inf))
+
+    def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
+        """What a step leaves of itself: the size of A⁻¹E, E the change of the curvature, by Lanczos' first steps from random
+        directions."""
+        anchor, model = self.anchor, self.anchor.model
+        eta = model.design.predictors(anchor.theta + self.u[lanes] @ anchor.root) + model.offset
+        omega = model.weigh(self._weights(lanes))[0]
+        change_ = weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature)
+        v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
+        largest, image, before = np.zeros(len(lanes)), None, None
+        for _ in range(PRODUCTS):
+            ahead = bent(change_, model.design.predictors(v @ anchor.root))
+            image = model.design.pull(ahead) @ anchor.root.T
+            if before is not None:  # v = A⁻¹ before: vᵀAv is known
+                norm = np.sum(v * before, axis=1)
+                largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300))
+            before, v = image, self.metric.solve(image, lanes)
+            size = np.sqrt(np.maximum(np.sum(v * before, axis=1), 1e-300))[:, None]
+            before, v = before / size, v / size
+        return CAUTION * largest
+
+    # Hessians of the candidates
+
+    def newton(self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
+        """Damped Newton steps, each with the Hessian at its candidate; what is left has no minimiser."""
+        n, p = self.anchor.model.design.shape
+        size = max(1, PASS * 8 // (n * self.anchor.model.design.outputs * min(p, 8) + p * p))
+        for start in range(0, len(lanes), size):
+            Newton(self, lanes[start : start + size]).run(enough)

@@ -1,0 +1,161 @@
+"""Damped Newton steps of refits of linear predictors, each with the Hessian at its candidate: the last rung."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Bool, Float
+
+from .._design import over, weighed
+from .._proved import ROUNDING, Ball, Bend, ball, gaps
+from .._results import RESULTS
+from ._anchor import shaky
+
+if TYPE_CHECKING:
+    from ._enclosure import Enclosure
+
+Array = np.ndarray
+NEWTON = 100  # steps before a refit is given up
+PRODUCTS, CAUTION = 6, 1.3  # of a ratio of lengths that a few products tell, and what is put on top
+MOVING = 0.1  # of a predictor: a step that still does that where rounding hides the gradient is on its way to nowhere
+FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
+
+
+class Newton:
+    """Damped Newton steps of a few refits side by side, in θ with its columns scaled to curvature one."""
+
+    def __init__(self, state: "Enclosure", lanes: Array):
+        self.state, self.lanes, self.model = state, lanes, state.anchor.model
+        self.omega, self.kappa = self.model.weigh(state._weights(lanes))
+        start = np.zeros_like(state.u[lanes])
+        here = self._value(state.u[lanes])
+        there = self._value(start)
+        better = here < there
+        self.u = np.where(better[:, None], state.u[lanes], start)
+        self.F = np.where(better, here, there)
+        self.open, self.begun = np.ones(len(lanes), bool), np.zeros(len(lanes), bool)
+
+    def _theta(self, u: Array) -> Array:
+        return self.state.anchor.theta + u @ self.state.anchor.root
+
+    def _value(self, u: Array, which: Array | slice = slice(None)) -> Array:
+        theta = self._theta(u)
+        eta = self.model.design.predictors(theta) + self.model.offset
+        with np.errstate(over="ignore", invalid="ignore"):
+            (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
+            omega = self.omega[which]
+            value = np.sum(np.where(omega > 0, omega * loss, 0.0), axis=1)
+            value += 0.5 * self.kappa[which] * np.einsum("rp,pq,rq->r", theta, self.model.penalty, theta)
+        return np.where(np.isnan(value), np.inf, value)
+
+    def run(self, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
+        for _ in range(NEWTON):
+            which = np.flatnonzero(self.open)
+            if not which.size:
+                return
+            self._round(which, enough)
+        for k in np.flatnonzero(self.open):
+            self._fail(k, RESULTS.not_converged)
+
+    def _fail(self, k: int, code: RESULTS) -> None:
+        self.open[k] = False
+        lane = self.lanes[k]
+        self.state.result[lane], self.state.half[lane] = code, np.inf
+
+    def _round(self, which: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
+        state, anchor, model = self.state, self.state.anchor, self.model
+        theta = self._theta(self.u[which])
+        eta = model.design.predictors(theta) + model.offset
+        state.gradients += len(which) * (2 + theta.shape[1] / 2)
+        slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+        omega = self.omega[which]
+        pulled = weighed(omega, slope)
+        raw = model.design.pull(pulled) + self.kappa[which, None] * (theta @ model.penalty)
+        hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.penalty + anchor.flat
+        root, bad = inverse_roots(hessian)
+        for k in which[bad]:
+            self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)  # curvature lost on the way
+        self.begun[which] = True
+        if bad.all():
+            return
+        which, root, raw, eta, curvature, omega, pulled = (
+            part[~bad] for part in (which, root, raw, eta, curvature, omega, pulled)
+        )
+        whitened = np.einsum("rp,rpk->rk", raw, root)
+        norm, share, length = model.design.extents(root, curvature)
+        noise = ROUNDING * np.sum(shaky(pulled, over(omega, curvature), eta) * length, axis=1)
+        decrement = np.linalg.norm(whitened, axis=1)
+        size = decrement + noise
+        step = -np.einsum("rpk,rk->rp", root, whitened)
+        reference = curvature if anchor.roots is None else np.ones(norm.shape)
+        gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size[:, None] * norm, reference)
+        found = ball(gap, reference, omega * share, size, 2 * size)
+        state.radius[self.lanes[which]] = self._across(root) * found.after
+        self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, enough)
+
+    def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
+        """How much longer a displacement may be in the norm of H than in the refits' own: about ‖LᵀR‖, by a few products."""
+        v = np.random.default_rng(0).standard_normal((len(root), root.shape[2]))
+        for _ in range(PRODUCTS):
+            v /= np.linalg.norm(v, axis=1, keepdims=True)
+            moved = np.asarray(self.state.fit.back(np.einsum("rpk,rk->rp", root, v)))
+            v = np.einsum("rpk,rp->rk", root, moved @ np.asarray(self.state.fit.factor).T)
+        return CAUTION * np.sqrt(np.linalg.norm(v, axis=1))
+
+    def _advance(
+        self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, enough: Callable
+    ) -> None:
+        """Take the steps, shortened until F falls where nothing is proved of them, and see whether that is enough."""
+        state = self.state
+        sure = found.after <= 0.5 * found.distance  # else a full step may lead further away
+        sure &= np.isfinite(found.after)
+        length = np.ones(len(which))
+        before = self.F[which]
+        new = self._value(self.u[which] + step, which)
+        falls = lambda new, length: new <= before - 1e-4 * length * decrement**2 + 1e-14 * np.abs(before)
+        wanting = ~(sure | falls(new, length))
+        while wanting.any():
+            length[wanting] /= 2
+            some = which[wanting]
+            new[wanting] = self._value(self.u[some] + length[wanting, None] * step[wanting], some)
+            wanting &= ~falls(new, length) & (length > 1e-12)
+        self.u[which] += length[:, None] * step
+        self.F[which] = new
+        lanes = self.lanes[which]
+        state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u[which], decrement + noise, noise
+        after = np.where(length == 1, found.after, np.inf)
+        own = norm if norm.shape[1] == state.units.shape[1] else np.take_along_axis(norm, state.units[lanes], axis=1)
+        state._place(lanes, after, own)
+        done = enough(lanes)
+        self.open[which[done]] = False
+        floor = ~done & (length == 1) & (decrement <= 2 * noise)  # no closer by rounding
+        self.open[which[floor]] = False
+        moving = np.max(np.where(self.omega[which] > 0, norm, 0.0), axis=1) * (decrement + noise) > MOVING
+        far = ~(done | floor) & (np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes]))
+        for k in which[far | ~np.isfinite(new) | (floor & moving & ~np.isfinite(after))]:
+            self._fail(k, RESULTS.not_converged)
+
+
+def inverse_roots(
+    hessian: Float[Array, "refits p p"],
+) -> tuple[Float[Array, "refits p p"], Bool[Array, " refits"]]:
+    """R with R Rᵀ the inverse of each, and which are singular; judged with the diagonal scaled to one."""
+    diagonal = np.einsum("rpp->rp", hessian)
+    bad = ~(diagonal > 0).all(1) | ~np.isfinite(hessian).all((1, 2))
+    scale = 1 / np.sqrt(np.where(bad[:, None], 1.0, diagonal))
+    scaled = hessian * scale[:, :, None] * scale[:, None, :]
+    scaled[bad] = np.eye(hessian.shape[1])
+    factor: Array = np.empty_like(scaled)
+    try:
+        factor = np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError:
+        for k, matrix in enumerate(scaled):
+            try:
+                factor[k] = np.linalg.cholesky(matrix)
+            except np.linalg.LinAlgError:
+                factor[k], bad[k] = np.eye(len(matrix)), True
+    pivots = np.einsum("rpp->rp", factor).min(1) ** 2
+    bad |= pivots < 1e-14
+    inverse = np.stack([scipy.linalg.lapack.dtrtri(f, lower=1)[0] for f in factor])
+    return scale[:, :, None] * inverse.swapaxes(1, 2), bad
