@@ -7,6 +7,8 @@ import scipy.special
 import leaveout as lo
 from leaveout import _asked, _proved
 from leaveout.models import losses
+from leaveout.refit import _anchor as anchors
+from leaveout.refit import _enclosure, _newton
 from leaveout.refit import _linear as linear
 
 PLAN = lo.leave_one_out(60)
@@ -41,7 +43,7 @@ def test_secants_stay_within_their_gaps(loss):
 
 def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
     """The radius of a ball is the reach of its gaps, in every rung."""
-    seen, gaps, ball = [], linear.gaps, linear.ball
+    seen, gaps, ball = [], _proved.gaps, _proved.ball
 
     def asked(loss, y, eta, bend, reach, reference):
         seen.append(reach)
@@ -54,8 +56,9 @@ def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
         np.testing.assert_allclose((radius[:, None] * norm)[np.isfinite(norm)], seen[-1][np.isfinite(norm)], rtol=1e-8)
         return ball(gap, reference, size, slope, radius)
 
-    monkeypatch.setattr(linear, "gaps", asked)
-    monkeypatch.setattr(linear, "ball", told)
+    for rung in (_enclosure, _newton):
+        monkeypatch.setattr(rung, "gaps", asked)
+        monkeypatch.setattr(rung, "ball", told)
     X, y = some()
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)))
     weight = np.ones(60)
@@ -78,20 +81,12 @@ def test_a_fall_is_as_large_as_what_was_reported():
 
 
 def test_rounding_of_large_predictors_is_an_error():
-    """A line far from where it is fitted: its predictors lose digits that no gradient sees."""
-    rng = np.random.default_rng(0)
-    X = 1e6 + rng.normal(size=(60, 1))
-    y = X[:, 0] - 1e6 + rng.normal(size=60)
+    """Sums of large terms lose digits that no gradient sees, in one step too that is exact otherwise."""
+    X, y = some(0, p=2)
+    X[:, 1] += 1e3
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    look = linear.one_row(fit, np.arange(60), np.zeros(60))
-    anchor = linear.anchored(fit)
-    wide = np.longdouble(1) * X[:, 0]
-    for k in range(60):
-        x, t = np.delete(wide, k), np.delete(np.longdouble(1) * y, k)
-        slope = np.sum((x - x.mean()) * (t - t.mean())) / np.sum((x - x.mean()) ** 2)
-        exact = t.mean() + slope * (wide[k] - x.mean())
-        assert abs(float(look.center[k] - exact)) <= look.half[k] + 1e-7
-    assert (look.half >= 1e-16 * anchor.bulk).all()
+    look, bulk = linear.one_row(fit, np.arange(60), np.zeros(60)), anchors.anchored(fit).bulk
+    assert (look.half >= 1e-16 * bulk).all() and (look.half <= 1e-12 * bulk).all() and bulk.max() > 10
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -118,13 +113,24 @@ def test_a_heavy_row_of_high_leverage_lies_in_its_ball():
     kept = 1 - lo.leverage(fit)
     np.testing.assert_allclose(look.kept, np.asarray(kept), rtol=1e-6)
     assert (np.abs(look.center - true) <= look.half + 1e-9).all()
-    norm, table = linear.anchored(fit).norm, linear.anchored(fit).table
+    norm, table = anchors.anchored(fit).norm, anchors.anchored(fit).table
     after = table.ball(look.moved, look.kept, np.ones(60)).after
     with np.errstate(invalid="ignore"):
         assert (look.half >= np.where(np.isfinite(after), norm / np.sqrt(look.kept) * after, 0.0)).all()
-    same, kept = np.full(2, 1e-4), np.array([1.0, 0.04])  # what is left holds a fifth as fast: balls are five times as near their limit
-    one, fifth = table.ball(same, kept, np.ones(2)).after
-    assert fifth >= 25 * one
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.04])
+def test_what_has_left_holds_no_more(kept):
+    """Two equal rows, one of which leaves: e^η − yη ends where e^η = y, and the table knows how far a step stays from there."""
+    for way in np.r_[-1.0, 1.0]:
+        for t in way * 10.0 ** np.linspace(-4, -0.3, 60):
+            both = np.zeros(2)
+            size = np.array([kept, 1 - kept])
+            table = _proved.Table(losses.Poisson(), np.ones(2), both, np.ones(2), size, np.ones(2))
+            step = np.expm1(t)  # −∇F / F″
+            found = table.ball(np.array([np.sqrt(kept) * abs(step)]), np.array([kept]), np.ones(1))
+            assert np.sqrt(kept) * abs(t) <= found.distance[0] * (1 + 1e-9)
+            assert np.sqrt(kept) * abs(t - step) <= found.after[0] * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("plan", [lo.groups(np.arange(60) % 4), lo.kfold(60, 3, seed=1)])
@@ -132,7 +138,7 @@ def test_the_metric_is_the_folds_own(plan):
     X, y = some(2)
     for penalty in (lo.penalties.Ridge(3.0), lo.per_weight(lo.penalties.Ridge(0.05))):
         fit = lo.fit(lo.GLM(X, y, "logistic", penalty))
-        anchor = linear.anchored(fit)
+        anchor = anchors.anchored(fit)
         for k in range(plan.num_refits):
             rows = plan.rows(k)[1]
             weights = np.ones((1, 60))
@@ -140,7 +146,7 @@ def test_the_metric_is_the_folds_own(plan):
             omega, kappa = anchor.model.weigh(weights)
             own = anchor.model.design.gram(omega, anchor.curvature[None])[0] + kappa[0] * anchor.model.penalty
             whole = anchor.root @ own @ anchor.root.T
-            metric = linear.Metric(anchor, rows, linear.entries(rows, 60))
+            metric = anchors.Metric(anchor, rows, anchors.entries(rows, 60))
             gradient = np.random.default_rng(k).normal(size=(1, len(whole)))
             np.testing.assert_allclose(whole @ metric.solve(gradient, np.arange(1))[0], gradient[0], rtol=1e-7, atol=1e-9)
             assert metric.kept[0] <= np.linalg.eigvalsh(whole)[0] * (1 + 1e-9)
@@ -150,10 +156,15 @@ def test_estimates_of_large_problems_are_called_so(monkeypatch):
     X, y = some(3)
     fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.05)))
     plan = lo.kfold(60, 3, seed=0)
-    assert lo.cross_validate(fit, plan, lo.Certified(1e-3)).proved.all()
+    true, called = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0), []
     monkeypatch.setattr(linear, "DEAR", 0.0)
     monkeypatch.setattr(linear, "STEPS", 1)
-    assert not lo.cross_validate(fit, plan, lo.Certified(1e-3), audit=0).proved.any()
+    for rtol in 10.0 ** -np.arange(1.0, 7.0, 0.5):
+        cv = lo.cross_validate(fit, plan, lo.Certified(float(rtol)), audit=0)
+        off = np.bincount(plan.refit, np.abs(cv.losses - true.losses))
+        assert (off <= cv.error * (1 + 1e-6) + 1e-9).all()
+        called.append(cv.proved.all())
+    assert not all(called)
 
 
 def test_the_next_term_is_the_sum_it_says(monkeypatch):
@@ -161,7 +172,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     X, y = some(4)
     X[0] *= 5
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
-    anchor, unit = linear.anchored(fit), np.arange(60)
+    anchor, unit = anchors.anchored(fit), np.arange(60)
     look = linear.one_row(fit, unit, np.zeros(60))
     z = anchor.whitened(unit)
     G, (third,) = z @ z.T, anchor.model.loss.derivatives(anchor.eta, y, (3,))
