@@ -90,12 +90,13 @@ def test_rounding_of_large_predictors_is_an_error():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("plan", [PLAN, lo.kfold(60, 5, seed=0)])
-def test_what_a_fit_left_is_no_error(plan):
+@pytest.mark.parametrize("short", [0.05, 1e-3, 1e-5])
+@pytest.mark.parametrize("plan", [PLAN, lo.kfold(60, 5, seed=0)], ids=["rows", "folds"])
+def test_what_a_fit_left_is_no_error(plan, short):
     X, y = some()
     model = lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5))
     fit = lo.fit(model)
-    coef, intercept = np.array(fit.parameters["coef"]) + 0.05, float(fit.parameters["intercept"]) - 0.05
+    coef, intercept = np.array(fit.parameters["coef"]) + short, float(fit.parameters["intercept"]) - short
     rough = lo.anchor(model, {"intercept": intercept, "coef": coef}, throw=False)
     told, true = lo.cross_validate(rough, plan), lo.cross_validate(fit, plan, lo.Exact(1e-12))
     off = np.bincount(plan.refit, np.abs(told.losses - true.losses))
