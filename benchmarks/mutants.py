@@ -256,10 +256,10 @@ FAULTS = (
         "test_theorem.py test_proved.py",
     ),
     Fault(
-        "a shortened step has a full one's radius",
+        "the penalty is no part of a candidate's Hessian",
         "refit/_newton.py",
-        "after = np.where(length == 1, found.after, np.inf)",
-        "after = found.after",
+        "self.kappa[which, None, None] * model.penalty + anchor.flat",
+        "anchor.flat",
         "test_theorem.py test_proved.py",
     ),
     Fault(
