@@ -216,8 +216,8 @@ FAULTS = (
     Fault(
         "rounding is no error of one row",
         "refit/_linear.py",
-        "center, half + 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]), slope",
-        "center, half, slope",
+        "half += 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]) + anchor",
+        "half += anchor",
         "test_theorem.py test_proved.py",
     ),
     Fault(

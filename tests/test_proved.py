@@ -211,7 +211,7 @@ def test_an_audit_finds_what_is_wrong(monkeypatch):
     monkeypatch.setattr(_asked.Asked, "error", lambda self, rows, done, losses: np.full(len(losses), 1e-12))
     told = lo.cross_validate(fit, plan, lo.NewtonStep(), audit=3)
     assert told.audit.beyond.any() and (told.result[told.audit.refit[told.audit.beyond]] == lo.RESULTS.missed).all()
-    assert set(told.audit.refit[told.audit.beyond]) <= set(told.flagged()) and "beyond their error" in str(told)
+    assert set(told.audit.refit[told.audit.beyond]) <= set(told.flagged()) and "1 beyond" in str(told)
     again = lo.cross_validate(fit, plan, lo.Certified(1.0), audit=3)
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
     if again.audit.beyond.any():

@@ -130,7 +130,8 @@ class _Gathered:
         number = min(self.audit, affordable(self.gradients))
         chosen = self.candidates.chosen(number)
         table, missed = audited(self.asked, chosen, self.candidates, self.losses, self.error)
-        self.remarks["audit"] = f"{len(chosen)} refits repeated exactly, {len(missed)} beyond their error"
+        some = f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
+        self.remarks["audit"] = f"{some} repeated exactly, {len(missed)} beyond {'its' if len(chosen) == 1 else 'their'} error"
         short = min(self.audit, int(np.sum(~_lost(self.result)))) - len(chosen)
         if short:
             self.remarks["audit"] += f" ({short} more would cost above a tenth of the work)"

@@ -105,7 +105,7 @@ class NewtonStep(AbstractRefit):
 class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
-    tol: float = eqx.field(static=True, default=1e-8)
+    tol: float = eqx.field(static=True, default=1e-8, converter=float)
 
     def __check_init__(self):
         if not 0 < self.tol < 1:
@@ -137,7 +137,7 @@ class Certified(AbstractRefit):
     So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
     """
 
-    rtol: float = eqx.field(static=True, default=0.01)
+    rtol: float = eqx.field(static=True, default=0.01, converter=float)
     in_standard_errors = True
 
     def __check_init__(self):

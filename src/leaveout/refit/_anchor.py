@@ -44,6 +44,7 @@ class Anchor:
     leftover: Float[Array, " rank"]
     noise: float
     bulk: Float[Array, " units"]  # Σ_j |x_ij θ̂_j|, of which 1e-16 is lost
+    blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
     table: Table
 
     @functools.cached_property
@@ -96,8 +97,9 @@ def anchored(fit: Fit) -> Anchor:
     leftover = root @ np.asarray(fit.gradient)
     table = Table(model.loss, model.y, eta, reference, weight * size, norm)
     bulk = model.design.bulk(theta)
+    blur = ROUNDING * float(np.max(np.sum(np.asarray(fit.factor) ** 2, axis=1) * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     return Anchor(
-        model, theta, root, eta, weight, slope, curvature, reference, roots, *extent, flat, leftover, noise, bulk, table
+        model, theta, root, eta, weight, slope, curvature, reference, roots, *extent, flat, leftover, noise, bulk, blur, table
     )
 
 

@@ -108,6 +108,7 @@ class Enclosure:
                 self.radius[lanes] = after / np.sqrt(self.metric.kept[lanes])
                 norm = anchor.norm[some] / np.sqrt(self.metric.kept[lanes])[:, None]
         lost = 4 * ROUNDING * (1 + total(np.abs(self.center[lanes]), 2) + anchor.bulk[some])
+        lost += anchor.blur * total(np.abs(self.center[lanes] - anchor.eta[some]), 2)
         with np.errstate(invalid="ignore"):
             self.half[lanes] = np.where(np.isfinite(after)[:, None], norm * after[:, None], np.inf) + lost
 

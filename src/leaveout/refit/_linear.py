@@ -66,9 +66,8 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     with np.errstate(invalid="ignore"):
         half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after, np.inf)
     center = anchor.eta[unit] - along / kept
-    return OneRow(
-        center, half + 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]), slope, kept, pull - bend * along / kept
-    )
+    half += 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]) + anchor.blur * np.abs(along / kept**2)
+    return OneRow(center, half, slope, kept, pull - bend * along / kept)
 
 
 class Look(NamedTuple):
