@@ -28,6 +28,7 @@ from ._design import Loss, LossOfSeveral
 
 Array = np.ndarray
 TIMES = (1.0, 3.0)  # of the typical ratio of gap and curvature: the τ that are tried
+FINITE = 500.0  # predictors of losses that grow exponentially
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
 
 
@@ -173,6 +174,8 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
         if reported is not center:  # else no fall is larger than the rise on the other side
             here, slope = loss.derivatives(center, y, (0, 1))
             most = np.maximum(most, base - here + np.abs(slope) * wide)  # no lower than the tangent at the center
+    if np.isinf(loss.ceiling):  # exponentials that are no numbers any more
+        known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= FINITE
     return np.where(known, np.maximum(most, 0.0), np.inf)
 
 

@@ -17,9 +17,9 @@ HUGE = 500.0  # an exponent whose exponential is still a number, squared; no ref
 
 
 def exponential(x: np.ndarray, order: int) -> np.ndarray:
-    """eˣ, infinite where it is for values and slopes; kept a number for curvatures, which are summed with weights."""
-    with np.errstate(over="ignore"):
-        return np.exp(x if order < 2 else np.minimum(x, HUGE))
+    """eˣ, kept a number, since it is summed with weights: nothing is proved of losses beyond (`_proved.change`)."""
+    del order
+    return np.exp(np.minimum(x, HUGE))
 
 
 class Squared(AbstractMeanLoss):
@@ -54,6 +54,10 @@ class Squared(AbstractMeanLoss):
     @property
     def self_concordance(self):
         return 0.0 if isinstance(self.link, links.Identity) else None
+
+    @property
+    def ceiling(self):
+        return 1.0 if isinstance(self.link, links.Identity) else np.inf
 
     @property
     def convex(self):

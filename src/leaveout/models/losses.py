@@ -245,6 +245,10 @@ class Huber(AbstractLoss):
         }
         return tuple(known[order]() for order in orders)
 
+    @property
+    def ceiling(self):
+        return 1.0
+
     def peak(self, y):
         return y
 
