@@ -16,9 +16,8 @@ from ._loss import AbstractMeanLoss, domain, positive
 HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
 
 
-def exponential(x: np.ndarray, order: int) -> np.ndarray:
+def exponential(x: np.ndarray) -> np.ndarray:
     """eˣ, kept a number, since it is summed with weights: nothing is proved of losses beyond (`_proved.change`)."""
-    del order
     return np.exp(np.minimum(x, HUGE))
 
 
@@ -79,7 +78,7 @@ class Poisson(AbstractMeanLoss):
         if not isinstance(self.link, links.Log):
             return super().derivatives(eta, y, orders)
         constant = {0: lambda: special.gammaln(y + 1.0) - y * eta, 1: lambda: -y}
-        return tuple(exponential(eta, order) + (constant[order]() if order < 2 else 0.0) for order in orders)
+        return tuple(exponential(eta) + (constant[order]() if order < 2 else 0.0) for order in orders)
 
     def check(self, y):
         domain(y, y >= 0, "Poisson", "not negative")
@@ -114,9 +113,9 @@ class Gamma(AbstractMeanLoss):
         if not isinstance(self.link, links.Log):
             return super().derivatives(eta, y, orders)
         nu = float(self.shape)
-        term = lambda order: nu * y * exponential(-eta, order)
+        term = nu * y * exponential(-eta)
         constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + special.gammaln(nu)
-        known = {0: lambda: term(0) + nu * eta + constant(), 1: lambda: nu - term(1), 2: lambda: term(2), 3: lambda: -term(3)}
+        known = {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
         return tuple(known[order]() for order in orders)
 
     def check(self, y):
@@ -256,14 +255,14 @@ class Tweedie(AbstractMeanLoss):
         if not isinstance(self.link, links.Log) or self.kind != "compound":
             return super().derivatives(eta, y, orders)
         p, phi = float(self.power), float(self.dispersion)
-        first = lambda order: y * exponential((1 - p) * eta, order) / phi
-        second = lambda order: exponential((2 - p) * eta, order) / phi
+        first = y * exponential((1 - p) * eta) / phi
+        second = exponential((2 - p) * eta) / phi
         reference = lambda: np.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p) * phi)
         known = {
-            0: lambda: reference() + first(0) / (p - 1) + second(0) / (2 - p),
-            1: lambda: second(1) - first(1),
-            2: lambda: (p - 1) * first(2) + (2 - p) * second(2),
-            3: lambda: (2 - p) ** 2 * second(3) - (p - 1) ** 2 * first(3),
+            0: lambda: reference() + first / (p - 1) + second / (2 - p),
+            1: lambda: second - first,
+            2: lambda: (p - 1) * first + (2 - p) * second,
+            3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
         }
         return tuple(known[order]() for order in orders)
 
@@ -317,7 +316,7 @@ class QuasiPoisson(AbstractMeanLoss):
         if not isinstance(self.link, links.Log):
             return super().derivatives(eta, y, orders)
         phi, rest = float(self.dispersion), {0: lambda: special.xlogy(y, y) - y * eta - y, 1: lambda: -y}
-        return tuple((exponential(eta, order) + (rest[order]() if order < 2 else 0.0)) / phi for order in orders)
+        return tuple((exponential(eta) + (rest[order]() if order < 2 else 0.0)) / phi for order in orders)
 
     def check(self, y):
         domain(y, y >= 0, "quasi-Poisson", "not negative")
