@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout import _descent
-from leaveout._acceleration import DEPTH, Acceleration
+from leaveout.refit._acceleration import DEPTH, Acceleration
+from leaveout.refit._descent import Descent
 
 
 def quadratics(size, number, spread, seed=0):
@@ -22,7 +22,7 @@ def walked(hessian, minimiser, steps, accelerated=True):
     lanes = np.arange(len(minimiser))
     asked = lambda u: np.einsum("rij,rj->ri", hessian, u - minimiser)
     u = -asked(np.zeros_like(minimiser))
-    memory, off, ratios = Acceleration(np.zeros_like(u), -u), [], []
+    memory, off, ratios = Acceleration(np.zeros_like(u), -u, np.ones(len(u), bool)), [], []
     for _ in range(steps):
         step, ratio = memory.step(lanes, u, asked(u))
         u = u - (step if accelerated else asked(u))
@@ -60,11 +60,9 @@ def test_contraction_is_that_of_the_plain_steps(accelerated):
     assert np.median(ratios.max(0) / radius) > 0.85
 
 
-def test_another_metric_is_another_start():
+def test_what_has_not_begun_has_nothing_to_go_by():
     hessian, minimiser = quadratics(6, 2, 0.3)
-    memory = Acceleration(np.zeros_like(minimiser), np.zeros_like(minimiser))
-    memory.step(np.arange(2), minimiser + 1, hessian.sum(2))
-    memory.forget(np.array([0]))
+    memory = Acceleration(np.zeros_like(minimiser), np.zeros_like(minimiser), np.array([False, True]))
     asked = hessian.sum(1)
     step, ratio = memory.step(np.arange(2), minimiser + 2, asked)
     assert (step[0] == asked[0]).all()
@@ -75,7 +73,7 @@ def test_another_metric_is_another_start():
 
 def test_what_is_not_finite_spoils_its_own_refit_only():
     hessian, minimiser = quadratics(6, 2, 0.3)
-    memory = Acceleration(np.zeros_like(minimiser), -minimiser)
+    memory = Acceleration(np.zeros_like(minimiser), -minimiser, np.ones(2, bool))
     asked = hessian[:, 0].copy()
     asked[0] = np.nan
     step, _ = memory.step(np.arange(2), minimiser, asked)
@@ -90,8 +88,8 @@ def test_refits_take_fewer_gradients(monkeypatch):
     loss = lambda theta, row: jnp.exp(row[0] @ theta) - row[1] * (row[0] @ theta)
     fit = lo.fit(lo.Separable(loss, (x, y), theta0=np.zeros(4)), num_starts=1)
     plan, looked = lo.kfold(300, 4), []
-    examined = _descent.examined
-    monkeypatch.setattr(_descent, "examined", lambda *args: looked.append(len(args[4])) or examined(*args))
+    gradient = Descent.gradient
+    monkeypatch.setattr(Descent, "gradient", lambda self, lanes, *at: looked.append(len(lanes)) or gradient(self, lanes, *at))
     accelerated = lo.fold_parameters(fit, plan, lo.Exact())
     quick, looked[:] = sum(looked), []
     monkeypatch.setattr(Acceleration, "step", lambda self, lanes, u, asked: (asked, np.full(len(lanes), np.inf)))

@@ -13,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 import leaveout as lo
-from leaveout._minimise import pieces, placed, value_and_gradient, with_few_hessians
+from leaveout._functions import function
+from leaveout._minimise import with_few_hessians
 from leaveout._results import RESULTS
 from leaveout.models import chain, emissions
 from leaveout.models._states import Dirichlet
@@ -616,8 +617,9 @@ def test_a_few_hessians_lead_a_large_model_to_its_minimum():
     hmm = lo.HMM(x, emissions.NeuralAutoregressive(3), 2)
     start = jax.tree.map(np.asarray, hmm.parameters.start(0))
     with jax.enable_x64(True):
-        assert np.linalg.eigvalsh(np.asarray(pieces(hmm, start, np.ones(300))[2])).min() < -100
-        value, vector, converged = with_few_hessians(hmm, start, np.ones(hmm.num_units), np.zeros((0, hmm.num_params)))
-        slope = value_and_gradient(hmm, placed(vector, start), np.ones(300))[1]
+        F, at = function(hmm, start), flat(start)
+        assert np.linalg.eigvalsh(F.hessian(at)).min() < -100
+        value, vector, converged = with_few_hessians(F, at, np.zeros((0, hmm.num_params)))
+        slope = F.look(vector)[1]
     assert converged and np.abs(slope).max() < 1e-5
     np.testing.assert_allclose(value, lo.fit(hmm).value, rtol=1e-10)

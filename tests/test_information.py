@@ -12,13 +12,15 @@ import scipy.sparse.linalg
 from helpers import flat
 
 import leaveout as lo
-from leaveout import _descent, _minimise
-from leaveout._curvature import Anchor
+from leaveout import _minimise
+from leaveout._functions import ONE, Derived, function
 from leaveout._minimise import walk
 from leaveout._objective import Blocks
+from leaveout._products import solved
 from leaveout.models import _information, _moments
 from leaveout.models.chain import log_partition
 from leaveout.models.emissions._base import Constraint
+from leaveout.refit import _descent
 
 LENGTHS = [13, 7, 22, 9, 16, 5, 30, 8]
 STEPS = sum(LENGTHS)
@@ -216,7 +218,7 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
     assert hmm.costs.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
     seen = []
-    monkeypatch.setattr(_minimise, "walk", lambda *args: seen.append(args[3]) or walk(*args))
+    monkeypatch.setattr(_minimise, "walk", lambda *args: seen.append(args[4]) or walk(*args))
     monkeypatch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract
     np.testing.assert_allclose(lo.fit(hmm).value, fit.value, rtol=1e-12)
     assert seen == [1e3, 1e-6]
@@ -233,9 +235,9 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     np.testing.assert_allclose(exact.losses[far], truth, rtol=1e-6)
     assert abs(certified.losses[far] - truth) <= certified.error[far] + 1e-6 * truth
     learnt, products = _minimise.Walk.newton, []
-    product = _minimise.curved
+    product = Derived.product
     monkeypatch.setattr(_minimise.Walk, "newton", lambda walk, slope: 3 * learnt(walk, slope))  # too long to lead anywhere
-    monkeypatch.setattr(_minimise, "curved", lambda *args: products.append(args) or product(*args))
+    monkeypatch.setattr(Derived, "product", lambda self, *args: products.append(args) or product(self, *args))
     by_products = lo.cross_validate(fit, plan, lo.Exact())
     assert products and not len(by_products.flagged())
     np.testing.assert_allclose(by_products.losses[far], truth, rtol=1e-6)
@@ -250,44 +252,25 @@ def bowl(curvature: np.ndarray) -> tuple[lo.Objective, dict, np.ndarray]:
     return lo.Objective(loss, 5), {"x": np.zeros(len(curvature))}, A
 
 
-def arriving(objective: lo.Objective, start: dict) -> tuple[SimpleNamespace, _descent.State, _minimise.Walk]:
-    """A refit at θ̂ whose coordinates are θ's, and what L-BFGS learnt on its way there: only scales."""
-    size = start["x"].size
-    fit = SimpleNamespace(objective=objective, theta=start, back=lambda moved: moved)
-    state = _descent.State(np.zeros((1, size)), np.ones(1), Anchor(), np.zeros(1, bool))
-    state.step = np.zeros((1, size))
-    operator = scipy.sparse.linalg.aslinearoperator
-    return fit, state, _minimise.Walk(start, operator(np.diag(np.linspace(0.5, 2, size))), operator(np.eye(size)))
-
-
 @pytest.mark.parametrize("flat", [0.5, 1e-3])
-def test_steps_by_products_come_to_the_minimum(flat):
-    """Also where one direction is so flat that the first solve hardly sees it."""
+def test_solves_by_products(flat):
+    """Also where one direction is so flat that the first products hardly see it; with curvature put along another."""
     objective, start, A = bowl(np.append(np.linspace(1, 9, 11), flat))
-    fit, state, near = arriving(objective, start)
+    plain = SimpleNamespace(whiten=lambda v: 2 * v, unwhiten=lambda u: 2 * u)
+    gradient, null = np.random.default_rng(1).standard_normal((3, 12)), np.eye(12)[:1]
     with jax.enable_x64(True):
-        slope = np.asarray(jax.grad(lambda x: objective.loss({"x": x}, np.ones(5)))(jnp.zeros(12)))
-        step, whiten = near.newton_by_products(objective, start, np.ones(5), slope), np.linspace(0.5, 2, 12)
-        assert np.linalg.norm(whiten * (A @ step - slope)) <= _minimise.SOLVED * np.linalg.norm(whiten * slope)
-        left = _descent._steps_by_products(fit, state, lambda lanes, left: left / 1e-6, 0, np.ones(5), near)
-    assert left is not None and left <= 1e-6
-    np.testing.assert_allclose(state.u[0], -np.linalg.solve(A, slope), atol=1e-4)
+        F = function(objective, start).of
+        u = solved(F, plain, null, np.zeros((3, 12)), gradient, np.zeros(3, int), 1e-10)
+    np.testing.assert_allclose(u, np.linalg.solve(4 * (A + null.T @ null), gradient.T).T, rtol=1e-7)
 
 
-def test_steps_by_products_stay_where_curvature_is_negative():
-    objective, start, _ = bowl(np.append(np.linspace(1, 9, 11), -0.5))
-    fit, state, near = arriving(objective, start)
+def test_solves_end_where_curvature_is_negative():
+    objective, start, A = bowl(np.append(np.linspace(1, 9, 11), -0.5))
+    plain = SimpleNamespace(whiten=lambda v: v, unwhiten=lambda u: u)
+    gradient = np.random.default_rng(1).standard_normal((1, 12))
     with jax.enable_x64(True):
-        assert _descent._steps_by_products(fit, state, lambda lanes, left: left / 1e-6, 0, np.ones(5), near) is None
-    assert not state.u.any() and not state.step.any()
-
-
-def test_steps_shrink_or_end():
-    objective, start, _ = bowl(np.ones(2))
-    fit, state, _ = arriving(objective, start)
-    target, enough = np.array([1.0, 2.0]), lambda lanes, left: left / 1e-9
-    moved, size, left, arrived = _descent._shrinking_steps(fit, state, enough, 0, np.zeros(2), lambda moved: moved - target)
-    assert arrived and size == left == 0.0
-    np.testing.assert_allclose([moved, state.u[0]], [target, target])
-    overshoot = lambda moved: 3 * (moved - target)
-    assert not _descent._shrinking_steps(fit, state, enough, 0, np.zeros(2), overshoot)[3]
+        u = solved(function(objective, start).of, plain, np.zeros((0, 12)), np.zeros((1, 12)), gradient, ONE, 1e-10)
+        down = np.linalg.eigh(A)[1][:, :1].T
+        alone = solved(function(objective, start).of, plain, np.zeros((0, 12)), np.zeros((1, 12)), down, ONE, 1e-10)
+    assert np.isfinite(u).all() and np.sum(u * gradient) > 0 and np.linalg.norm(A @ u[0] - gradient) > 1e-6
+    np.testing.assert_array_equal(alone, down)

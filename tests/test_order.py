@@ -7,8 +7,8 @@ import pytest
 from helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 import leaveout as lo
-from leaveout._curvature import Anchor
-from leaveout._descent import Refitted, examined, parameters_of
+from leaveout.refit import Refitted
+from leaveout.refit._descent import Descent
 
 
 class Chord(lo.AbstractRefit):
@@ -17,11 +17,11 @@ class Chord(lo.AbstractRefit):
     steps: int = eqx.field(static=True)
 
     def __call__(self, fit, rows, *, judge=True):
-        u = np.zeros((len(rows.index), fit.num_params))
+        state = Descent(fit, rows)
         for _ in range(self.steps):
-            u = u - examined(fit, rows, Anchor(), u, np.arange(len(u))).step
-        none = np.zeros(len(u))
-        return Refitted(lambda: np.asarray(parameters_of(fit, u)), none + np.inf, none.astype(int), moved=none)
+            state.u = state.u - state.gradient(np.arange(len(state.u)))
+        none = np.zeros(len(state.u))
+        return Refitted(state.theta, none + np.inf, none.astype(int), moved=none)
 
 
 ORDERS = {

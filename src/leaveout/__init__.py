@@ -73,24 +73,6 @@ from ._plan import (
 from ._plan import (
     random_subsets as random_subsets,
 )
-from ._refit import (
-    AbstractRefit as AbstractRefit,
-)
-from ._refit import (
-    Certified as Certified,
-)
-from ._refit import (
-    Exact as Exact,
-)
-from ._refit import (
-    InfinitesimalJackknife as InfinitesimalJackknife,
-)
-from ._refit import (
-    NewtonStep as NewtonStep,
-)
-from ._refit import (
-    NoUpdate as NoUpdate,
-)
 from ._results import RESULTS as RESULTS
 from .influence import cooks_distance as cooks_distance
 from .influence import dfbetas as dfbetas
@@ -156,5 +138,23 @@ from .models.regression import Regression as Regression
 from .models.tagging import entities as entities
 from .models.tagging import entity_f1 as entity_f1
 from .models.tagging import token_accuracy as token_accuracy
+from .refit import (
+    AbstractRefit as AbstractRefit,
+)
+from .refit import (
+    Certified as Certified,
+)
+from .refit import (
+    Exact as Exact,
+)
+from .refit import (
+    InfinitesimalJackknife as InfinitesimalJackknife,
+)
+from .refit import (
+    NewtonStep as NewtonStep,
+)
+from .refit import (
+    NoUpdate as NoUpdate,
+)
 
 __version__ = _version("leaveout")

@@ -11,12 +11,11 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from numpy.typing import NDArray
 
-from . import _certificate as certificate
-from ._curvature import fold_weights
-from ._descent import Refitted
 from ._fit import Fit
+from ._functions import fold_weights, own_passes
 from ._objective import AbstractLinearPredictor, unravel
 from ._plan import Plan, Rows
+from .refit import Refitted
 
 DIRECTIONS = 8  # in which a function that nothing is known of is looked at, within what is left to go
 SAFETY = 1.5  # times what so few directions say, if there are more
@@ -95,7 +94,7 @@ def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], N
     rank, known = center.shape[1], np.isfinite(radius)
     count = min(rank, DIRECTIONS)
     directions = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, count)))[0].T
-    to_theta = lambda u: np.asarray(parameters_of(fit, u))
+    to_theta = lambda u: parameters_of(fit, u)
     middle = function(to_theta(center))
     squares = np.zeros(at.shape)
     for direction in directions:
@@ -106,9 +105,9 @@ def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], N
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 
 
-@eqx.filter_jit
-def parameters_of(fit: Fit, u: Array) -> Array:
-    return certificate.parameters(fit, u)
+def parameters_of(fit: Fit, u: NDArray) -> NDArray:
+    """The raveled θ at whitened displacements."""
+    return flat(fit) + np.asarray(fit.unwhiten(u))
 
 
 def flat(fit: Fit) -> NDArray[np.float64]:
@@ -132,14 +131,14 @@ def chunk(fit: Fit, rows: Rows) -> int:
     count, width = rows.index.shape
     if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
         return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
-    return certificate.own_passes(fit, rows)
+    return own_passes(fit.objective, width)
 
 
 @eqx.filter_jit
 def _score_rows(fit: Fit, rows: Rows, theta: Array, size: int) -> Array:
     def one(args):
         index, weight, held, theta = args
-        weights = fold_weights(fit, index, weight)
+        weights = fold_weights(fit.objective, index, weight)
         return fit.objective.score(unravel(theta, fit.theta), weights, index, held.astype(float))
 
     return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=size)
@@ -156,7 +155,7 @@ def scores(fit: Fit, rows: Rows, theta: NDArray | None = None) -> NDArray[np.flo
 def _predict_rows(fit: Fit, rows: Rows, theta: Array, kind: str, size: int) -> Array:
     def one(args):
         index, weight, theta = args
-        weights = fold_weights(fit, index, weight)
+        weights = fold_weights(fit.objective, index, weight)
         return fit.objective.predict(unravel(theta, fit.theta), weights, index, kind)
 
     return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)

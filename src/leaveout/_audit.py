@@ -15,10 +15,8 @@ from jaxtyping import Bool, Float, Int
 
 from ._asked import Asked, parameters_of
 from ._asked import flat as theta_hat
-from ._design import bent, weighed
 from ._fit import Fit
-from ._minimise import curved, value_and_gradient
-from ._objective import placed
+from ._functions import function
 
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
@@ -96,64 +94,30 @@ def affordable(gradients: float) -> int:
     return max(1, int(SHARE * gradients / REPEATING))
 
 
-class Function(NamedTuple):
-    """F(·, w) in the anchor's whitened coordinates."""
-
-    look: Callable[[Array], tuple[float, Array]]
-    product: Callable[[Array, Array], Array]
-
-
-def _function(fit: Fit, weights: Float[Array, " units"]) -> Function:
-    model, flat = fit.predictors, theta_hat(fit)
-    if model is not None:
-        root = np.asarray(fit.whitener)
-        omega, kappa = (part[0] for part in model.weigh(weights[None]))
-        eta_of = lambda theta: model.design.predictors(theta[None])[0] + model.offset
-
-        def look(u):
-            theta = flat + u @ root
-            value, slope = model.loss.derivatives(eta_of(theta), model.y, (0, 1))
-            raw = model.design.pull(weighed(omega, slope)[None])[0] + kappa * (model.penalty @ theta)
-            total = np.sum(weighed(omega, value)) + 0.5 * kappa * theta @ model.penalty @ theta
-            return float(total), root @ raw
-
-        def product(u, v):
-            (curvature,) = model.loss.derivatives(eta_of(flat + u @ root), model.y, (2,))
-            step = v @ root
-            along = bent(weighed(omega, curvature), model.design.predictors(step[None])[0])
-            return root @ (model.design.pull(along[None])[0] + kappa * (model.penalty @ step))
-
-        return Function(look, product)
-
-    at = lambda u: placed(flat + np.asarray(fit.unwhiten(u)), fit.theta)
-
-    def general(u):
-        value, gradient = value_and_gradient(fit.objective, at(u), weights)
-        return float(value), np.asarray(fit.whiten(np.asarray(gradient)))
-
-    def general_product(u, v):
-        return np.asarray(fit.whiten(np.asarray(curved(fit.objective, at(u), weights, np.asarray(fit.unwhiten(v))))))
-
-    return Function(general, general_product)
-
-
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
     """The minimiser that descent from `start` reaches, whitened, and whether it was reached."""
-    F = _function(fit, weights)
-    u, (value, gradient) = start.copy(), F.look(start)
-    first = max(float(np.linalg.norm(F.look(np.zeros_like(start))[1])), 1e-300)
+    F, flat = function(fit.objective, fit.theta, weights), theta_hat(fit)
+    at, whitened = lambda u: flat + np.asarray(fit.unwhiten(u)), lambda slope: np.asarray(fit.whiten(slope))
+
+    def look(u):
+        value, slope = F.look(at(u))
+        return value, whitened(slope)
+
+    u, (value, gradient) = start.copy(), look(start)
+    first = max(float(np.linalg.norm(look(np.zeros_like(start))[1])), 1e-300)
     for _ in range(STEPS):
         size = float(np.linalg.norm(gradient))
         if size <= ENOUGH * first:
             return u, True
-        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), lambda v, u=u: F.product(u, np.ravel(v)), dtype=float)
+        along = lambda v, u=u: whitened(F.product(at(u), np.asarray(fit.unwhiten(np.ravel(v)))))
+        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
         step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
-        length, (new, slope) = 1.0, F.look(u + step)
+        length, (new, slope) = 1.0, look(u + step)
         fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F can no longer tell
         while not fine and not new <= value + 1e-4 * length * (step @ gradient) and length > 1e-10:
             length /= 2
-            new, slope = F.look(u + length * step)
+            new, slope = look(u + length * step)
         if fine and not np.linalg.norm(slope) < 0.5 * size:  # the floor
             return u, True
         if length <= 1e-10:

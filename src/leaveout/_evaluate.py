@@ -17,20 +17,18 @@ import scipy.sparse
 from jaxtyping import PyTree
 from numpy.typing import NDArray
 
-from . import _certificate as certificate
 from . import _minima as minima
 from ._asked import Asked, Evaluate, flat, natural, predictions, reach, scores
 from ._audit import Candidates, Pool, affordable, audited
-from ._curvature import is_narrow
 from ._estimate import Estimate
 from ._fit import Fit
+from ._functions import work
 from ._metrics import Metric, measure
 from ._objective import AbstractLinearPredictor, aligned, float64
 from ._plan import Plan, Rows
 from ._progress import Slow
-from ._refit import AbstractRefit, Certified, Exact, Refitted
 from ._results import RESULTS
-from ._undetermined import completed
+from .refit import AbstractRefit, Certified, Exact, Refitted, completed, is_narrow
 from .refit._linear import copies, unit_losses
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
@@ -287,7 +285,7 @@ def _batches(fit: Fit, plan: Plan, refit: AbstractRefit) -> Batches:
     narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
     wanted = refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
     own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
-    dear = certificate.work(fit) * plan.num_refits > SHARED
+    dear = work(fit.objective, fit.num_params) * plan.num_refits > SHARED
     least, uniform = _workers(fit) if dear else 1, not fit.objective.local  # there a pass over all units is made anyway
     make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own, least, uniform)
 

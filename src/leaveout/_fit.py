@@ -22,12 +22,12 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ._definite import IndefiniteHessianError, cholesky, indefinite
 from ._design import Predictors
-from ._minimise import STEPS, factorised, minimise, null_space_matrix, pieces, scaled_null_space, value_and_gradient
-from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored, unravel
+from ._functions import Function, function
+from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
+from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored
 from ._products import (
     FINE,
     Scaling,
-    conjugate_gradients,
     least_curvature,
     minimise_by_products,
     scaling,
@@ -36,15 +36,13 @@ from ._products import (
 )
 from ._rank import unseen
 from ._results import RESULTS
-from ._starts import Minima, Run, alone, descended_from, distinct, started, starts_of, stored_leaves
+from ._starts import Minima, alone, descended_from, distinct, started, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
 
 Curvature = Literal["auto", "dense", "products"]
-Flat = Float[np.ndarray, "flat params"]
-
 
 _made: dict[tuple[int, str], object] = {}
 Made = TypeVar("Made")
@@ -115,12 +113,10 @@ class Fit(eqx.Module):
         if self.factor is not None:
             return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (self.flat.T @ vector)
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
-        ones = np.ones(self.objective.num_units)
-        found = [
-            self.unwhiten(solved(self.objective, self.theta, ones, self.whitener, self.null_space, self.whiten(column), FINE))
-            for column in columns
-        ]
-        return np.array(found).T.reshape(np.shape(vector))
+        at = np.broadcast_to(np.asarray(ravel(self.theta)), columns.shape)
+        F = function(self.objective, self.theta).of
+        u = solved(F, self.whitener, self.null_space, at, self.whiten(columns), np.zeros(len(columns), int), FINE)
+        return self.unwhiten(u).T.reshape(np.shape(vector))
 
     @property
     @once
@@ -133,6 +129,10 @@ class Fit(eqx.Module):
         """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or about that)."""
         return self.whitener.whiten(gradient) if isinstance(self.whitener, Scaling) else gradient @ self.whitener.T
 
+    def raw(self, whitened: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """Gradients by θ of those in the coordinates u."""
+        return self.whitener.raw(whitened) if isinstance(self.whitener, Scaling) else whitened @ self.factor.T
+
     def unwhiten(self, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         """The displacements θ − θ̂ that stand at u."""
         if not isinstance(self.whitener, Scaling):
@@ -140,7 +140,7 @@ class Fit(eqx.Module):
         moved = self.whitener.unwhiten(u)
         if not len(self.null_space):
             return moved
-        flat = self.null_space / jnp.linalg.norm(self.null_space[0])
+        flat = self.null_space / np.linalg.norm(self.null_space[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
     def back(self, displacement: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
@@ -149,19 +149,6 @@ class Fit(eqx.Module):
             return self.whitener.back(displacement)
         assert self.factor is not None
         return displacement @ self.factor
-
-    def newton(self, whitened: Float[Array, " params"], tol: float) -> Float[Array, " params"]:
-        """The whitened displacement `H⁻¹g` that a whitened gradient asks for; by products to `tol` of the gradient."""
-        if self.factor is not None:
-            return whitened
-        return self.newton_at(jnp.zeros_like(whitened), whitened, jnp.ones(self.objective.num_units), tol)
-
-    def newton_at(
-        self, u: Float[Array, " params"], whitened: Float[Array, " params"], weights: Float[Array, " units"], tol: float
-    ) -> Float[Array, " params"]:
-        """The same with the Hessian at a displacement u and at other weights, by products."""
-        theta = unravel(ravel(self.theta) + self.unwhiten(u), self.theta)
-        return conjugate_gradients(self.objective, theta, weights, self.whitener, self.null_space, whitened, tol)
 
     @property
     @once
@@ -278,17 +265,17 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     known = np.asarray(objective.parameters.symmetries(theta), float)
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return known
-    hessian = np.asarray(pieces(objective, theta, np.ones(objective.num_units))[2])
-    factor = factorised(hessian + np.asarray(null_space_matrix(known, hessian)) if len(known) else hessian, DOUBTFUL)
-    return known if factor is not None else unseen(objective, theta)
+    hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
+    return known if factorised(with_flat(hessian, known), DOUBTFUL) is not None else unseen(objective, theta)
 
 
 def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
     """Where each start leads, lowest first."""
-    ones = np.ones(objective.num_units)
+    F, ones = function(objective, starts[0]), np.ones(objective.num_units)
+    at = [np.asarray(ravel(start)) for start in starts]
     if flat is None:
-        return descended_from(starts, functools.partial(minimise_by_products, objective, weights=ones))
-    return descended_from(starts, functools.partial(minimise, objective, weights=ones, null_space=flat))
+        return descended_from(at, lambda start: minimise_by_products(objective, F, start))
+    return descended_from(at, lambda start: minimise(objective, F, start, ones, flat))
 
 
 def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
@@ -366,53 +353,41 @@ def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
     return curvature == "products" or (curvature == "auto" and size > DENSE)
 
 
-def _anchor_by_products(objective: AbstractObjective, theta: PyTree, caller: str) -> Fit:
-    value, gradient = (np.asarray(part) for part in value_and_gradient(objective, theta, np.ones(objective.num_units)))
-    _check_finite(objective, caller, value, gradient)
-    whitener = scaling(objective, theta)
-    null_space = stored(whitened_null_space(objective, theta, whitener))
-    if not objective.convex:
-        least, vector = least_curvature(objective, theta, whitener, null_space)
-        if least <= 0:
-            direction = whitener.unwhiten(vector)
-            raise indefinite(objective, theta, caller, least, direction / np.linalg.norm(direction))
-    zero, code, one = np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta)
-    found = Fit(objective, theta, value, gradient, None, whitener, null_space, zero, code, one)
-    step = found.solve(gradient)
-    decrement = float(np.sqrt(max(gradient @ step, 0.0)))
+def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
+    """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
+    theta = jax.tree.map(np.asarray, theta)
+    F, vector = function(objective, theta), np.asarray(ravel(theta))
+    value, gradient = F.look(vector)
+    hessian = np.zeros(0) if flat is None else F.hessian(vector)
+    _check_finite(objective, caller, value, gradient, hessian)
+    if flat is None:
+        factor, (whitener, null_space) = None, _coordinates(objective, F, vector, caller)
+    else:
+        null_space = stored(scaled_flat(flat, hessian))
+        hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
+        factor = stored(cholesky(hessian, objective, theta, caller))
+        del hessian
+        whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
+    parts = np.asarray(value), gradient, factor, whitener, null_space
+    found = Fit(objective, theta, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta))
+    decrement = np.linalg.norm(whitener @ gradient) if factor is not None else max(gradient @ found.solve(gradient), 0.0) ** 0.5
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))
 
 
-def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
-    """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
-    theta = jax.tree.map(np.asarray, theta)
-    if flat is None:
-        return _anchor_by_products(objective, theta, caller)
-    value, gradient, hessian = (np.asarray(p) for p in pieces(objective, theta, np.ones(objective.num_units)))
-    _check_finite(objective, caller, value, gradient, hessian)
-    null_space = stored(scaled_null_space(flat, hessian))
-    hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
-    factor = stored(cholesky(hessian, objective, theta, caller))
-    del hessian
-    whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
-    decrement = float(np.linalg.norm(whitener @ gradient))
-    result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
-    return Fit(
-        objective,
-        theta,
-        np.asarray(value),
-        gradient,
-        factor,
-        whitener,
-        null_space,
-        np.asarray(decrement),
-        np.asarray(result),
-        alone(value, theta),
-    )
+def _coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
+    """Coordinates in which H is about the identity, where it is not formed, and flat directions."""
+    whitener = scaling(objective, F, theta)
+    null_space = stored(whitened_null_space(objective, F.placed(theta), whitener))
+    if not objective.convex:
+        least, vector = least_curvature(F, theta, whitener, null_space)
+        if least <= 0:
+            direction = whitener.unwhiten(vector)
+            raise indefinite(objective, F.placed(theta), caller, least, direction / np.linalg.norm(direction))
+    return whitener, null_space
 
 
-def _check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray) -> None:
+def _check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray | float) -> None:
     if not all(np.isfinite(part).all() for part in parts):
         raise ValueError(
             f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "

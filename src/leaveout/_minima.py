@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from . import _certificate as certificate
 from ._fit import Fit, once
-from ._minimise import LARGE, pieces
-from ._objective import float64, placed, ravel, unravel
+from ._functions import function, passes
+from ._minimise import LARGE
+from ._objective import float64, ravel, unravel
 from ._plan import Rows
 
 LOOK, ARRIVE = 3, 50  # gradients from each minimum: of every refit, of those that it may be lower for
@@ -45,11 +45,11 @@ def compared(fit: Fit) -> bool:
 def _others(fit: Fit) -> list[tuple[np.ndarray, np.ndarray | None]]:
     """The other minima, raveled, and S with S Sᵀ about the inverse Hessian at each: where that would be too large, or is not
     positive definite, the fit's own stands in."""
-    found, ones = [], np.ones(fit.objective.num_units)
+    found, F = [], function(fit.objective, fit.theta)
     for theta in fit.minima.theta[1:]:
         scale = _own(fit)
         if fit.num_params <= LARGE:
-            values, vectors = np.linalg.eigh(np.asarray(pieces(fit.objective, placed(theta, fit.theta), ones)[2]))
+            values, vectors = np.linalg.eigh(F.hessian(theta))
             curved = values > FLAT * values[-1]
             if values[0] > -FLAT * values[-1]:
                 scale = vectors * np.where(curved, np.where(curved, values, 1.0) ** -0.5, 0.0)
@@ -65,7 +65,7 @@ def _own(fit: Fit) -> np.ndarray | None:
 @float64
 def lower(fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]) -> Lower:
     """Where a batch of refits, at `theta` where they exist, has lower minima elsewhere."""
-    best, chunk = np.array(theta), certificate.passes(fit)
+    best, chunk = np.array(theta), passes(fit.objective)
     at = np.where(exists[:, None], theta, np.asarray(ravel(fit.theta)))
     go = lambda start, scale, going, most: tuple(
         np.asarray(part) for part in _descended(fit, scale, rows.index, rows.weight, start, going, np.asarray(most), chunk)

@@ -1,19 +1,27 @@
-"""Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it."""
+"""Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it.
+
+One ladder, of which a model takes the rungs that it can afford:
+
+    rung      goes by                                       taken
+    walk      L-BFGS, preconditioned by what the model has  where a Hessian costs many gradients, or F is not convex
+    approach  BFGS, L-BFGS                                  the same, where nothing stands in for the Hessian
+    few       L-BFGS between Newton steps of one Hessian    above 2,000 parameters
+    products  Newton steps by conjugate gradients           where H is never formed (`_products`)
+    newton    a Hessian each step, with a line search       everywhere else, and at the end
+"""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import scipy.optimize
 import scipy.sparse.csgraph
 import scipy.sparse.linalg
-from jaxtyping import Array, Float, PyTree, Scalar
+from jaxtyping import Bool, Float, Int
 
-from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, placed, ravel, unravel
+from ._functions import ONE, Closed, Function, Functions
+from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks
 from ._proved import Bend, ball, gaps
 
 STEPS = 100  # Newton steps before a minimisation counts as not converged
@@ -23,10 +31,20 @@ HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
 PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
 PIVOT = 1e-14  # of a parameter's curvature, left given the others': of less, as far down a separation, most is rounding
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
-SOLVED, PRODUCTS = 0.01, 300  # residual of a solve by conjugate gradients, and products with a Hessian that it may take
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
 NEAR = 1e-6  # of the length of θ, as far as which a minimiser that is proved counts as reached
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
+
+Vector = Float[np.ndarray, " params"]
+Flat = Float[np.ndarray, "flat params"]
+
+
+class Run(NamedTuple):
+    """Where a minimisation ended: F, raveled θ, whether that is a minimum."""
+
+    value: float
+    theta: Vector
+    converged: bool
 
 
 def dear(objective: AbstractObjective, size: int) -> bool:
@@ -34,136 +52,104 @@ def dear(objective: AbstractObjective, size: int) -> bool:
     return size > DEAR and not isinstance(objective, AbstractLinearPredictor)
 
 
-def minimise(
-    objective: AbstractObjective,
-    theta: PyTree,
-    weights: Float[np.ndarray, " units"],
-    null_space: Float[np.ndarray, "flat params"],
-) -> tuple[float, np.ndarray, bool]:
-    """From one start to the minimum of F(·, w) that it leads to, off directions that are known to be flat: F, the raveled
-    minimiser, converged."""
-    size = np.asarray(ravel(theta)).size
-    if dear(objective, size) or not objective.convex:
+def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat) -> Run:
+    """From one start to the minimum of F that it leads to, off directions that are known to be flat; `weights` are F's."""
+    theta = start
+    if dear(objective, theta.size) or not objective.convex:
         found = None
         for gtol in CLOSE:
-            found = walk(objective, theta, weights, gtol, found)
+            found = walk(objective, F, theta, weights, gtol, found)
             if found is None:
-                theta = _approach(objective, theta, weights, size)
+                theta = _approach(objective, F, theta)
                 break
-            value, vector, left = contract(objective, found.theta, weights, lambda _, slope, near=found: near.newton(slope))
+            value, theta, left = contract(F, found.theta, lambda _, slope, near=found: near.newton(slope))
             if left < SETTLED:
-                return value, vector, True
+                return Run(value, theta, True)
             theta = found.theta
-        if size > LARGE:
-            return with_few_hessians(objective, theta, weights, null_space)
-    value, vector, converged, _ = newton(objective, theta, weights, null_space)
-    return value, vector, converged or _nearby(objective, np.asarray(vector), null_space)
+        if theta.size > LARGE:
+            return with_few_hessians(F, theta, flat)
+    values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
+    return Run(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
 
 
-def _nearby(objective: AbstractObjective, vector: np.ndarray, null_space: np.ndarray) -> bool:
+def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     """Is there a minimiser as near as rounding tells? Proved, for linear predictors whose steps came to an end there."""
-    model = objective.predictors
-    if model is None or not np.isfinite(vector).all():
+    if not isinstance(F.of, Closed) or not np.isfinite(theta).all():
         return False
-    eta = model.design.predictors(vector[None])[0] + model.offset
-    omega, kappa = (part[0] for part in model.weigh(np.ones((1, len(eta)))))
-    slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-    hessian = model.design.gram(omega[None], curvature[None])[0] + kappa * model.penalty
-    factor = factorised(hessian + null_space_matrix(null_space, hessian) if len(null_space) else hessian)
+    hessian = F.hessian(theta)
+    factor = factorised(with_flat(hessian, flat))
     if factor is None:
         return False
     root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
-    pulled = (omega if slope.ndim == 1 else omega[:, None]) * slope
-    gradient = model.design.pull(pulled[None])[0] + kappa * (model.penalty @ vector)
-    size, (norm, mass, _) = float(np.linalg.norm(gradient @ root)), model.design.extent(root, curvature)
-    reference = np.ones(len(eta)) if model.design.outputs > 1 else curvature
-    radius, at = np.array([2 * size]), eta[None]
-    found = ball(
-        gaps(model.loss, model.y, at, Bend(reference, reference), 2 * size * norm, reference),
-        reference,
-        omega * mass,
-        np.array([size]),
-        radius,
-    )
-    return bool(found.distance[0] <= NEAR * max(1.0, float(np.linalg.norm(factor.T @ vector))))
+    size, model = float(np.linalg.norm(F.look(theta)[1] @ root)), F.of.model
+    eta = model.design.predictors(theta[None]) + model.offset
+    (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
+    norm, mass, _ = model.design.extent(root, curvature)
+    reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature
+    gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size * norm, reference)
+    omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]
+    found = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
+    return bool(found.distance[0] <= NEAR * max(1.0, float(np.linalg.norm(factor.T @ theta))))
 
 
-def _approach(objective: AbstractObjective, theta: PyTree, weights: np.ndarray, size: int) -> PyTree:
+def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
     """θ near a minimum, where nothing stands in for the Hessian."""
-    if size <= 500 and not objective.convex:
-        return descended(objective, theta, weights, "BFGS", gtol=1e-6, maxiter=2000)[0]
-    ftol, maxiter = (1e-12, 2000) if size <= LARGE else (1e-15, size // 2)
-    return descended(objective, theta, weights, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
+    if theta.size <= 500 and not objective.convex:
+        return descended(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
+    ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE else (1e-15, theta.size // 2)
+    return descended(F, theta, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
 
 
 def descended(
-    objective: AbstractObjective,
-    theta: PyTree,
-    weights: np.ndarray,
+    F: Function,
+    theta: Vector,
     method: str = "L-BFGS-B",
     unwhitener: np.ndarray | scipy.sparse.linalg.LinearOperator | None = None,
     **options: float,
-) -> tuple[PyTree, scipy.optimize.OptimizeResult]:
+) -> tuple[Vector, scipy.optimize.OptimizeResult]:
     """θ after a quasi-Newton method of SciPy's, which goes down from where F is finite; in coordinates u, `unwhitener @ u`
     the displacement of θ, if they are given. And what SciPy says, in these coordinates."""
-    start = np.asarray(ravel(theta))
     scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
-    origin, first = (0.0, start) if unwhitener is None else (start, np.zeros_like(start))
+    origin, first = (0.0, theta) if unwhitener is None else (theta, np.zeros_like(theta))
 
-    def function(u: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = value_and_gradient(objective, placed(origin + scale(u), theta), weights)
-        return float(value), np.asarray(gradient) if unwhitener is None else unwhitener.T @ np.asarray(gradient)
+    def look(u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = F.look(origin + scale(u))
+        return value, gradient if unwhitener is None else unwhitener.T @ gradient
 
-    found = scipy.optimize.minimize(function, first, jac=True, method=method, options=options)
-    return placed(origin + scale(found.x), theta) if np.isfinite(found.fun) else theta, found
+    found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
+    return origin + scale(found.x) if np.isfinite(found.fun) else theta, found
 
 
 class Walk(NamedTuple):
     """Where L-BFGS came to, and the inverse Hessian that it learnt, with the coordinates that it is in."""
 
-    theta: PyTree
+    theta: Vector
     unwhitener: scipy.sparse.linalg.LinearOperator
     inverse: scipy.sparse.linalg.LinearOperator
 
-    def newton(self, slope: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+    def newton(self, slope: Vector) -> Vector:
         """The step that a gradient asks for."""
         return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
 
-    def newton_by_products(
-        self, objective: AbstractObjective, theta: PyTree, weights: np.ndarray, slope: Float[np.ndarray, " params"]
-    ) -> Float[np.ndarray, " params"]:
-        """The step by the Hessian at θ, from conjugate gradients to a residual of `SOLVED`, preconditioned by what was learnt.
-        NaN where they find that Hessian not to be positive definite, or do not get there."""
-
-        def along(u: np.ndarray) -> np.ndarray:
-            image = self.unwhitener.T @ np.asarray(curved(objective, theta, weights, self.unwhitener @ u))
-            if not u @ image > 0:
-                raise np.linalg.LinAlgError("not positive definite")
-            return image
-
-        hessian = scipy.sparse.linalg.LinearOperator(self.inverse.shape, along, dtype=float)
-        try:
-            u, missed = scipy.sparse.linalg.cg(
-                hessian, self.unwhitener.T @ slope, rtol=SOLVED, maxiter=PRODUCTS, M=self.inverse
-            )
-        except np.linalg.LinAlgError:
-            missed = 1
-        return np.full(slope.shape, np.nan) if missed else self.unwhitener @ u
-
 
 def walk(
-    objective: AbstractObjective, theta: PyTree, weights: np.ndarray, gtol: float, before: Walk | None = None
+    objective: AbstractObjective,
+    F: Function,
+    theta: Vector,
+    weights: Float[np.ndarray, " units"],
+    gtol: float,
+    before: Walk | None = None,
 ) -> Walk | None:
     """L-BFGS in coordinates in which what stands in for the Hessian is the identity, made anew on the way, until no slope in
     them is above `gtol`; None where nothing stands in for it. `before` is the walk that led to θ, if one did."""
     learnt = None if before is None else (before.unwhitener, before.inverse)
     for _ in range(PRECONDITIONERS):
-        parts = objective.preconditioner(theta, weights)
+        parts = objective.preconditioner(F.placed(theta), weights)
         if not parts:
             return None
         unwhitener = _unwhitener(parts)
         options = {"gtol": gtol, "ftol": 1e-15, "maxiter": STROLL, "maxcor": MEMORY}
-        theta, found = descended(objective, theta, weights, unwhitener=unwhitener, **options)
+        theta, found = descended(F, theta, unwhitener=unwhitener, **options)
         if learnt is None or found.nit >= MEMORY:  # else what was learnt before is better
             learnt = unwhitener, found.hess_inv
         if found.nit < STROLL:
@@ -218,117 +204,109 @@ def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
     return out
 
 
-def with_few_hessians(
-    objective: AbstractObjective,
-    theta: PyTree,
-    weights: Float[np.ndarray, " units"],
-    null_space: Float[np.ndarray, "flat params"],
-) -> tuple[float, np.ndarray, bool]:
-    """Newton steps with one Hessian, where many would be too dear: F, the raveled minimiser, converged.
+def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Run:
+    """Newton steps with one Hessian, where many would be too dear.
 
     As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian, or what of a multiple of the identity
     makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
     """
     for _ in range(HESSIANS):
-        hessian = np.asarray(pieces(objective, theta, weights)[2])
-        hessian = hessian + np.asarray(null_space_matrix(null_space, hessian)) if len(null_space) else hessian
+        hessian = with_flat(F.hessian(theta), flat)
         factor = factorised(hessian)
         if factor is not None:
             solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
-            value, vector, size = contract(objective, theta, weights, solve)
+            value, vector, size = contract(F, theta, solve)
             if size < SETTLED:
-                return value, vector, True
+                return Run(value, vector, True)
         shift = FLATTEST * np.abs(np.diag(hessian)).max()
         while factor is None and np.isfinite(shift):
             factor, shift = factorised(hessian + shift * np.eye(len(hessian))), 10 * shift
         if factor is None:
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
-        theta, _ = descended(objective, theta, weights, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
-    reached = float(value_and_gradient(objective, theta, weights)[0])
-    return reached, np.asarray(ravel(theta)), False
+        theta, _ = descended(F, theta, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
+    return Run(F.look(theta)[0], theta, False)
 
 
 def contract(
-    objective: AbstractObjective,
-    theta: PyTree,
-    weights: Float[np.ndarray, " units"],
-    solve: Callable[[PyTree, Float[np.ndarray, " params"]], Float[np.ndarray, " params"]],
-    steps: int = STEPS,
-) -> tuple[float, np.ndarray, float]:
+    F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = STEPS
+) -> tuple[float, Vector, float]:
     """Steps `solve(θ, gradient)` for as long as they contract: F, the raveled θ, the last decrement `√(gᵀ step)`."""
-    vector, size = np.asarray(ravel(theta)), np.inf
+    size = np.inf
     for _ in range(steps):
-        at = placed(vector, theta)
-        value, gradient = (np.asarray(part) for part in value_and_gradient(objective, at, weights))
-        step = solve(at, gradient)
+        value, gradient = F.look(theta)
+        step = solve(theta, gradient)
         before, size = size, max(float(gradient @ step), 0.0) ** 0.5
         if not size < 0.9 * before:  # at the floor, or no contraction
             break
-        vector = vector - step
-    return float(value), vector, size
+        theta = theta - step
+    return value, theta, size
 
 
-@eqx.filter_jit
-def value_and_gradient(
-    objective: AbstractObjective, theta: PyTree, weights: Float[Array, " units"]
-) -> tuple[Scalar, Float[Array, " params"]]:
-    """F(θ, w) and its gradient."""
-    value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
-    return value, ravel(gradient)
+class Arrived(NamedTuple):
+    """Where Newton's method ended: F, raveled θ, whether at minima, the lengths of the last steps."""
 
-
-@eqx.filter_jit
-def curved(
-    objective: AbstractObjective, theta: PyTree, weights: Float[Array, " units"], vector: Float[Array, " params"]
-) -> Float[Array, " params"]:
-    """∇²F(θ, w) times a vector."""
-    slope = jax.grad(lambda v: objective.loss(unravel(v, theta), weights))
-    return jax.jvp(slope, (ravel(theta),), (vector,))[1]
+    value: Float[np.ndarray, " refits"]
+    theta: Float[np.ndarray, "refits params"]
+    converged: Bool[np.ndarray, " refits"]
+    size: Float[np.ndarray, " refits"]
 
 
 def newton(
-    objective: AbstractObjective,
-    theta: PyTree,
-    weights: Float[np.ndarray, " units"],
-    null_space: Float[np.ndarray, "flat params"],
+    F: Functions,
+    start: Float[np.ndarray, "refits params"],
+    lanes: Int[np.ndarray, " refits"],
+    flat: Flat,
     metric: Float[np.ndarray, "params params"] | None = None,
-) -> tuple[float, np.ndarray, bool, float]:
-    """Newton's method with a backtracking line search from θ, by descent only: F, the raveled minimiser, converged, last step.
+) -> Arrived:
+    """Newton's method with a backtracking line search, by descent only, of some refits side by side.
 
-    Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the start):
+    Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the first start):
     under separation the decrement in the current metric goes to zero while the parameters run away.
     """
-    start = vector = np.asarray(ravel(theta))
-    size, converged = np.inf, False
-    F = lambda vector: float(value_and_gradient(objective, placed(vector, theta), weights)[0])
-    value = F(start)
+    theta, size, converged = start.copy(), np.full(len(start), np.inf), np.zeros(len(start), bool)
+    value, gradient = (part.copy() for part in F.look(theta, lanes))
+    going = np.isfinite(value) & np.isfinite(gradient).all(1)
     for _ in range(STEPS):
-        gradient, hessian = (np.asarray(part) for part in pieces(objective, placed(vector, theta), weights)[1:])
-        if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
+        some = np.flatnonzero(going)
+        if not some.size:
             break
-        own = factorised(hessian + np.asarray(null_space_matrix(null_space, hessian)) if len(null_space) else hessian)
+        hessian = F.hessian(theta[some], lanes[some])
+        own = [factorised(with_flat(h, flat)) if np.isfinite(h).all() else None for h in hessian]
         if metric is None:
-            metric = np.eye(len(start)) if own is None else own
-        step = scipy.linalg.cho_solve((metric if own is None else own, True), gradient)
-        new, s = _searched(F, vector, value, step, float(gradient @ step))
-        vector, value, size = vector - s * step, new, float(np.linalg.norm(metric.T @ step))
-        moved = float(np.linalg.norm(metric.T @ (vector - start)))
-        converged = own is not None and s == 1 and (size <= 1e-8 * moved or size <= 1e-11 * np.sqrt(abs(value)))
-        if converged:
-            break
-    return value, vector, bool(converged), size
+            metric = np.eye(theta.shape[1]) if own[0] is None else own[0]
+        pairs = zip(own, gradient[some], strict=True)
+        step = np.stack([scipy.linalg.cho_solve((metric if factor is None else factor, True), g) for factor, g in pairs])
+        share = _searched(F, lanes, some, theta, value, gradient, step)
+        size[some] = np.linalg.norm(step @ metric, axis=1)
+        moved = np.linalg.norm((theta[some] - start[some]) @ metric, axis=1)
+        still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
+        converged[some] = still & (share == 1) & [factor is not None for factor in own]
+        fine = np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & np.isfinite(hessian).all((1, 2))
+        going[some] = fine & ~converged[some]
+    return Arrived(value, theta, converged, size)
 
 
 def _searched(
-    F: Callable[[np.ndarray], float], vector: np.ndarray, value: float, step: np.ndarray, slope: float
-) -> tuple[float, float]:
-    """F after the step, halved until it falls enough, and what is left of the step; all of it where F is too flat to tell."""
-    s, new = 1.0, F(vector - step)
-    while slope > 1e-12 * abs(value) and not new <= value - 1e-4 * s * slope and s > 1e-12:
-        s /= 2
-        new = F(vector - s * step)
-    return new, s
+    F: Functions,
+    lanes: np.ndarray,
+    some: np.ndarray,
+    theta: np.ndarray,
+    value: np.ndarray,
+    gradient: np.ndarray,
+    step: np.ndarray,
+) -> Float[np.ndarray, " some"]:
+    """Take the steps, halved until F falls enough, or all of them where F is too flat to tell; what share of them was taken."""
+    promised, before, origin = np.sum(gradient[some] * step, axis=1), value[some], theta[some]
+    share, wanting = np.ones(len(some)), np.ones(len(some), bool)
+    while wanting.any():
+        which = some[wanting]
+        theta[which] = origin[wanting] - share[wanting, None] * step[wanting]
+        value[which], gradient[which] = F.look(theta[which], lanes[which])
+        enough = value[some] <= before - 1e-4 * share * promised
+        wanting &= ~enough & (promised > 1e-12 * np.abs(before)) & (share > 1e-12)
+        share[wanting] /= 2
+    return share
 
 
 def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
@@ -340,20 +318,16 @@ def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT
     return factor if (np.diag(factor) ** 2 > least * np.diag(hessian)).all() else None
 
 
-def null_space_matrix(null_space: Array, hessian: Array) -> Array:
+def with_flat(hessian: Float[np.ndarray, "params params"], flat: Flat) -> Float[np.ndarray, "params params"]:
     """Curvature put along flat directions: steps, being orthogonal to them, do not change."""
-    scaled = scaled_null_space(null_space, hessian)
-    return scaled.T @ scaled
+    if not len(flat):
+        return hessian
+    scaled = scaled_flat(flat, hessian)
+    return hessian + scaled.T @ scaled
 
 
-def scaled_null_space(null_space: Array, hessian: Array) -> Array:
+def scaled_flat(flat: Flat, hessian: Float[np.ndarray, "params params"]) -> Flat:
     """Each of them with the mean curvature of the parameters that it is of, so that units of measurement do not matter."""
-    curvature, lengths = jnp.diagonal(hessian), jnp.sum(null_space**2, axis=1)
-    own = null_space**2 @ curvature / lengths
-    return null_space * jnp.sqrt(jnp.where(own > 0, own, jnp.mean(jnp.abs(curvature))) / lengths)[:, None]
-
-
-@eqx.filter_jit
-def pieces(objective: AbstractObjective, theta: PyTree, weights: Array) -> tuple[Scalar, Array, Array]:
-    value, gradient = jax.value_and_grad(objective.loss)(theta, weights)
-    return value, ravel(gradient), objective.hessian(theta, weights)
+    curvature, lengths = np.diag(hessian), np.sum(flat**2, axis=1)
+    own = flat**2 @ curvature / lengths
+    return flat * np.sqrt(np.where(own > 0, own, np.mean(np.abs(curvature))) / lengths)[:, None]

@@ -10,21 +10,19 @@ steps after it.
 """
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.linalg
-from jax.scipy.sparse.linalg import cg
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from ._minimise import contract, curved, descended
-from ._objective import AbstractObjective, ravel, stored, unravel
+from ._functions import ONE, Function, Functions
+from ._minimise import Run, Vector, contract, descended
+from ._objective import AbstractObjective, stored
 from ._progress import Slow
 
 LOOSE, COARSE, FINE = 1e-3, 1e-6, 1e-12  # residuals of a solve, of the gradient: of one step of many, of one alone, for users
 PROBES = 32  # products for an estimate of the diagonal
 LEADING, ROUNDS = 300, 2  # eigenvectors at most, and products with each before the last
-ABREAST = 4  # products that share a pass over the data
+MOST = 1000  # products of a solve
 STEPS = 30  # of Newton's method by products
 
 
@@ -45,48 +43,63 @@ class Scaling(eqx.Module):
 
     def back(self, displacement: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         """The u of a displacement θ − θ̂."""
-        x = displacement / self.scale
+        return self._straight(displacement / self.scale)
+
+    def raw(self, whitened: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+        """Gradients by θ of those by u."""
+        return self._straight(whitened) / self.scale
+
+    def _straight(self, x: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         return x - (x @ self.vectors.T * (self.bend / (1 + self.bend))) @ self.vectors
 
     def _bent(self, x: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
         return x + (x @ self.vectors.T * self.bend) @ self.vectors
 
 
-def conjugate_gradients(
-    objective: AbstractObjective,
-    theta: PyTree,
-    weights: Float[Array, " units"],
-    scaling: Scaling,
-    null_space: Float[Array, "flat params"],
-    gradient: Float[Array, " params"],
+def solved(
+    F: Functions,
+    coordinates: Scaling,
+    null_space: Float[np.ndarray, "flat params"],
+    theta: Float[np.ndarray, "refits params"],
+    gradient: Float[np.ndarray, "refits params"],
+    lanes: Int[np.ndarray, " refits"],
     tol: float,
-) -> Float[Array, " params"]:
-    """u with `(H + null_space) u = gradient`, H at θ and the weights, in coordinates u."""
-    slope = jax.grad(lambda v: objective.loss(unravel(v, theta), weights))
-    _, product = jax.linearize(slope, ravel(theta))
+) -> Float[np.ndarray, "refits params"]:
+    """u with `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` of some refits, all in coordinates u: by conjugate gradients,
+    side by side, each until its residual is `tol` of its gradient, or until it meets a direction along which F curves down."""
+    u, residual = np.zeros_like(gradient), gradient.copy()
+    towards, square = residual.copy(), np.sum(residual**2, axis=1)
+    enough = tol**2 * square
+    for k in range(MOST):
+        open_ = np.flatnonzero(square > enough)
+        if not open_.size:
+            break
+        step = np.asarray(coordinates.unwhiten(towards[open_]))
+        image = F.product(theta[open_], step, lanes[open_]) + (step @ null_space.T) @ null_space
+        image = np.asarray(coordinates.whiten(image))
+        curvature = np.sum(towards[open_] * image, axis=1)
+        down = ~(curvature > 0)
+        u[open_[down & (k == 0)]] = gradient[open_[down & (k == 0)]]
+        square[open_[down]] = 0.0
+        open_, image = open_[~down], image[~down]
+        length = (square[open_] / curvature[~down])[:, None]
+        u[open_] += length * towards[open_]
+        residual[open_] -= length * image
+        before, square[open_] = square[open_], np.sum(residual[open_] ** 2, axis=1)
+        towards[open_] = residual[open_] + (square[open_] / before)[:, None] * towards[open_]
+    return u
 
-    def along(u):
-        step = scaling.unwhiten(u)
-        return scaling.whiten(product(step) + null_space.T @ (null_space @ step))
 
-    return cg(along, gradient, tol=tol, maxiter=1000)[0]
-
-
-solved = eqx.filter_jit(conjugate_gradients)
+def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
+    """H times each of the vectors."""
+    return F.of.product(np.broadcast_to(theta, vectors.shape), vectors, np.zeros(len(vectors), int))
 
 
-@eqx.filter_jit
-def product(objective: AbstractObjective, theta: PyTree, vectors: Float[Array, "k params"]) -> Float[Array, "k params"]:
-    """H times each of the vectors, at weights one."""
-    ones = jnp.ones(objective.num_units)
-    return jax.lax.map(lambda v: curved(objective, theta, ones, v), vectors, batch_size=min(ABREAST, len(vectors)))
-
-
-def scaling(objective: AbstractObjective, theta: PyTree, most: int = LEADING) -> Scaling:
+def scaling(objective: AbstractObjective, F: Function, theta: Vector, most: int = LEADING) -> Scaling:
     """Coordinates at θ, with `most` eigenvectors at most; those of eigenvalues not above one are left alone."""
-    scale = _diagonal(objective, theta) ** -0.5
+    scale = _diagonal(objective, F, theta) ** -0.5
     count = min(most, len(scale) // 8)
-    along = lambda block: scale * np.asarray(product(objective, theta, np.ascontiguousarray(scale * block)))
+    along = lambda block: scale * products(F, theta, scale * block)
     rng = np.random.default_rng(0)
     block = np.linalg.qr(rng.standard_normal((len(scale), count)))[0].T
     with Slow("leading curvature", ROUNDS + 1) as bar:
@@ -101,25 +114,23 @@ def scaling(objective: AbstractObjective, theta: PyTree, most: int = LEADING) ->
     return Scaling(stored(scale), stored(turn.T[large] @ block), stored(values[large] ** -0.5 - 1))
 
 
-def _diagonal(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, " params"]:
+def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
     """What S² is the inverse of, positive: a penalty's curvature, beside which the data say little in most directions and
     much in a few; where there is next to none, diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
-    known = np.asarray(objective.parameters.penalty_curvature(theta), float)
+    known = np.asarray(objective.parameters.penalty_curvature(F.placed(theta)), float)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(known)))
-    found = np.mean(signs * np.asarray(product(objective, theta, signs)), axis=0)
+    found = np.mean(signs * products(F, theta, signs), axis=0)
     least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
     return np.where(known > least, known, np.maximum(found, least))
 
 
-def least_curvature(
-    objective: AbstractObjective, theta: PyTree, scaling: Scaling, null_space: np.ndarray
-) -> tuple[float, Float[np.ndarray, " params"]]:
+def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np.ndarray) -> tuple[float, Vector]:
     """The smallest eigenvalue of H in coordinates u to a few per cent of the largest, and its vector."""
     size = len(scaling.scale)
 
     def along(u):
         step = scaling.unwhiten(np.ravel(u))
-        return scaling.whiten(np.asarray(product(objective, theta, step[None]))[0] + null_space.T @ (null_space @ step))
+        return scaling.whiten(F.product(theta, step) + null_space.T @ (null_space @ step))
 
     operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=along, dtype=float)
     start = np.random.default_rng(0).standard_normal(size)
@@ -133,20 +144,18 @@ def least_curvature(
     return float(values[0]), vectors[:, 0]
 
 
-def minimise_by_products(
-    objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]
-) -> tuple[float, np.ndarray, bool]:
-    """L-BFGS, then Newton's steps: F(θ, w), the raveled minimiser, converged."""
-    theta, _ = descended(objective, theta, weights, gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
-    coordinates = scaling(objective, theta, LEADING // 3)  # for a few solves
-    null_space = whitened_null_space(objective, theta, coordinates)
+def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Run:
+    """L-BFGS, then Newton's steps."""
+    theta, _ = descended(F, start, gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
+    coordinates = scaling(objective, F, theta, LEADING // 3)  # for a few solves
+    null_space = whitened_null_space(objective, F.placed(theta), coordinates)
 
     def newton(at, slope):
-        u = solved(objective, at, weights, coordinates, null_space, coordinates.whiten(slope), COARSE)
-        return coordinates.unwhiten(np.asarray(u))
+        u = solved(F.of, coordinates, null_space, at[None], coordinates.whiten(slope)[None], ONE, COARSE)
+        return coordinates.unwhiten(u[0])
 
-    value, vector, size = contract(objective, theta, weights, newton, STEPS)
-    return value, vector, size <= 1e-6 * max(1.0, abs(value)) ** 0.5
+    value, theta, size = contract(F, theta, newton, STEPS)
+    return Run(value, theta, size <= 1e-6 * max(1.0, abs(value)) ** 0.5)
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:

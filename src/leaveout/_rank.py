@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
-from ._minimise import pieces
+from ._functions import function
 from ._objective import AbstractLinearPredictor, AbstractObjective, ravel
 
 REPEATED = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
@@ -36,7 +36,7 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
     null = _null(root / scale, REPEATED)
     penalised = np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0)
     for at in (theta, objective.parameters.start(0)) if penalised else ():  # one that is not quadratic may be flat far out
-        hessian = np.asarray(pieces(objective, at, np.ones(objective.num_units))[2]) / scale / scale[:, None]
+        hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
         null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
     return _functionals(objective, theta, null / scale)

@@ -16,7 +16,8 @@ import joblib
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from ._minimise import LARGE, pieces, value_and_gradient
+from ._functions import function
+from ._minimise import LARGE, Run
 from ._objective import AbstractObjective, float64, placed, ravel, stored
 from ._progress import Slow
 
@@ -25,8 +26,6 @@ WIDER = (1, 2, 4)  # times as far: a first start deep in a narrow basin says lit
 FLAT = 1e-3  # of the median curvature: what is flatter at the first start is not moved further for that
 SAME = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
 ROUNDING = 1e-10  # of F, beside it
-
-Run = tuple[float, np.ndarray, bool]  # F, the raveled minimiser, converged
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,23 +86,18 @@ def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, 
 
 def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterator[PyTree]:
     """Starts around the first, one a seed."""
-    centre, ones = np.asarray(ravel(first)), np.ones(objective.num_units)
-    curvature = np.abs(np.diag(np.asarray(pieces(objective, first, ones)[2])))
-    usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(len(ones))
-    scale = np.sqrt(len(ones) / (len(centre) * np.maximum(curvature, FLAT * usual)))
+    F, centre, n = function(objective, first), np.asarray(ravel(first)), objective.num_units
+    curvature = np.abs(np.diag(F.hessian(centre)))
+    usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
+    scale = np.sqrt(n / (len(centre) * np.maximum(curvature, FLAT * usual)))
     for k, seed in enumerate(seeds):
         away = WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
-        while not _finite(objective, placed(centre + away, first)) and np.abs(away).max() > 0:
+        while not np.isfinite(np.sum(F.look(centre + away)[1])) and np.abs(away).max() > 0:
             away = away / 2  # out of the domain of a link, or where exponentials overflow
         yield placed(centre + away, first)
 
 
-def _finite(objective: AbstractObjective, theta: PyTree) -> bool:
-    value, slope = value_and_gradient(objective, theta, np.ones(objective.num_units))
-    return bool(np.isfinite(value) and np.isfinite(slope).all())
-
-
-def descended_from(starts: list[PyTree], minimise: Callable[[PyTree], Run]) -> list[Run]:
+def descended_from(starts: list[np.ndarray], minimise: Callable[[np.ndarray], Run]) -> list[Run]:
     """Where each start leads, lowest first. One goes alone, so that programs are compiled once; the others side by side."""
     run, cores = float64(minimise), min(len(starts), joblib.cpu_count())
     with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(cores) as pool, warnings.catch_warnings():

@@ -10,9 +10,9 @@ from ._evaluate import cross_validate
 from ._fit import Fit
 from ._plan import Plan
 from ._read import places
-from ._refit import Exact
 from .influence import cooks_distance
 from .influence import leverage as leverage_of
+from .refit import Exact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from .._refit import AbstractRefit
+from ..refit import AbstractRefit
 from ._fits import AbstractLearner
 from ._hosts import make_learner
 from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from .._evaluate import fold_parameters
 from .._fit import Fit
 from .._plan import Plan
-from .._refit import AbstractRefit
 from ..models.glm import GLM
+from ..refit import AbstractRefit
 from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
 from ._losses import Measure
 

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._fit import Fit
-from .._refit import AbstractRefit, Exact
 from ..models.glm import GLM
 from ..models.losses import Binomial
+from ..refit import AbstractRefit, Exact
 from ._losses import Measure, resolve
 
 

@@ -7,7 +7,7 @@ least, and from there the step: u ← ū − r̄. On a quadratic F this is GMRES
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 DEPTH = 5  # moves that are remembered
 RESOLVED = 1e-13  # of the eigenvalues of the changes' correlations, the least that is used
@@ -16,18 +16,17 @@ RESOLVED = 1e-13  # of the eigenvalues of the changes' correlations, the least t
 class Acceleration:
     """What the refits' last moves were and what these changed their steps by, each pair scaled to a change of length one."""
 
-    def __init__(self, u: Float[np.ndarray, "refits params"], step: Float[np.ndarray, "refits params"]):
-        """`step` is the one that was asked for at `u`."""
-        self.u, self.asked = u, step
+    def __init__(
+        self,
+        u: Float[np.ndarray, "refits params"],
+        step: Float[np.ndarray, "refits params"],
+        begun: Bool[np.ndarray, " refits"],
+    ):
+        """`step` is the one that was asked for at `u`, of refits that have `begun`."""
+        self.u, self.asked, self.begun = u, step, begun
         self.moves = np.zeros((len(u), DEPTH, u.shape[1]))
         self.changes = np.zeros_like(self.moves)
-        self.begun = np.ones(len(u), bool)
         self.count = np.zeros(len(u), int)
-
-    def forget(self, lanes: Int[np.ndarray, " lanes"]) -> None:
-        """Another metric asks for other steps."""
-        self.begun[lanes], self.count[lanes] = False, 0
-        self.moves[lanes] = self.changes[lanes] = 0.0
 
     def step(
         self, lanes: Int[np.ndarray, " lanes"], u: Float[np.ndarray, "lanes params"], asked: Float[np.ndarray, "lanes params"]

@@ -14,12 +14,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from . import _certificate as certificate
-from ._fit import Fit, once
-from ._objective import AbstractObjective, ravel, unravel
-from ._plan import Rows
+from .._fit import Fit, once
+from .._functions import held_out, own_passes, padded
+from .._objective import AbstractObjective, ravel, unravel
+from .._plan import Rows
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
 LEAST = 200  # refits from which drawing pays
@@ -32,14 +32,6 @@ class Sample(NamedTuple):
     weight: Float[np.ndarray, " some"]  # 1 / (m p) of one draw
     times: Float[np.ndarray, " some"]  # how often each was drawn
     influence: Float[np.ndarray, "some params"]
-
-
-class Bent(NamedTuple):
-    """Of every refit: the whitened gradient of its own F, b left out; and the most that b may do to its summed loss, the
-    estimate and two standard errors."""
-
-    gradient: Float[Array, "refits params"]
-    error: Float[Array, " refits"]
 
 
 def available(fit: Fit, rows: Rows) -> bool:
@@ -68,27 +60,35 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
     return tuple(made)
 
 
-def bent(fit: Fit, rows: Rows, u: Float[np.ndarray, "refits params"], size: int = 0) -> Bent:
-    """Gradients of all refits at the displacements u, by one of the samples."""
-    return Bent(*(np.asarray(part) for part in _bent(fit, samples(fit)[size], rows, u, certificate.own_passes(fit, rows) // 8)))
+def bent(
+    fit: Fit, rows: Rows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], size: int
+) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
+    """Of some refits at the displacements u: the whitened gradient of each one's own F, b left out; and the most that b may do
+    to its summed loss, by one of the samples, the estimate and two standard errors."""
+    some = padded(lanes, len(u), 64)
+    chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
+    taken = rows.take(some)
+    gradient, error = _bent(fit, samples(fit)[size], taken.index, taken.weight, taken.held, u[some], chunk)
+    return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
 @eqx.filter_jit
-def _bent(fit: Fit, sample: Sample, rows: Rows, u: Array, chunk: int) -> Bent:
+def _bent(fit: Fit, sample: Sample, index: Array, weight: Array, held: Array, u: Array, chunk: int) -> tuple[Array, Array]:
     m, some = jnp.sum(sample.times), len(sample.times)
-    at = lambda u: unravel(certificate.parameters(fit, u), fit.theta)
+    vector = lambda u: ravel(fit.theta) + fit.unwhiten(u)
+    at = lambda u: unravel(vector(u), fit.theta)
     losses = lambda u: sample.objective.score(at(u), jnp.ones(some), jnp.arange(some), jnp.ones(some))
 
     def one(args):
         index, weight, held, u = args
         delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
         moved = ravel(jax.grad(fit.objective.perturbation)(at(u), index, delta))
-        loss = lambda u: jnp.sum(certificate.scores(fit, certificate.parameters(fit, u), index, weight, held))
-        towards = jax.grad(loss)(u)
+        loss = held_out(fit.objective, fit.theta, index, weight, held)
+        towards = jax.grad(lambda u: jnp.sum(loss(vector(u))))(u)
         both = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
         each = (both.mean(0) - sample.influence @ towards) * sample.weight  # of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
-        return Bent(u + fit.whiten(fit.gradient + moved), jnp.abs(total) + 2 * spread)
+        return u + fit.whiten(fit.gradient + moved), jnp.abs(total) + 2 * spread
 
-    return jax.lax.map(one, (rows.index, rows.weight, rows.held, u), batch_size=chunk)
+    return jax.lax.map(one, (index, weight, held, u), batch_size=chunk)

@@ -1,0 +1,313 @@
+"""F(·, w) of many refits, as functions of raveled θ: values, gradients, Hessians, their products with vectors, held-out losses.
+
+Linear models have them in closed form (`_design`) and need no compiler. Of every other model JAX derives them: few programs,
+compiled for few shapes, each going over the data for some refits at a time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from ._design import Predictors, bent, weighed
+from ._objective import AbstractLinearPredictor, AbstractObjective, placed, ravel, unravel
+from ._plan import Rows
+
+NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
+OWN = 256  # units that refits of few units look at together
+COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
+TOGETHER = 2**23  # numbers in Hessians that are held at the same time
+
+
+def weights_of(rows: Rows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes units"]:
+    """The weights of some refits, over all units."""
+    index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
+    if index.shape[1] == n:
+        return weight.copy()
+    out, real = np.ones((len(index), n)), index < n
+    out[np.nonzero(real)[0], index[real]] = weight[real]
+    return out
+
+
+def whole(weights: Float[np.ndarray, "refits units"]) -> Rows:
+    """A batch of refits written out over all units, none of which is scored."""
+    index = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
+    return Rows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
+
+
+def passes(objective: AbstractObjective) -> int:
+    """Refits that share one pass over the data."""
+    if objective.costs.lanes is not None:
+        return objective.costs.lanes
+    outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else 1
+    return max(4, NUMBERS // (objective.num_units * outputs))
+
+
+def own_passes(objective: AbstractObjective, width: int) -> int:
+    """Refits that share one pass where only their own units matter."""
+    return max(passes(objective), OWN // width) if objective.local else passes(objective)
+
+
+def work(objective: AbstractObjective, size: int) -> float:
+    """Operations of one gradient of one refit, `size` parameters."""
+    return 4.0 * objective.num_units * size if objective.costs.work is None else objective.costs.work
+
+
+class Closed:
+    """A linear model's, by array code."""
+
+    def __init__(self, model: Predictors, rows: Rows, num_units: int):
+        self.model, self.rows, self.num_units = model, rows, num_units
+
+    def _at(self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Derivatives of the loss at θ times ω, and κ."""
+        eta = self.model.design.predictors(theta) + self.model.offset
+        omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = [weighed(omega, part) for part in self.model.loss.derivatives(eta, self.model.y, orders)]
+        return parts, kappa
+
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+        """F and its gradients."""
+        (loss, slope), kappa = self._at(theta, lanes, (0, 1))
+        pushed = theta @ self.model.penalty
+        value = loss.sum(1) + 0.5 * kappa * np.sum(pushed * theta, axis=1)
+        return np.where(np.isnan(value), np.inf, value), self.model.design.pull(slope) + kappa[:, None] * pushed
+
+    def hessian(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """∇²F."""
+        eta = self.model.design.predictors(theta) + self.model.offset
+        omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
+        (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
+        return self.model.design.gram(omega, curvature) + kappa[:, None, None] * self.model.penalty
+
+    def product(
+        self,
+        theta: Float[np.ndarray, "lanes params"],
+        vector: Float[np.ndarray, "lanes params"],
+        lanes: Int[np.ndarray, " lanes"],
+    ) -> Float[np.ndarray, "lanes params"]:
+        """∇²F times a vector each."""
+        (curvature,), kappa = self._at(theta, lanes, (2,))
+        along = bent(curvature, self.model.design.predictors(vector))
+        return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty)
+
+
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """Any model's, by JAX; θ raveled, in the shape of `like`."""
+
+    objective: AbstractObjective
+    like: PyTree
+    rows: Rows
+
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+        """F and its gradients."""
+        return self._mapped(_looks, lanes, theta)
+
+    def gradient(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
+        """∇F alone."""
+        return self._mapped(_gradients, lanes, theta)
+
+    def hessian(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """∇²F."""
+        return self._mapped(_hessians, lanes, theta, dear=theta.shape[1])
+
+    def product(
+        self,
+        theta: Float[np.ndarray, "lanes params"],
+        vector: Float[np.ndarray, "lanes params"],
+        lanes: Int[np.ndarray, " lanes"],
+    ) -> Float[np.ndarray, "lanes params"]:
+        """∇²F times a vector each."""
+        return self._mapped(_products, lanes, theta, vector)
+
+    def moved(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
+        """What ∇F at `like` changes by from weights of one, where only the units that leave matter."""
+        return self._mapped(_moved, lanes, local=True)
+
+    def losses(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes ..."]:
+        """The held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` of a joint loss."""
+        return self._mapped(_losses, lanes, theta, held=True)
+
+    def slopes(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
+        """Gradients of the sums of those."""
+        return self._mapped(_slopes, lanes, theta, held=True)
+
+    def around(
+        self,
+        theta: Float[np.ndarray, "lanes params"],
+        moves: Float[np.ndarray, "lanes moves params"],
+        lanes: Int[np.ndarray, " lanes"],
+    ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
+        """The losses, and by how much they change along each of some moves, added up without signs."""
+        return self._mapped(_around, lanes, theta, moves, held=True)
+
+    def _mapped(
+        self, program: Callable, lanes: np.ndarray, *parts: np.ndarray, held: bool = False, local: bool = False, dear: int = 1
+    ) -> Any:
+        """A program of some of the refits, the last one repeated up to one of few sizes, so that few shapes are compiled."""
+        rows, n, objective = self.rows, len(lanes), self.objective
+        some = padded(lanes, len(rows.index), self.smallest(sum(map(np.size, jax.tree.leaves(self.like))), dear))
+        more = lambda part: part if len(some) == n else np.concatenate([part, np.repeat(part[-1:], len(some) - n, axis=0)])
+        taken = [np.asarray(rows.index)[some], np.asarray(rows.weight)[some], *([np.asarray(rows.held)[some]] if held else [])]
+        own = own_passes(objective, rows.index.shape[1])
+        chunk = max(1, own // 4) if held else own if local else passes(objective)
+        found = program(objective, self.like, (*taken, *(more(part) for part in parts)), chunk)
+        return jax.tree.map(lambda part: np.asarray(part)[:n], found)
+
+    def smallest(self, size: int, gradients: int = 1) -> int:
+        """Refits below which fewer are not worth a compilation, each as dear as so many gradients."""
+        operations = work(self.objective, size) * gradients
+        return 8 ** min(4, max(0, int(np.log2(max(COMPILING / operations, 1)) / 3)))
+
+
+Functions = Closed | Derived
+
+
+def functions(objective: AbstractObjective, like: PyTree, rows: Rows) -> Functions:
+    """F of a batch of refits."""
+    model = objective.predictors
+    return Derived(objective, like, rows) if model is None else Closed(model, rows, objective.num_units)
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """F(·, w) at one w, of parameters in the shape of `like`."""
+
+    of: Functions
+    like: PyTree
+
+    def look(self, vector: Float[np.ndarray, " params"]) -> tuple[float, Float[np.ndarray, " params"]]:
+        """F and its gradient at raveled parameters."""
+        value, gradient = self.of.look(vector[None], ONE)
+        return float(value[0]), gradient[0]
+
+    def hessian(self, vector: Float[np.ndarray, " params"]) -> Float[np.ndarray, "params params"]:
+        """∇²F there."""
+        return self.of.hessian(vector[None], ONE)[0]
+
+    def product(
+        self, vector: Float[np.ndarray, " params"], along: Float[np.ndarray, " params"]
+    ) -> Float[np.ndarray, " params"]:
+        """∇²F there times a vector."""
+        return self.of.product(vector[None], along[None], ONE)[0]
+
+    def placed(self, vector: Float[np.ndarray, " params"]) -> PyTree:
+        """Raveled parameters in their own shape."""
+        return placed(vector, self.like)
+
+
+ONE = np.zeros(1, int)
+
+
+def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None) -> Function:
+    """F at these weights, one by default."""
+    weights = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
+    return Function(functions(objective, like, whole(weights[None])), like)
+
+
+def padded(lanes: Int[np.ndarray, " lanes"], total: int, least: int) -> Int[np.ndarray, " more"]:
+    """The lanes, the last one repeated up to a power of eight, `least` or more, but no more than there are."""
+    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), least), max(total, len(lanes)))
+    return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
+
+
+def fold_weights(
+    objective: AbstractObjective, index: Int[Array, " width"], weight: Float[Array, " width"]
+) -> Float[Array, " units"]:
+    """The weights of one refit, over all units, in compiled code."""
+    if len(index) == objective.num_units:
+        return weight
+    return jnp.ones(objective.num_units).at[index].set(weight, mode="drop")
+
+
+def _over(one: Callable, args: tuple, chunk: int) -> PyTree:
+    """A function of one refit, over a batch; a batch of one without an axis more, which some products are slower with."""
+    if len(args[0]) == 1:
+        return jax.tree.map(lambda part: part[None], one(tuple(part[0] for part in args)))
+    return jax.lax.map(one, args, batch_size=chunk)
+
+
+def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array) -> Callable:
+    weights = fold_weights(objective, index, weight)
+    return lambda vector: objective.loss(unravel(vector, like), weights)
+
+
+def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable:
+    """Held-out losses of one refit at a raveled θ, zero where not scored."""
+    weights = fold_weights(objective, index, weight)
+
+    def losses(vector):
+        value = objective.score(unravel(vector, like), weights, index, held.astype(float))
+        return jnp.where(held, value, 0.0) if value.ndim else value
+
+    return losses
+
+
+@eqx.filter_jit
+def _looks(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
+
+
+@eqx.filter_jit
+def _gradients(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
+
+
+@eqx.filter_jit
+def _moved(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    def one(a):
+        delta = jnp.where(a[0] < objective.num_units, a[1] - 1.0, 0.0)
+        return ravel(jax.grad(objective.perturbation)(like, a[0], delta))
+
+    return _over(one, args, chunk)
+
+
+@eqx.filter_jit
+def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, chunk)
+
+
+@eqx.filter_jit
+def _products(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.jvp(jax.grad(_of(objective, like, *a[:2])), (a[2],), (a[3],))[1], args, chunk)
+
+
+@eqx.filter_jit
+def _losses(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: held_out(objective, like, *a[:3])(a[3]), args, chunk)
+
+
+@eqx.filter_jit
+def _slopes(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.grad(lambda v: jnp.sum(held_out(objective, like, *a[:3])(v)))(a[3]), args, chunk)
+
+
+@eqx.filter_jit
+def _around(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    def one(a):
+        losses = held_out(objective, like, *a[:3])
+        value = losses(a[3])
+        return value, jax.vmap(lambda move: jnp.sum(jnp.abs(losses(a[3] + move) - value)))(a[4])
+
+    return _over(one, args, chunk)

@@ -1,0 +1,325 @@
+"""Refits of any model, a batch on its way: candidates, how far they are from the exact refits, what that does to their losses.
+
+In the anchor's whitened coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each taken by the refits that the one before left open:
+
+    rung          one refit costs                            goes by
+    first         its own units, or a gradient               the fold's own Hessian at θ̂ (linear predictors), the anchor's
+    screen        its own units and a sample of others       the same, where there are very many refits
+    steps         a gradient each                            the same, accelerated
+    newton        a few Hessians, with a line search         its own, where a Hessian costs few gradients
+    alone         a descent from θ̂ of its own                quasi-Newton, and its own by products, elsewhere
+
+The distance left is estimated: λ/(1 − C), λ the step asked for, C what it leaves of itself by the curvature at the candidate.
+The error is the largest change of the losses within that distance, both ways where they are steepest and along the step.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import numpy as np
+import scipy.sparse.linalg
+from jaxtyping import Bool, Float, Int
+
+from .._fit import Fit
+from .._functions import TOGETHER, Derived, function, weights_of
+from .._minimise import Walk, descended, newton, walk
+from .._minimise import dear as is_dear
+from .._objective import AbstractLinearPredictor, ravel
+from .._plan import Rows
+from .._products import COARSE, LOOSE
+from .._results import RESULTS
+from ._acceleration import Acceleration
+from ._metric import Learnt, Metric, Products, Whitened, own_metric
+from ._screen import SIZES, available, bent
+
+STEPS = 20  # before a refit is handed on
+STALLED = (0.5, 0.9)  # of a step: if more of it is left by the next, another metric is wanted, by linear predictors and others
+NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
+HURRY = 2  # steps for the error of a refit that is reported elsewhere
+ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
+# A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
+# where the curvature changes linearly (and less still where there are few units a parameter).
+FIRST_SAFETY, SAFETY = 3.5, 1.5
+PRODUCTS, CAUTION, REFUSED = 4, 1.2, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
+LONG = 8  # units a parameter in a fold, from which it counts as long
+NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
+GRADIENTS = 4.0  # that a refit takes at least, in counting operations
+
+
+class Look(NamedTuple):
+    """Some refits where they stand, and the distance left of each."""
+
+    state: "Descent"
+    lanes: Int[np.ndarray, " lanes"]
+    left: Float[np.ndarray, " lanes"]
+
+    def error(self) -> Float[np.ndarray, " lanes"]:
+        """Of their summed held-out losses."""
+        return self.state.judged(self.lanes, self.left)
+
+    def losses(self) -> Float[np.ndarray, "lanes ..."]:
+        """The losses, where their errors were asked for last."""
+        return self.state.scores[self.lanes]
+
+
+Enough = Callable[[Int[np.ndarray, " lanes"], Look], Bool[np.ndarray, " lanes"]]
+
+
+class Descent:
+    """The batch: whitened displacements, the steps asked for there, the distances left; losses and their errors; codes."""
+
+    def __init__(self, fit: Fit, rows: Rows, own: bool = False):
+        """`own`: with each refit's own Hessian at θ̂, even where the anchor's is cheaper."""
+        self.fit, self.rows, self.center = fit, rows, np.asarray(ravel(fit.theta))
+        self.F = Derived(fit.objective, fit.theta, rows)
+        count = len(rows.index)
+        self.metric, lost, self.start = self._chosen(own)
+        self.u, self.step = np.zeros((count, fit.num_params)), np.zeros((count, fit.num_params))
+        self.first, self.left = np.full(count, np.inf), np.full(count, np.inf)
+        self.size, self.unsure = np.full(count, np.inf), np.zeros(count)
+        self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
+        self.result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
+        self.open = ~lost
+
+    def _chosen(self, own: bool) -> tuple[Metric, np.ndarray, np.ndarray | None]:
+        """The folds' own Hessians for linear predictors, and where a product with one costs no more than with the anchor's;
+        else the anchor's; which are singular; the whitened gradients at θ̂, if they came along."""
+        none = np.zeros(len(self.rows.index), bool)
+        if self.fit.factor is None:
+            return Products(self.fit, self.F, COARSE if own else LOOSE), none, None
+        own = own or isinstance(self.fit.objective, AbstractLinearPredictor)
+        return own_metric(self.fit, self.rows) if own else (Whitened(), none, None)
+
+    def _width(self) -> tuple[int, ...]:
+        return (self.rows.index.shape[1],) if self.fit.objective.pointwise else ()
+
+    def theta(self, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes params"]:
+        """Where refits stand, raveled."""
+        return self.center + np.asarray(self.fit.unwhiten(self.u[lanes]))
+
+    def gradient(self, lanes: Int[np.ndarray, " lanes"], u: np.ndarray | None = None) -> Float[np.ndarray, "lanes params"]:
+        """Whitened gradients of their own F."""
+        theta = self.theta(lanes) if u is None else self.center + np.asarray(self.fit.unwhiten(u))
+        return np.asarray(self.fit.whiten(self.F.gradient(theta, lanes)))
+
+    def begin(self) -> None:
+        """The first step, from θ̂."""
+        everyone = np.arange(len(self.u))
+        if self.start is None and self.fit.objective.local:
+            self.start = np.asarray(self.fit.whiten(self.fit.gradient + self.F.moved(everyone)))
+        start = self.gradient(everyone) if self.start is None else self.start
+        step = np.where(self.open[:, None], self.metric.solve(start, self.u, everyone), 0.0)
+        self.open &= np.isfinite(step).all(1)
+        self.result[~self.open] = RESULTS.undetermined
+        self.u = np.where(self.open[:, None], -step, 0.0)
+        self.step, self.first = step, np.linalg.norm(self.u, axis=1)
+
+    def stand(self, u: Float[np.ndarray, "refits params"]) -> None:
+        """Begin at displacements instead."""
+        self.u = np.array(u)
+
+    def judged(self, lanes: Int[np.ndarray, " lanes"], left: Float[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
+        """The most that the losses of some refits change by, added up, within a distance left. Never by a slope at one point:
+        in a flat tail that is zero.
+
+        For one scored unit the gradient's direction is the worst. For many it is not typical of an error's, and twice its root
+        mean square share stands in. Where a fold is long, the losses change in every direction, and the gradient, which may be
+        ten times as dear, is left out.
+        """
+        fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
+        held = np.asarray(self.rows.held)[lanes]
+        reach = np.where(known, left, 0.0)[:, None]
+        directions = [reach * _unit(self.step[lanes])]
+        linear = isinstance(fit.objective, AbstractLinearPredictor)
+        if linear or not fit.objective.pointwise or held.shape[1] < LONG * fit.num_params:
+            count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
+            slopes = np.asarray(fit.whiten(self.F.slopes(theta, lanes)))
+            directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))
+        moves = np.asarray(fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)))
+        self.scores[lanes], changes = self.F.around(theta, moves, lanes)
+        error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
+        self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes]
+        return self.error[lanes]
+
+    # the rungs
+
+    def steps(
+        self, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int = STEPS, fresh: bool = False
+    ) -> Int[np.ndarray, " open"]:
+        """Accelerated steps with one metric, or Newton's by products: those that are still open. `fresh`: with a metric that no
+        step was made by yet."""
+        natural = np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units)
+        shortest, renewed = NOISE * np.maximum(natural, np.where(np.isfinite(self.first), self.first, 0.0)), self._renewed
+        previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
+        memory = Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
+        rejected, stalled = [lanes[:0]], STALLED[not isinstance(self.fit.objective, AbstractLinearPredictor)]
+        for k in range(most):
+            if not lanes.size:
+                break
+            plain = self.metric.solve(self.gradient(lanes), self.u[lanes], lanes)
+            size, before = np.linalg.norm(plain, axis=1), previous[lanes]
+            progress = ratio = size / np.maximum(before, 1e-300)
+            step = plain
+            if not renewed:
+                step, along = memory.step(lanes, self.u[lanes], plain)
+                ratio = np.where(np.isfinite(along), np.maximum(along, progress), progress)
+            floor = size <= shortest[lanes]
+            stuck = ~(progress <= STALLED[1]) & ~floor
+            contraction[lanes] = np.where(floor, contraction[lanes], np.maximum(contraction[lanes], ratio))
+            q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes], 0.95)
+            left = size * q / (1 - q)  # to go after a plain step, so no more is added to it
+            further = np.linalg.norm(step - plain, axis=1)
+            share = np.minimum(1.0, left / np.maximum(further, 1e-300))
+            self.size[lanes] = size
+            self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
+            left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
+            done, beyond = self._accepted(lanes, left, size + share * further, enough)
+            done |= floor & (progress > 0.3)
+            previous[lanes] = size
+            astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
+            slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
+            rejected.append(lanes[slow])
+            self.open[lanes[done]] = False
+            lanes = lanes[~(done | slow)]
+        return np.sort(np.concatenate([*rejected, lanes]))
+
+    @property
+    def dear(self) -> bool:
+        """Is a refit's own Hessian too dear, or never formed?"""
+        return self.fit.factor is None or is_dear(self.fit.objective, self.fit.num_params)
+
+    @property
+    def _renewed(self) -> bool:
+        """Is the metric that of the candidate, so that steps with it are Newton's?"""
+        return isinstance(self.metric, Products)
+
+    def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
+        self.u[lanes[good]] -= step[good]
+        self.step[lanes] = step
+
+    def _accepted(self, lanes: np.ndarray, left: np.ndarray, size: np.ndarray, enough: Enough) -> tuple[np.ndarray, np.ndarray]:
+        """Which refits are near enough, by the steps and by the curvature where they stand; and of which that says nothing."""
+        done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
+        self.left[lanes] = left
+        known = np.flatnonzero(np.isfinite(left))
+        near = known[enough(lanes[known], Look(self, lanes[known], left[known]))] if known.size else known
+        if near.size and not self._renewed:
+            q = self.contractions(lanes[near], left[near])
+            left = np.maximum(left[near], np.where(q < REFUSED, size[near] * q / (1 - np.minimum(q, REFUSED)), np.inf))
+            self.left[lanes[near]], beyond[near] = left, ~(q < REFUSED)
+            near = near[enough(lanes[near], Look(self, lanes[near], left))]
+        done[near] = True
+        return done, beyond
+
+    def contractions(self, lanes: Int[np.ndarray, " lanes"], left: Float[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
+        """What steps by the metric leave of themselves: the size of I − P∇²F(u, w), from a random direction by a few secants as
+        long as what is left.
+
+        Contractions of the steps themselves are not enough: where a metric is far too steep in some direction, the step along
+        it, and what of it is seen, is small.
+        """
+        natural = np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units)
+        length = np.clip(left, 1e-5 * natural, natural)[:, None]
+        u, here = self.u[lanes], self.gradient(lanes)
+        v = np.random.default_rng(0).standard_normal(u.shape[1]) * np.ones_like(u)
+        v, largest = _unit(v), np.zeros(len(lanes))
+        for k in range(PRODUCTS):
+            image = (self.gradient(lanes, u + length * v) - here) / length
+            after = v - self.metric.solve(image, u, lanes)
+            size = np.linalg.norm(after, axis=1)
+            largest = np.maximum(largest, np.maximum(np.abs(np.sum(v * after, axis=1)), size if k else 0.0))
+            v = after / np.maximum(size, 1e-300)[:, None]
+        return CAUTION * largest
+
+    def estimate(self, lanes: Int[np.ndarray, " lanes"]) -> Int[np.ndarray, " lost"]:
+        """Distances and errors by the curvature where refits stand, however large; those of which it says nothing."""
+        q = self.contractions(lanes, self.size[lanes])
+        left = np.where(q < REFUSED, self.size[lanes] * q / (1 - np.minimum(q, REFUSED)), np.inf)
+        self.left[lanes] = left
+        self.judged(lanes, left)
+        return lanes[~np.isfinite(left)]
+
+    def screen(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> Int[np.ndarray, " open"]:
+        """Steps with what the units that leave say, and samples of the others; those that samples do not settle."""
+        for size in range(len(SIZES)):
+            if not lanes.size:
+                break
+            gradient, unsure = bent(self.fit, self.rows, self.u, lanes, size)
+            step = self.metric.solve(gradient, self.u[lanes], lanes)
+            length, first = np.linalg.norm(step, axis=1), self.first[lanes]
+            ratio = length / np.maximum(first, 1e-300)
+            q = np.minimum(FIRST_SAFETY * ratio, 0.95)
+            near = ratio < 0.5
+            self._take(lanes, step, near)
+            self.size[lanes], self.unsure[lanes] = length, unsure
+            left = np.where(near & np.isfinite(first), length * q / (1 - q), np.inf)
+            self.first[lanes] = np.where(np.isfinite(first), first, length)
+            self.left[lanes] = left
+            done = near & enough(lanes, Look(self, lanes, left))
+            self.open[lanes[done]] = False
+            lanes = lanes[~done]
+        self.unsure[lanes] = 0.0
+        return lanes
+
+    def newton(self, lanes: Int[np.ndarray, " lanes"]) -> None:
+        """Damped Newton steps from θ̂: the minimiser reached by descent, or a code that says there is none."""
+        size = max(1, TOGETHER // self.fit.num_params**2)
+        for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
+            start = np.tile(self.center, (len(some), 1))
+            found = newton(self.F, start, some, self.fit.null_space, cast(np.ndarray, self.fit.factor))
+            self.u[some] = np.asarray(self.fit.back(found.theta - self.center))
+            self.left[some] = found.size
+            self.judged(some, found.size)
+            self._fail(some, ~(np.isfinite(found.value) & np.isfinite(self.error[some])), RESULTS.nonfinite)
+            self._fail(some, ~found.converged, RESULTS.not_converged)
+
+    def _fail(self, lanes: np.ndarray, which: np.ndarray, code: RESULTS) -> None:
+        """There is no such refit, unless that was known for another reason."""
+        lost = lanes[which & (self.result[lanes] == RESULTS.successful)]
+        self.result[lost], self.left[lost], self.error[lost] = code, np.inf, np.inf
+
+    def alone(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> None:
+        """Each by L-BFGS from θ̂, in the coordinates of what stands in for its Hessian or, where there is no such thing, in the
+        anchor's; then steps with the inverse Hessian that it has learnt: near the minimum F itself cannot tell steps apart.
+        Where these do not do, steps with its own Hessian, by products."""
+        objective, usual = self.fit.objective, self.metric
+        whitened = scipy.sparse.linalg.LinearOperator(
+            2 * (self.fit.num_params,), self.fit.unwhiten, rmatvec=self.fit.whiten, dtype=float
+        )
+        for lane, weight in zip(lanes, weights_of(self.rows, objective.num_units, lanes), strict=True):
+            F, theta, found, one = function(objective, self.fit.theta, weight), self.center, None, np.array([lane])
+            for share in NEAR:
+                gtol = share * float(self.first[lane])
+                found = walk(objective, F, theta, weight, gtol, found)
+                if found is None:
+                    theta, told = descended(F, theta, unwhitener=whitened, maxcor=30, ftol=1e-15, gtol=gtol, maxiter=1000)
+                    found = Walk(theta, whitened, told.hess_inv)
+                self.u[lane] = np.asarray(self.fit.back(found.theta - self.center))
+                self.metric = Learnt(self.fit, found)
+                one = self.steps(one, enough, fresh=True)
+                theta = self.theta(lane)
+                if not one.size:
+                    break
+            self.metric = Products(self.fit, self.F, COARSE)
+            one = self.steps(one, enough, fresh=True)
+            self._fail(one, ~np.isfinite(self.error[one]), RESULTS.nonfinite)
+            self._fail(one, self.size[one] > 1e-4 * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1)), RESULTS.not_converged)
+        self.metric = usual
+
+
+def _unit(vectors: Float[np.ndarray, "lanes params"]) -> Float[np.ndarray, "lanes params"]:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
+
+
+def lead(state: Descent, enough: Enough, hurry: bool = False) -> None:
+    """A batch that has begun, brought to where that is enough; in a hurry, to where errors can be told."""
+    lanes = np.flatnonzero(state.open)
+    if available(state.fit, state.rows):
+        lanes = state.screen(lanes, enough)
+    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS)
+    if hurry and lanes.size:
+        lanes = state.estimate(lanes)
+    if lanes.size and not state.dear:
+        state.newton(lanes)
+    elif lanes.size and not hurry:
+        state.alone(lanes, enough)

@@ -1,0 +1,182 @@
+"""Inverse Hessians of a batch of refits, whitened: what steps go by, where refits are not those of a `Predictors` record.
+
+With H = L Lᵀ and u = Lᵀ(θ − θ̂) the anchor's Hessian is the identity, gradients are L⁻¹∇F, lengths are H-norms, and a fold's
+Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
+
+    Whitened   the full fit's: the chord's metric, the identity in these coordinates
+    LowRank    the fold's own by Woodbury, for few rows (for one row this is ALO)
+    Dense      the fold's own, inverted
+    Products   the fold's own where it stands, by conjugate gradients, where H is too large to be formed
+    Learnt     of one fold, what a quasi-Newton descent has learnt of its own
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .._fit import Fit
+from .._functions import Derived
+from .._minimise import Walk
+from .._objective import AbstractLinearPredictor, AbstractObjective, ravel
+from .._plan import Rows
+from .._products import solved
+
+SINGULAR = 1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
+GATHERED = 2**20  # numbers of the rows that a group of refits gathers
+
+
+class Metric(Protocol):
+    """A batch of inverse Hessians."""
+
+    def solve(
+        self,
+        gradient: Float[np.ndarray, "lanes params"],
+        u: Float[np.ndarray, "lanes params"],
+        lanes: Int[np.ndarray, " lanes"],
+    ) -> Float[np.ndarray, "lanes params"]:
+        """The steps that gradients of some refits at u ask for, all whitened."""
+
+
+class Whitened:
+    """No curvature but the coordinates' own."""
+
+    def solve(self, gradient, u, lanes):
+        del u, lanes
+        return gradient
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """`(I + Zᵀ V Z)⁻¹ = I − Zᵀ C Z` with `C = (I + V Z Zᵀ)⁻¹ V`."""
+
+    rows: Float[np.ndarray, "refits touched params"]
+    core: Float[np.ndarray, "refits touched touched"]
+
+    def solve(self, gradient, u, lanes):
+        del u
+        z = self.rows[lanes]
+        inner = np.einsum("rkl,rl->rk", self.core[lanes], np.einsum("rkp,rp->rk", z, gradient))
+        return gradient - np.einsum("rkp,rk->rp", z, inner)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """Each fold's own."""
+
+    inverse: Float[np.ndarray, "refits params params"]
+
+    def solve(self, gradient, u, lanes):
+        del u
+        return np.einsum("rij,rj->ri", self.inverse[lanes], gradient)
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """Each fold's own at u, by conjugate gradients down to `tol` of a gradient."""
+
+    fit: Fit
+    F: Derived
+    tol: float
+
+    def solve(self, gradient, u, lanes):
+        theta = np.asarray(ravel(self.fit.theta)) + np.asarray(self.fit.unwhiten(u))
+        coordinates = self.fit if self.fit.factor is not None else self.fit.whitener
+        return solved(self.F, coordinates, self.fit.null_space, theta, gradient, lanes, self.tol)
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """One fold's, as L-BFGS has learnt it."""
+
+    fit: Fit
+    walk: Walk
+
+    def solve(self, gradient, u, lanes):
+        del u, lanes
+        moves = [self.walk.newton(slope) for slope in np.asarray(self.fit.raw(gradient))]
+        return np.asarray(self.fit.back(np.stack(moves)))
+
+
+def is_narrow(fit: Fit, width: int) -> bool:
+    """Is Woodbury on the held-out rows cheaper than a factor of the fold's own?"""
+    objective = fit.objective
+    if fit.factor is None or not (isinstance(objective, AbstractLinearPredictor) and objective.low_rank):
+        return False
+    touched = width * objective.outputs
+    return touched == objective.outputs or 4 * touched <= fit.num_params
+
+
+def own_metric(fit: Fit, rows: Rows) -> tuple[Metric, Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"] | None]:
+    """Each fold's own Hessian at θ̂, which of them are singular or indefinite, and, where the rows tell, the whitened gradient
+    of each F(·, w) there."""
+    if not is_narrow(fit, rows.index.shape[1]):
+        return *_dense(fit, rows), None
+    z, slope, curvature = _touched(fit, rows)
+    gradient = fit.whiten(fit.gradient) + np.einsum("rk,rkp->rp", slope, z)
+    count, outputs = z.shape[1], curvature.shape[-1]
+    gram = (z @ z.swapaxes(1, 2)).reshape(len(z), -1, outputs, count)
+    change = np.eye(count) + (curvature @ gram).reshape(len(z), count, count)
+    try:
+        inverse = np.linalg.inv(change)
+    except np.linalg.LinAlgError:
+        inverse = np.array(
+            [np.linalg.inv(m) if np.linalg.matrix_rank(m) == count else np.full(m.shape, np.inf) for m in change]
+        )
+    with np.errstate(invalid="ignore"):
+        core = (inverse.reshape(len(z), count, -1, outputs).swapaxes(1, 2) @ curvature).swapaxes(1, 2).reshape(inverse.shape)
+    singular = ~(np.abs(inverse).max((1, 2)) < 1 / SINGULAR)
+    if count == 1:
+        singular = change[:, 0, 0] < SINGULAR
+    return LowRank(z, np.where(singular[:, None, None], 0.0, core)), singular, gradient
+
+
+def _touched(fit: Fit, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the linear predictors that refits touch: whitened rows `[refits, touched, params]`, and what of slopes `[refits,
+    touched]` and curvatures `[refits, width, outputs, outputs]` the weights add."""
+    assert isinstance(fit.objective, AbstractLinearPredictor)
+    raw, slope, curvature = (np.asarray(part) for part in _parts(fit.objective, fit.theta, rows.index))
+    count, width, outputs = raw.shape[:3]
+    delta = np.where(np.asarray(rows.index) < fit.objective.num_units, rows.weight - 1.0, 0.0)
+    slope = delta[..., None] * slope.reshape(count, width, outputs)
+    curvature = delta[..., None, None] * curvature.reshape(count, width, outputs, outputs)
+    return np.asarray(fit.whiten(raw)).reshape(count, width * outputs, -1), slope.reshape(count, -1), curvature
+
+
+@eqx.filter_jit
+def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Array) -> tuple[Array, Array, Array]:
+    """Rows of the listed units, and the first and second derivatives of their losses."""
+    one = lambda index: (objective.rows(index), *(objective.derivative(theta, index, order) for order in (1, 2)))
+    return jax.vmap(one)(index)
+
+
+def _dense(fit: Fit, rows: Rows) -> tuple[Dense, Bool[np.ndarray, " refits"]]:
+    chunk = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
+    change = np.asarray(_hessian_changes(fit.objective, fit.theta, rows.index, rows.weight, chunk))
+    whitener = np.asarray(fit.whitener)
+    hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T
+    pivots = np.array([_least_pivot(hessian) for hessian in hessians])
+    singular = ~(pivots > SINGULAR)
+    return Dense(np.linalg.inv(np.where(singular[:, None, None], np.eye(fit.num_params), hessians))), singular
+
+
+def _least_pivot(hessian: Float[np.ndarray, "params params"]) -> float:
+    try:
+        return float(np.diag(np.linalg.cholesky(hessian)).min() ** 2)
+    except np.linalg.LinAlgError:
+        return -np.inf
+
+
+@eqx.filter_jit
+def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int) -> Array:
+    """What the units that leave change Hessians at θ̂ by."""
+
+    def one(args):
+        index, weight = args
+        return objective.hessian_change(theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0))
+
+    return jax.lax.map(one, (index, weight), batch_size=chunk)

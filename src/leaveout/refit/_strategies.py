@@ -1,0 +1,273 @@
+"""Strategies: from the fit to the parameters of a batch of refits, each with an error and a code.
+
+A strategy is called with a `Fit` and a batch of rows of a plan. All of them work in the anchor's whitened coordinates
+u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity and ‖u‖ is the H-norm. Linear predictors with a convex loss are
+refitted as arrays, and their errors are proved (`_linear`); all other models by `_descent`, where errors are estimated.
+"""
+
+import abc
+from dataclasses import replace
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._fit import Fit
+from .._functions import function, own_passes, passes
+from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
+from .._plan import Rows
+from .._products import COARSE, solved
+from .._results import RESULTS
+from . import _linear as linear
+from ._descent import GRADIENTS, Descent, lead
+from ._refitted import Refitted
+
+TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
+UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
+CLOSE = 1e-3  # of a standard error of a loss: errors below it need no closer look
+
+
+class AbstractRefit(eqx.Module):
+    """How to move from the fit at weights one to the fit at other weights."""
+
+    in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
+    own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
+
+    @abc.abstractmethod
+    def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
+        """Refit a batch of rows of a plan; without `judge`, errors that cost extra may be left infinite."""
+
+
+class NoUpdate(AbstractRefit):
+    """Keep θ̂: the baseline. Its error is what going on from there would change, and that candidate's own error."""
+
+    def __call__(self, fit, rows, *, judge=True):
+        return _at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
+
+
+class InfinitesimalJackknife(AbstractRefit):
+    """The Taylor expansion of θ̂(w) at w = 1, of order 1 or 2 (first source document, Algorithms 1–4).
+
+    θ₁ = −H⁻¹ ∇_θ ∂_δ F,      θ̂(1 + δ) ≈ θ̂ + θ₁ + ½ θ₂
+    """
+
+    order: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self):
+        if self.order not in (1, 2):
+            raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
+
+    def __call__(self, fit, rows, *, judge=True):
+        return _at(fit, rows, _expansion(fit, rows, self.order), judge)
+
+
+class NewtonStep(AbstractRefit):
+    """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
+
+    own_hessians = True
+
+    def __call__(self, fit, rows, *, judge=True):
+        if fit.predictors is not None:
+            return _newton_step(fit, rows, judge)
+        state = Descent(fit, rows, own=True)
+        state.begin()
+        _flag_crossed(state)
+        return _judged(state) if judge else _refitted(state, np.full(len(state.u), np.inf))
+
+
+class Exact(AbstractRefit):
+    """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
+
+    tol: float = eqx.field(static=True, default=1e-8, converter=float)
+
+    def __check_init__(self):
+        if not 0 < self.tol < 1:
+            raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
+
+    def __call__(self, fit, rows, *, judge=True):
+        if fit.predictors is not None:
+            return _enclosed(fit, rows, self._arrived)
+        state = Descent(fit, rows)
+        state.begin()
+        lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes])
+        there = np.flatnonzero(np.isfinite(state.left))
+        if not (judge and there.size):
+            return _refitted(state, np.full(len(state.u), np.inf))
+        state.judged(there, state.left[there])
+        return _refitted(state, state.error, state.scores)
+
+    def _arrived(self, lanes, seen):
+        del lanes
+        close = (seen.slope <= np.maximum(self.tol * seen.first, 2 * seen.noise)) & np.isfinite(seen.half).all(1)
+        return close & np.isfinite(seen.slope) | (seen.half == 0).all(1)
+
+
+class Certified(AbstractRefit):
+    """The cheapest step the objective has, then corrected until the error of a refit's loss is estimated at most
+    `rtol` standard errors of the no-update mean a scored unit.
+
+    So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
+    """
+
+    rtol: float = eqx.field(static=True, default=0.01, converter=float)
+    in_standard_errors = True
+
+    def __check_init__(self):
+        if not 0 < self.rtol <= 1:
+            raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
+
+    def __call__(self, fit, rows, *, judge=True):
+        allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
+        if fit.predictors is not None:
+            near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
+            return _enclosed(fit, rows, near, allowed)
+        state = Descent(fit, rows)
+        state.begin()
+        _flag_crossed(state)  # distances say little there: iterate to the end
+        ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
+        lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.left <= ends[lanes]))
+        return _refitted(state, np.maximum(state.error, UNRESOLVED * allowed * rows.held.any(1)))
+
+
+def _num_scored(fit: Fit, rows: Rows) -> np.ndarray:
+    """Losses that each refit has: one a scored unit, or one joint loss."""
+    return np.maximum(rows.held.sum(1), 1) if fit.objective.pointwise else np.ones(len(rows.held))
+
+
+def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
+    """Refits that stay at u."""
+    if judge and fit.predictors is not None:
+        return _judged_by_proof(fit, rows, u)
+    state = Descent(fit, rows)
+    state.stand(u)
+    _flag_crossed(state)
+    return _judged(state) if judge else _refitted(state, np.full(len(u), np.inf))
+
+
+def _refitted(state: Descent, error: np.ndarray, scores: np.ndarray | None = None) -> Refitted:
+    ball = lambda: (state.u, state.left)
+    return Refitted(state.theta, error, state.result, scores, None, ball, state.first, GRADIENTS * len(error))
+
+
+def _judged(state: Descent) -> Refitted:
+    """How far the losses where refits are reported may be from the exact ones: what they change by to where that can be told,
+    and what is left there."""
+    theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
+    known, result = state.F.losses(theta, everyone), state.result.copy()
+    floor = CLOSE * float(state.rows.scale) * _num_scored(state.fit, state.rows)
+    apart = lambda some, lanes: np.abs(some - known[lanes]).reshape(len(lanes), -1).sum(1)
+
+    def enough(lanes, at):
+        error = at.error()
+        return error <= (TIGHT - 1) * apart(at.losses(), lanes) + floor[lanes]
+
+    lead(state, enough, hurry=True)
+    error = state.error + apart(state.scores, everyone)
+    return replace(_refitted(state, error, known), make=lambda: theta, result=result, moved=np.maximum(moved, state.first))
+
+
+def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough, allowed: np.ndarray | None = None) -> Refitted:
+    """Linear predictors brought to where that is enough, their errors proved."""
+    found = linear.enclose(fit, rows, enough, False, allowed)
+    error = linear.error(fit, rows, found.center, found.center, found.half)
+    scores = linear.losses(fit, rows, found.center)
+    return Refitted(found.theta, error, found.result, scores, found.proved, found.ball, found.moved, found.gradients)
+
+
+def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
+    """One Newton step of linear predictors."""
+    first = linear.Enclosure(fit, rows)
+    first.look()
+    lost = first.metric.kept == 0
+    result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
+    if not judge:
+        return Refitted(first.theta, np.full(len(lost), np.inf), result)
+    judged = _judged_by_proof(fit, rows, first.u, first.center)
+    return replace(judged, result=result, error=np.where(lost, np.inf, judged.error))
+
+
+def _judged_by_proof(fit: Fit, rows: Rows, u: np.ndarray, reported: np.ndarray | None = None) -> Refitted:
+    """How far the losses at displacements may be from the exact refits', by where these are proved, or estimated, to lie."""
+    reported = linear.predictors_at(fit, rows, u) if reported is None else reported
+    known = linear.losses(fit, rows, reported)
+    floor = CLOSE * float(rows.scale) * _num_scored(fit, rows)
+
+    def enough(lanes, at):
+        some = rows.take(lanes)
+        moved = np.abs(linear.losses(fit, some, at.center) - known[lanes]).sum(1)
+        return linear.error(fit, some, reported[lanes], at.center, at.half) <= TIGHT * moved + floor[lanes]
+
+    found = linear.enclose(fit, rows, enough, hurry=True)
+    error = linear.error(fit, rows, reported, found.center, found.half)
+    theta = lambda: np.asarray(ravel(fit.theta)) + np.asarray(fit.unwhiten(u))
+    return Refitted(theta, error, np.zeros(len(u), int), known, found.proved, found.ball, found.moved, found.gradients)
+
+
+def _flag_crossed(state: Descent) -> None:
+    """Refits whose way crosses a kink of some unit's loss."""
+    objective = state.fit.objective
+    if isinstance(objective, AbstractLinearPredictor) and not objective.smooth:
+        count = np.asarray(_crossings(objective, state.fit.theta, state.theta(), passes(objective) // 16 + 1))
+        state.result[(count > 0) & state.open] = RESULTS.kink
+
+
+@eqx.filter_jit
+def _crossings(objective: AbstractLinearPredictor, start: object, theta: Array, chunk: int) -> Array:
+    return jax.lax.map(lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk)
+
+
+def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
+    """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
+    together = not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
+    if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
+        delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
+        change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
+        return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
+    gradients = np.asarray(_path(fit.objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows)))
+    first = _back(fit, gradients)
+    if order == 1:
+        return first
+    direction = np.asarray(fit.unwhiten(first))
+    gradients = np.asarray(_path(fit.objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows)))
+    return first + 0.5 * _back(fit, gradients)
+
+
+def _chunk(fit: Fit, rows: Rows) -> int:
+    return own_passes(fit.objective, rows.index.shape[1]) if fit.factor is not None else passes(fit.objective)
+
+
+def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
+    """Minus the whitened steps by the full fit's Hessian."""
+    whitened = np.asarray(fit.whiten(gradients))
+    if fit.factor is not None:
+        return -whitened
+    F, at = function(fit.objective, fit.theta).of, np.broadcast_to(np.asarray(ravel(fit.theta)), whitened.shape)
+    return -solved(F, fit.whitener, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE)
+
+
+@eqx.filter_jit
+def _path(
+    objective: AbstractObjective, like: object, index: Array, weight: Array, direction: Array | None, chunk: int
+) -> Array:
+    """Of the path s ↦ θ̂(1 + s δ): the derivative of ∇F at s = 0, the second one where the first of the path is given."""
+    ones, start = jnp.ones(objective.num_units), ravel(like)
+    delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
+
+    def push(v, index, delta, s):
+        return jax.grad(lambda v: objective.perturbation(unravel(v, like), index, s * delta))(v)
+
+    def first_push(args):
+        return jax.jvp(lambda s: push(start, *args, s), (0.0,), (1.0,))[1]
+
+    def second_push(args):
+        index, delta, direction = args
+        full = jax.grad(lambda v: objective.loss(unravel(v, like), ones))
+        path = lambda s: full(start + s * direction) + push(start + s * direction, index, delta, s)
+        return jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1]
+
+    if direction is None:
+        return jax.lax.map(first_push, (index, delta), batch_size=chunk)
+    return jax.lax.map(second_push, (index, delta, direction), batch_size=chunk)

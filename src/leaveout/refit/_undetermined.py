@@ -1,0 +1,66 @@
+"""Refits whose data leave some direction undetermined: what they determine all the same.
+
+Where the units that stay say nothing along a direction that the full fit knows (the last row of a level of a factor has left),
+hosts go on with the solution of least norm. A held-out unit that sees nothing along it is predicted as by any refit; one that
+does has no held-out loss. With A = L⁻¹∇²F(θ̂, w)L⁻ᵀ the refit's Hessian, whitened, the rows of V its null vectors and U_n the
+unit's row, that is whether V L⁻¹U_nᵀ = 0. The refit is Newton's method from θ̂ in displacements d of V Lᵀd = 0.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._fit import Fit
+from .._functions import ONE, function, weights_of
+from .._minimise import newton
+from .._objective import ravel
+from .._plan import Rows
+from .._results import RESULTS
+from ._refitted import Refitted
+
+NOTHING = 1e-9  # of the full fit's curvature along a direction: ten times what a refit's own Hessian is called singular at
+SEEN = 1e-6  # of a unit's row, along undetermined directions: a thousand times their rounding at curvatures next to `NOTHING`
+
+
+def completed(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
+    """The batch with what its undetermined refits do determine: θ, errors, and as `held` the units that are predicted."""
+    lanes = np.flatnonzero(done.result == RESULTS.undetermined)
+    if not lanes.size:
+        return rows, done
+    held, theta, error = np.array(rows.held), np.array(done.theta), np.array(done.error)
+    one_row = np.sum(rows.index < fit.objective.num_units, axis=1) == 1
+    for lane in lanes:
+        inside = np.zeros(held.shape[1], bool)
+        if fit.predictors is not None and not one_row[lane]:
+            weights = weights_of(rows, fit.objective.num_units, np.array([lane]))[0]
+            found = _within(fit, rows.index[lane], weights, held[lane])
+            if found is not None:
+                inside, theta[lane], error[lane] = found
+        held[lane] = inside
+    return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=None)
+
+
+def _within(
+    fit: Fit, index: Int[np.ndarray, " width"], weights: Float[np.ndarray, " units"], held: Bool[np.ndarray, " width"]
+) -> tuple[Bool[np.ndarray, " width"], Float[np.ndarray, " params"], float] | None:
+    """Which held-out units one refit predicts, its raveled θ, the error of their summed loss; None where it predicts none."""
+    model, factor, root = fit.predictors, fit.factor, np.asarray(fit.whitener)
+    assert model is not None and factor is not None
+    F, start = function(fit.objective, fit.theta, weights), np.asarray(ravel(fit.theta))
+    values, vectors = np.linalg.eigh(root @ (F.hessian(start) + fit.null_space.T @ fit.null_space) @ root.T)
+    null = vectors[:, values < NOTHING].T
+    units = np.where(index < len(weights), index, 0)
+    rows = model.design.whitened(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
+    along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
+    inside = held & (along <= SEEN * np.sqrt(np.sum(rows**2, axis=(1, 2))))
+    if not inside.any():
+        return None
+    flat = np.concatenate([fit.null_space, null @ factor.T])
+    found = newton(F.of, start[None], ONE, flat, factor)
+    if not found.converged[0]:
+        return None
+    eta = model.design.at(units, found.theta[0]) + model.shift(units)
+    (slope,) = model.loss.derivatives(eta, model.y[units], (1,))
+    reach = np.linalg.norm(np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1)
+    return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum())
