@@ -87,7 +87,7 @@ class Descent:
         none = np.zeros(len(self.rows.index), bool)
         if self.fit.factor is None:
             return Products(self.fit, self.F, COARSE if own else LOOSE), none, None
-        own = own or isinstance(self.fit.objective, AbstractLinearPredictor)
+        own = own or self.linear
         return own_metric(self.fit, self.rows) if own else (Whitened(), none, None)
 
     def _width(self) -> tuple[int, ...]:
@@ -130,8 +130,7 @@ class Descent:
         held = np.asarray(self.rows.held)[lanes]
         reach = np.where(known, left, 0.0)[:, None]
         directions = [reach * _unit(self.step[lanes])]
-        linear = isinstance(fit.objective, AbstractLinearPredictor)
-        if linear or not fit.objective.pointwise or held.shape[1] < LONG * fit.num_params:
+        if self.linear or not fit.objective.pointwise or held.shape[1] < LONG * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
             slopes = np.asarray(fit.whiten(self.F.slopes(theta, lanes)))
             directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))
@@ -148,40 +147,46 @@ class Descent:
     ) -> Int[np.ndarray, " open"]:
         """Accelerated steps with one metric, or Newton's by products: those that are still open. `fresh`: with a metric that no
         step was made by yet."""
-        natural = np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units)
-        shortest, renewed = NOISE * np.maximum(natural, np.where(np.isfinite(self.first), self.first, 0.0)), self._renewed
+        first = np.where(np.isfinite(self.first), self.first, 0.0)
+        shortest, stalled = NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
         previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
-        memory = Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
-        rejected, stalled = [lanes[:0]], STALLED[not isinstance(self.fit.objective, AbstractLinearPredictor)]
+        memory, rejected = Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous)), [lanes[:0]]
         for k in range(most):
             if not lanes.size:
                 break
             plain = self.metric.solve(self.gradient(lanes), self.u[lanes], lanes)
             size, before = np.linalg.norm(plain, axis=1), previous[lanes]
-            progress = ratio = size / np.maximum(before, 1e-300)
-            step = plain
-            if not renewed:
-                step, along = memory.step(lanes, self.u[lanes], plain)
-                ratio = np.where(np.isfinite(along), np.maximum(along, progress), progress)
+            progress = size / np.maximum(before, 1e-300)
+            step, along = (plain, progress) if self._renewed else memory.step(lanes, self.u[lanes], plain)
             floor = size <= shortest[lanes]
             stuck = ~(progress <= STALLED[1]) & ~floor
-            contraction[lanes] = np.where(floor, contraction[lanes], np.maximum(contraction[lanes], ratio))
+            ratio = np.where(floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0)))
+            contraction[lanes] = np.maximum(contraction[lanes], ratio)
             q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes], 0.95)
             left = size * q / (1 - q)  # to go after a plain step, so no more is added to it
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
-            self.size[lanes] = size
+            self.size[lanes], previous[lanes] = size, size
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
             done, beyond = self._accepted(lanes, left, size + share * further, enough)
             done |= floor & (progress > 0.3)
-            previous[lanes] = size
             astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
             slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
             rejected.append(lanes[slow])
             self.open[lanes[done]] = False
             lanes = lanes[~(done | slow)]
         return np.sort(np.concatenate([*rejected, lanes]))
+
+    @property
+    def natural(self) -> float:
+        """A length by which F changes as much as by a unit."""
+        return float(np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units))
+
+    @property
+    def linear(self) -> bool:
+        """Are a refit's own Hessian at θ̂, and its units' losses, cheap?"""
+        return isinstance(self.fit.objective, AbstractLinearPredictor)
 
     @property
     def dear(self) -> bool:
@@ -218,8 +223,7 @@ class Descent:
         Contractions of the steps themselves are not enough: where a metric is far too steep in some direction, the step along
         it, and what of it is seen, is small.
         """
-        natural = np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units)
-        length = np.clip(left, 1e-5 * natural, natural)[:, None]
+        length = np.clip(left, 1e-5 * self.natural, self.natural)[:, None]
         u, here = self.u[lanes], self.gradient(lanes)
         v = np.random.default_rng(0).standard_normal(u.shape[1]) * np.ones_like(u)
         v, largest = _unit(v), np.zeros(len(lanes))

@@ -129,7 +129,7 @@ class Certified(AbstractRefit):
         _flag_crossed(state)  # distances say little there: iterate to the end
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
         lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.left <= ends[lanes]))
-        return _refitted(state, np.maximum(state.error, UNRESOLVED * allowed * rows.held.any(1)))
+        return _refitted(state, np.maximum(state.error, UNRESOLVED * allowed * rows.held.any(1)), state.scores)
 
 
 def _num_scored(fit: Fit, rows: Rows) -> np.ndarray:
