@@ -31,15 +31,15 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault("buffers are scored", "_plan.py", "< len(fold) for row", "< len(row) for row", "test_plan.py"),
+    Fault("buffers are scored", "_plan.py", "< len(fold)) for row", "< len(row)) for row", "test_plan.py"),
     Fault(
         "a buffer one unit short",
         "_plan.py",
-        "np.arange(max(0, s - buffer), s)",
-        "np.arange(max(0, s - buffer + 1), s)",
+        "np.r_[max(0, s - buffer) : s",
+        "np.r_[max(0, s - buffer + 1) : s",
         "test_plan.py",
     ),
-    Fault("a buffer on one side", "_plan.py", "min(s + size + buffer, n))])", "min(s + size, n))])", "test_plan.py"),
+    Fault("a buffer on one side", "_plan.py", "min(s + size + buffer, n)]", "min(s + size, n)]", "test_plan.py"),
     Fault(
         "a neighbourhood's buffer is scored", "_plan.py", "<= radius + 1] for", "<= radius + buffer + 1] for", "test_plan.py"
     ),
@@ -52,26 +52,32 @@ FAULTS = (
     ),
     Fault("padding is held", "_plan.py", "held = real & self.held[place]", "held = self.held[place]", "test_plan.py"),
     Fault("padding has a weight", "_plan.py", "np.where(real, self.weight[place], 1.0)", "self.weight[place]", "test_plan.py"),
-    Fault("padding has an entry", "_plan.py", "return np.where(real, place, -1), Rows", "return place, Rows", "test_plan.py"),
+    Fault(
+        "padding has an entry",
+        "_plan.py",
+        "place = np.where(real, entry, -1)",
+        "place = np.where(real, entry, 0)",
+        "test_plan.py",
+    ),
     Fault(
         "padding is a unit",
         "_plan.py",
-        "np.where(real, self.index[place], self.num_units)",
+        "np.where(real, self.index[place], n)",
         "self.index[place]",
         "test_plan.py",
     ),
     Fault(
         "a bootstrap's counts are lost",
         "_plan.py",
-        "weight = np.concatenate(weights).astype(float)",
-        "weight = 1.0 * (np.concatenate(weights) > 0)",
+        "counts[index].astype(float)",
+        "1.0 * (counts[index] > 0)",
         "test_plan.py",
     ),
     Fault(
         "what a split drops is scored",
         "_plan.py",
-        "tests.append(np.isin(rows[-1], test))",
-        "tests.append(weights[-1] == 0)",
+        "_departures(counts, np.isin(np.arange(n), test))",
+        "_departures(counts, counts == 0)",
         "test_plan.py",
     ),
     Fault(
@@ -81,8 +87,8 @@ FAULTS = (
     Fault(
         "blocks one unit too long",
         "_errors.py",
-        "np.arange(len(losses)) // length, count",
-        "np.arange(len(losses)) // (length + 1), count",
+        "np.arange(seen.sum()) // length, count",
+        "np.arange(seen.sum()) // (length + 1), count",
         "test_errors.py",
     ),
     Fault("blocks of three correlation times", "_errors.py", "np.ceil(max(6 * tau", "np.ceil(max(3 * tau", "test_errors.py"),
@@ -108,8 +114,8 @@ FAULTS = (
     Fault(
         "blocks of neighbours are left aside",
         "_errors.py",
-        "if plan.blocks is not None:",
-        "if plan.blocks is not None and plan.serial is None:",
+        "plan.blocks if plan.clusters is None else plan.clusters",
+        "plan.clusters",
         "test_errors.py",
     ),
     Fault("the Monte-Carlo scale", "_estimate.py", "np.sqrt((refits - 1) * np.mean(", "np.sqrt(np.mean(", "test_estimate.py"),
@@ -131,8 +137,8 @@ FAULTS = (
     Fault(
         "what is not scored is in the mean",
         "_estimate.py",
-        "scored = np.isfinite(losses) & self.plan.held\n",
-        "scored = np.isfinite(losses)\n",
+        "np.isfinite(losses) & self._at.held, len",
+        "np.isfinite(losses), len",
         "test_estimate.py",
     ),
     Fault(
@@ -142,7 +148,7 @@ FAULTS = (
         "/ max(np.sum(scored > 0), 1))",
         "test_estimate.py",
     ),
-    Fault("errors without sample weights", "_estimate.py", "else self._relative_weight()", "else 1.0", "test_estimate.py"),
+    Fault("errors without sample weights", "_estimate.py", "(self.error * heaviest)", "self.error", "test_estimate.py"),
     Fault(
         "the next fold's error in the table",
         "_estimate.py",
@@ -160,8 +166,8 @@ FAULTS = (
     Fault(
         "an unpaired difference",
         "_estimate.py",
-        "_standard_error(values[name] - values[best])",
-        "_standard_error(values[name])",
+        "estimate._standard_error(difference)",
+        "estimate._standard_error(values[name])",
         "test_estimate.py",
     ),
     Fault(
@@ -307,15 +313,15 @@ FAULTS = (
     Fault(
         "an audit compares a refit with itself",
         "_audit.py",
-        "lambda u=u: np.asarray(parameters_of",
-        "lambda u=start: np.asarray(parameters_of",
+        "certificate.parameters(fit, u[None])",
+        "certificate.parameters(fit, 0 * u[None])",
         "test_theorem.py test_proved.py",
     ),
     Fault(
         "what an audit finds is not flagged",
-        "_audit.py",
-        "missed += [refit] * beyond",
-        "missed += [refit] * 0",
+        "_evaluate.py",
+        "[table.beyond.to_numpy(bool)]",
+        "[table.beyond.to_numpy(bool) & False]",
         "test_theorem.py test_proved.py",
     ),
     Fault(

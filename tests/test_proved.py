@@ -1,5 +1,7 @@
 """Proved errors hold on problems built to break them; what is estimated is called so; audits find what is wrong."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from jax import numpy as jnp
@@ -217,6 +219,15 @@ def test_an_audit_finds_what_is_wrong(monkeypatch):
     if again.audit.beyond.any():
         np.testing.assert_allclose(again.losses, exact.losses, rtol=1e-6, atol=1e-8)
     assert honest.audit is not None and not honest.audit.beyond.any()
+
+
+def test_the_longest_step_and_the_largest_error_are_audited_first_of_those_estimated():
+    moved, error, proved = np.array([9.0, 1.0, 3.0, 2.0]), np.array([9.0, 0.3, 0.1, 0.4]), np.array([True, False, False, False])
+    candidates = _audit.Candidates(SimpleNamespace(error=error, proved=proved), 3)
+    for some in np.split(np.arange(4), 2):
+        candidates.add(some, moved[some], None)
+    assert list(candidates.chosen(2).items()) == [(2, "longest step"), (3, "largest error")]
+    assert len(candidates.chosen(9)) == 3
 
 
 def test_how_much_is_audited(monkeypatch):

@@ -141,7 +141,7 @@ def test_the_metric_is_the_folds_own(plan):
         fit = lo.fit(lo.GLM(X, y, "logistic", penalty))
         anchor = anchors.anchored(fit)
         for k in range(plan.num_refits):
-            rows = plan.rows(k)[1]
+            rows = plan.one(k).rows
             weights = np.ones((1, 60))
             weights[0, rows.index[0]] = rows.weight[0]
             omega, kappa = anchor.model.weigh(weights)
@@ -199,7 +199,7 @@ def test_a_function_of_many_directions_has_the_change_of_all():
     class Done:
         ball = staticmethod(lambda: (center, radius))
 
-    to_u = lambda theta: np.asarray(fit.back(theta - _asked.flat(fit)))
+    to_u = lambda theta: np.asarray(fit.back(theta - _asked.theta_hat(fit)))
     sizes = []
     for d in direction:
         found = _asked.reach(fit, Done(), np.zeros(1), lambda theta, d=d: to_u(theta) @ d)

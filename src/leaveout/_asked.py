@@ -3,25 +3,23 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, PyTree
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ._fit import Fit
 from ._functions import fold_weights, own_passes
 from ._objective import AbstractLinearPredictor, unravel
-from ._plan import Plan, Rows
+from ._plan import CAPACITY, Plan, Rows
 from .refit import Refitted
 
 DIRECTIONS = 8  # in which a function that nothing is known of is looked at, within what is left to go
 SAFETY = 1.5  # times what so few directions say, if there are more
-CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 
-Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], Any]
+Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -37,36 +35,29 @@ class Asked:
         """One number a refit?"""
         if self.evaluate is None:
             return not self.fit.objective.pointwise
-        mine = slice(*self.plan.indptr[:2])
-        weight = np.ones(self.plan.num_units)
-        weight[self.plan.index[mine]] = self.plan.weight[mine]
-        held = self.plan.index[mine][self.plan.held[mine]]
-        return np.ndim(self._value(held, weight, _natural_batch(self.fit, flat(self.fit)[None]), 0)) == 0
+        parameters = natural(self.fit, self.fit.vector[None])
+        return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
-    def losses(self, rows: Rows, theta: Callable[[], NDArray], known: NDArray | None = None) -> NDArray[np.float64]:
-        """Those of a batch, zero where not scored, `[refits, width]` or `[refits]`; `known` if the model's own came along."""
+    def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+        """Those of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
-            return scores(self.fit, rows, theta()) if known is None else known
-        return self._values(rows, theta())
-
-    def _values(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
-        natural, joint = _natural_batch(self.fit, theta), self.joint
+            return scores(self.fit, rows, theta)
+        parameters, joint = natural(self.fit, theta), self.joint
         out = np.zeros(len(rows.index) if joint else rows.index.shape)
         for k in range(len(out)):
-            index, held = np.asarray(rows.index[k]), np.asarray(rows.held[k])
-            weight, real = np.ones(self.plan.num_units), index < self.plan.num_units
-            weight[index[real]] = np.asarray(rows.weight[k])[real]
-            value = self._value(index[held], weight, natural, k)
-            if joint:
-                out[k] = value
-            else:
-                out[k, held] = value
+            out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
         return out
 
-    def _value(self, held: NDArray, weight: NDArray, natural: PyTree, k: int) -> NDArray:
+    def losses_of(self, rows: Rows, done: Refitted) -> NDArray[np.float64]:
+        """Those of refits, with which the model's own may have come along."""
+        return self.losses(rows, done.theta) if self.evaluate is not None or done.scores is None else done.scores
+
+    def _value(self, rows: Rows, k: int, parameters: PyTree) -> NDArray:
+        """The user's function of one refit of a batch."""
         assert self.evaluate is not None
-        parameters = jax.tree.map(lambda leaf: np.asarray(leaf)[k], natural)
-        value = np.asarray(self.evaluate(held, np.flatnonzero(weight > 0), parameters), np.float64)
+        held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
+        seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
+        value = np.asarray(self.evaluate(held, seen, jax.tree.map(lambda leaf: leaf[k], parameters)), np.float64)
         if value.shape not in ((), (len(held),)):
             raise ValueError(
                 f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}."
@@ -77,7 +68,7 @@ class Asked:
         """How far the summed losses of each refit may be off; infinite where that is not known."""
         if self.evaluate is None:
             return done.error
-        each = reach(self.fit, done, losses, lambda theta: self._values(rows, theta))
+        each = reach(self.fit, done, losses, lambda theta: self.losses(rows, theta))
         return each.reshape(len(each), -1).sum(1)
 
 
@@ -94,39 +85,41 @@ def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], N
     rank, known = center.shape[1], np.isfinite(radius)
     count = min(rank, DIRECTIONS)
     directions = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, count)))[0].T
-    to_theta = lambda u: parameters_of(fit, u)
-    middle = function(to_theta(center))
+    middle = function(fit.at(center))
     squares = np.zeros(at.shape)
     for direction in directions:
         move = np.where(known, radius, 0.0)[:, None] * direction
-        both = [np.abs(function(to_theta(center + sign * move)) - middle) for sign in (1, -1)]
+        both = [np.abs(function(fit.at(center + sign * move)) - middle) for sign in (1, -1)]
         squares += np.maximum(*both) ** 2
     most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (SAFETY if count < rank else 1.0)
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 
 
-def parameters_of(fit: Fit, u: NDArray) -> NDArray:
-    """The raveled θ at whitened displacements."""
-    return flat(fit) + np.asarray(fit.unwhiten(u))
-
-
-def flat(fit: Fit) -> NDArray[np.float64]:
-    """θ̂, raveled."""
-    leaves = [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(fit.theta)]
-    return np.concatenate(leaves)
-
-
 @eqx.filter_jit
-def _natural_batch(fit: Fit, theta: Array) -> PyTree:
+def _natural(fit: Fit, theta: Array) -> PyTree:
     return jax.vmap(lambda v: fit.objective.parameters.natural(unravel(v, fit.theta)))(theta)
 
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """The natural parameters of many refits, a leading axis for them."""
-    return jax.tree.map(np.asarray, _natural_batch(fit, theta))
+    return jax.tree.map(np.asarray, _natural(fit, theta))
 
 
-def chunk(fit: Fit, rows: Rows) -> int:
+@eqx.filter_jit
+def _of_rows(fit: Fit, rows: Rows, theta: Array, size: int, kind: str | None) -> Array:
+    """The model's own scores of a batch, or its predictions of a kind, `size` refits at once."""
+
+    def one(args):
+        index, weight, held, theta = args
+        at, weights = unravel(theta, fit.theta), fold_weights(fit.objective, index, weight)
+        if kind is None:
+            return fit.objective.score(at, weights, index, held.astype(float))
+        return fit.objective.predict(at, weights, index, kind)
+
+    return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=size)
+
+
+def _at_once(fit: Fit, rows: Rows) -> int:
     """Refits scored at once: linear predictors need their own units only."""
     count, width = rows.index.shape
     if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
@@ -134,33 +127,11 @@ def chunk(fit: Fit, rows: Rows) -> int:
     return own_passes(fit.objective, width)
 
 
-@eqx.filter_jit
-def _score_rows(fit: Fit, rows: Rows, theta: Array, size: int) -> Array:
-    def one(args):
-        index, weight, held, theta = args
-        weights = fold_weights(fit.objective, index, weight)
-        return fit.objective.score(unravel(theta, fit.theta), weights, index, held.astype(float))
-
-    return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=size)
-
-
-def scores(fit: Fit, rows: Rows, theta: NDArray | None = None) -> NDArray[np.float64]:
-    """The model's own scores of a batch, at θ̂ by default."""
-    if theta is None:
-        theta = np.broadcast_to(flat(fit), (len(rows.index), fit.num_params))
-    return np.asarray(_score_rows(fit, rows, theta, chunk(fit, rows)))
-
-
-@eqx.filter_jit
-def _predict_rows(fit: Fit, rows: Rows, theta: Array, kind: str, size: int) -> Array:
-    def one(args):
-        index, weight, theta = args
-        weights = fold_weights(fit.objective, index, weight)
-        return fit.objective.predict(unravel(theta, fit.theta), weights, index, kind)
-
-    return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
+def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+    """The model's own scores of a batch."""
+    return np.asarray(_of_rows(fit, rows, theta, _at_once(fit, rows), None))
 
 
 def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
     """Predictions of a batch's units."""
-    return np.asarray(_predict_rows(fit, rows, theta, kind, chunk(fit, rows)))
+    return np.asarray(_of_rows(fit, rows, theta, _at_once(fit, rows), kind))

@@ -6,42 +6,24 @@ step, of the largest error, and some at random; at most a tenth of the operation
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy.sparse.linalg
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from ._asked import Asked, parameters_of
-from ._asked import flat as theta_hat
+from ._asked import Asked
+from ._estimate import Estimate
 from ._fit import Fit
-from ._functions import function
+from ._functions import function, weights_of
 
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
 REPEATING = 30  # gradients that one repetition takes, about
 STEPS = 60  # of Newton's method
-ENOUGH = 1e-9  # of the first gradient
+REACHED = 1e-9  # of the first gradient
 SLACK = 1e-8  # of a loss: what two programs may differ by for rounding
 REASONS = ("longest step", "largest error", "random")
-
-
-class Pool(NamedTuple):
-    """Some refits, the lengths of their first steps, their errors, and which of these are proved."""
-
-    refit: Int[Array, " some"]
-    moved: Float[Array, " some"]
-    error: Float[Array, " some"]
-    proved: Bool[Array, " some"]
-
-    def take(self, lanes: Array) -> "Pool":
-        return Pool(*(part[lanes] for part in self))
-
-    def ranked(self, number: int) -> list[Int[Array, " number"]]:
-        """Places of the first by each reason, estimates before what a theorem proves; at random by a number of their own."""
-        by_size = [_first(np.where(self.proved, 0.0, 1e300) + part, number) for part in (self.moved, self.error)]
-        return [*by_size, _first(_chance(self.refit), number)]
 
 
 def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
@@ -51,42 +33,40 @@ def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
     return (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
 
 
-def _first(value: Float[Array, " some"], number: int) -> Int[Array, " number"]:
-    """Places of the largest, the largest first."""
-    some = np.argpartition(-value, number)[:number] if number < len(value) else np.arange(len(value))
-    return some[np.argsort(-value[some], kind="stable")]
-
-
 class Candidates:
-    """The refits of a call that are most worth repeating, as batches come in, and where each stands."""
+    """The refits of an estimate that are most worth repeating, as they come in, and where each of them stands."""
 
-    def __init__(self, number: int):
-        self.number, self.count = number, 0
-        self.pool = Pool(np.zeros(0, int), np.zeros(0), np.zeros(0), np.zeros(0, bool))
+    def __init__(self, found: Estimate, number: int):
+        self.found, self.number = found, number
+        self.moved, self.exists = np.zeros(len(found.error)), np.zeros(len(found.error), bool)
         self.start: dict[int, Array] = {}
 
-    def add(self, batch: Pool, theta: Callable[[], Array] | None) -> None:
-        """A batch; `theta`, where its refits stand, is formed only if some of it may be repeated. None where descent leads to
-        the same minimum from anywhere."""
-        self.count += len(batch.refit)
-        both = Pool(*(np.concatenate(pair) for pair in zip(self.pool, batch, strict=True)))
-        kept = np.unique(np.concatenate(both.ranked(self.number)))
-        self.pool = both.take(kept)
-        mine = np.flatnonzero(np.isin(batch.refit, self.pool.refit))
-        if theta is not None and mine.size:
-            self.start |= dict(zip(batch.refit[mine].tolist(), theta()[mine], strict=True))
-            self.start = {refit: self.start[refit] for refit in self.pool.refit.tolist()}
+    def add(self, refits: Int[Array, " some"], moved: Float[Array, " some"], theta: Callable[[], Array] | None) -> None:
+        """Refits and the lengths of their first steps; `theta`, where they stand, is formed only if some of them may be
+        repeated. None where descent leads to the same minimum from anywhere."""
+        self.moved[refits], self.exists[refits] = moved, True
+        if theta is None or not self.number:
+            return
+        best = set().union(*self._ranked())
+        mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
+        if mine:
+            self.start |= dict(zip(refits[mine].tolist(), theta()[mine], strict=True))
+            self.start = {refit: self.start[refit] for refit in best}
 
-    def chosen(self, number: int) -> list[tuple[int, str]]:
-        """So many of them, the reasons in turn."""
-        number = min(number, self.count)
-        ranked = [self.pool.refit[places].tolist() for places in self.pool.ranked(self.number)]
-        out: dict[int, str] = {}
-        while len(out) < number:
-            left = [[refit for refit in one if refit not in out] for one in ranked]
-            reason = len(out) % 3 if left[len(out) % 3] else 2
-            out[left[reason][0]] = REASONS[reason]
-        return list(out.items())
+    def _ranked(self) -> list[list[int]]:
+        """The first by each reason, estimates before what a theorem proves; at random by a number of their own."""
+        refits = np.flatnonzero(self.exists)
+        proved, keys = self.found.proved[refits], (self.moved[refits], self.found.error[refits])
+        orders = [np.lexsort((-key, proved)) for key in keys] + [np.argsort(-_chance(refits), kind="stable")]
+        return [refits[order[: self.number]].tolist() for order in orders]
+
+    def chosen(self, number: int) -> dict[int, str]:
+        """So many of them, at most as many as were asked for, and why: the reasons in turn."""
+        ranked, out = self._ranked(), {}
+        for turn in range(min(number, len(ranked[0]))):
+            refit = next(refit for refit in ranked[turn % 3] if refit not in out)
+            out[refit] = REASONS[turn % 3]
+        return out
 
 
 def affordable(gradients: float) -> int:
@@ -96,20 +76,19 @@ def affordable(gradients: float) -> int:
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
     """The minimiser that descent from `start` reaches, whitened, and whether it was reached."""
-    F, flat = function(fit.objective, fit.theta, weights), theta_hat(fit)
-    at, whitened = lambda u: flat + np.asarray(fit.unwhiten(u)), lambda slope: np.asarray(fit.whiten(slope))
+    F, whitened = function(fit.objective, fit.theta, weights), lambda slope: np.asarray(fit.whiten(slope))
 
     def look(u):
-        value, slope = F.look(at(u))
+        value, slope = F.look(fit.at(u))
         return value, whitened(slope)
 
     u, (value, gradient) = start.copy(), look(start)
     first = max(float(np.linalg.norm(look(np.zeros_like(start))[1])), 1e-300)
     for _ in range(STEPS):
         size = float(np.linalg.norm(gradient))
-        if size <= ENOUGH * first:
+        if size <= REACHED * first:
             return u, True
-        along = lambda v, u=u: whitened(F.product(at(u), np.asarray(fit.unwhiten(np.ravel(v)))))
+        along = lambda v, u=u: whitened(F.product(fit.at(u), np.asarray(fit.unwhiten(np.ravel(v)))))
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
         step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
@@ -126,28 +105,19 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
     return u, False
 
 
-def audited(
-    asked: Asked, chosen: list[tuple[int, str]], candidates: Candidates, losses: Array, error: Array
-) -> tuple[pd.DataFrame, Int[Array, " missed"]]:
-    """The table `refit, reason, reported, exact, error, difference, beyond`, and the refits whose error was larger than
-    reported."""
-    fit, plan, joint = asked.fit, asked.plan, len(losses) != len(asked.plan.index) or asked.joint
-    lines, missed = [], []
-    for refit, reason in chosen:
-        place, rows = plan.rows(refit)
-        weights = np.ones(plan.num_units)
-        real = rows.index[0] < plan.num_units
-        weights[rows.index[0][real]] = rows.weight[0][real]
-        at = theta_hat(fit)
-        start = np.asarray(fit.back(candidates.start.get(refit, at) - at))
-        u, reached = repeated(fit, weights, start)
-        held = rows.held[0]
-        value = asked.losses(rows, lambda u=u: np.asarray(parameters_of(fit, u[None])))[0]
-        exact, told = (np.atleast_1d(value), losses[refit : refit + 1]) if joint else (value[held], losses[place[0][held]])
+def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
+    """The table `refit, reason, reported, exact, error, difference, beyond`: where refits, each chosen for a reason, are off by
+    more than was reported. Descent begins where they stand, at θ̂ if that is not told."""
+    fit, at, lines = asked.fit, asked.fit.vector, []
+    for refit, reason in chosen.items():
+        _, place, rows = asked.plan.one(refit)
+        weights = weights_of(rows, asked.plan.num_units)[0]
+        u, reached = repeated(fit, weights, np.asarray(fit.back(start.get(refit, at) - at)))
+        value = asked.losses(rows, fit.at(u[None]))[0]
+        exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
+        told = found.losses[[refit] if asked.joint else place[rows.held]]
         off = float(np.abs(told - exact).sum())
-        beyond = bool(reached and off > error[refit] * (1 + 1e-6) + SLACK * (1 + np.abs(exact).sum()))
-        missed += [refit] * beyond
-        row = {"refit": refit, "reason": reason, "reported": told.sum(), "exact": exact.sum() if reached else np.nan}
-        lines.append(row | {"error": error[refit], "difference": off if reached else np.nan, "beyond": beyond})
-    columns = ["refit", "reason", "reported", "exact", "error", "difference", "beyond"]
-    return pd.DataFrame(lines, columns=columns), np.array(missed, int)
+        beyond = bool(reached and off > found.error[refit] * (1 + 1e-6) + SLACK * (1 + np.abs(exact).sum()))
+        known = (exact.sum(), found.error[refit], off) if reached else (np.nan, found.error[refit], np.nan)
+        lines.append((refit, reason, told.sum(), *known, beyond))
+    return pd.DataFrame(lines, columns=["refit", "reason", "reported", "exact", "error", "difference", "beyond"])

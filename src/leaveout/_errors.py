@@ -28,44 +28,38 @@ class StandardError(NamedTuple):
 def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> StandardError:
     """The standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are not there."""
     seen = np.isfinite(losses) & (weight > 0)
-    losses, weight = losses[seen], weight[seen]
-    if len(losses) < 2:
-        return StandardError(np.nan, "not available: fewer than two scored units")
-    pull = weight * (losses - np.average(losses, weights=weight)) / weight.sum()
-    if plan.clusters is not None:
-        count = len(np.unique(plan.clusters[seen]))
-        if count < 2:
-            return StandardError(np.nan, "not available: fewer than two groups")
+    missing = lambda why: StandardError(np.nan, f"not available: {why}")
+    if seen.sum() < 2:
+        return missing("fewer than two scored units")
+    label = plan.blocks if plan.clusters is None else plan.clusters
+    if label is not None:
+        grouped, count = plan.clusters is not None, len(np.unique(label[seen]))
+        if count < (2 if grouped else FEWEST):
+            return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {FEWEST}")
         few = "; few groups, so a rough number" if count < FEWEST else ""
-        return StandardError(_over(pull, plan.clusters[seen]), f"over {count} groups{few}")
-    if plan.blocks is not None:
-        count = len(np.unique(plan.blocks[seen]))
-        if count < FEWEST:
-            return StandardError(np.nan, f"not available: {count} blocks of neighbours are fewer than {FEWEST}")
-        of = f"{count} blocks of about {round(len(losses) / count)} neighbours"
-        return StandardError(_over(pull, plan.blocks[seen]), f"over {of}")
+        what = f"groups{few}" if grouped else f"blocks of about {round(seen.sum() / count)} neighbours"
+        return StandardError(_over(losses[seen], weight[seen], label[seen]), f"over {count} {what}")
     if plan.serial is None:
-        return StandardError(np.nan, "not available: the objective does not say whether its units depend on one another")
+        return missing("the objective does not say whether its units depend on one another")
     if plan.serial:
-        length = _block_length(losses)
-        count = len(losses) // length
+        length = _block_length(losses[seen])
+        count = int(seen.sum()) // length
         if count < FEWEST:
-            return StandardError(np.nan, f"not available: {count} blocks of {length} are fewer than {FEWEST}")
-        block = np.minimum(np.arange(len(losses)) // length, count - 1)
-        return StandardError(_over(pull, block), f"over {count} blocks of {length}")
-    return StandardError(_over(pull, None), "rows independent; usually optimistic")
+            return missing(f"{count} blocks of {length} are fewer than {FEWEST}")
+        block = np.minimum(np.arange(seen.sum()) // length, count - 1)
+        return StandardError(_over(losses[seen], weight[seen], block), f"over {count} blocks of {length}")
+    return StandardError(naive(losses, weight), "rows independent; usually optimistic")
 
 
 def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
     """The standard error as if rows were independent: the scale in which tolerances are stated."""
     seen = np.isfinite(losses) & (weight > 0)
-    if seen.sum() < 2:
-        return 0.0
-    pull = weight[seen] * (losses[seen] - np.average(losses[seen], weights=weight[seen])) / weight[seen].sum()
-    return _over(pull, None)
+    return _over(losses[seen], weight[seen]) if seen.sum() > 1 else 0.0
 
 
-def _over(pull: NDArray[np.float64], label: NDArray[np.int64] | None) -> float:
+def _over(losses: NDArray[np.float64], weight: NDArray[np.float64], label: NDArray[np.int64] | None = None) -> float:
+    """That of the weighted mean, over what has one label; over every one by itself without."""
+    pull = weight * (losses - np.average(losses, weights=weight)) / weight.sum()
     sums = pull if label is None else np.bincount(np.unique(label, return_inverse=True)[1], pull)
     size = max(float(np.abs(sums).max()), 1e-300)  # squares of predictions such as e^400 are no numbers
     return size * float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum((sums / size) ** 2)))

@@ -7,7 +7,8 @@ refits, and the Monte-Carlo error of random folds.
 import html
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,14 @@ HEAVY = 0.3  # of the loss: a row of which one is told
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+class Places(NamedTuple):
+    """Of every loss its refit, its unit, and whether it is scored."""
+
+    refit: NDArray[np.int64]
+    unit: NDArray[np.int64]
+    held: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,28 +63,34 @@ class Estimate:
         """Is there one loss a refit, rather than one a scored unit?"""
         return len(self.losses) == self.plan.num_refits and len(self.losses) != len(self.plan.index)
 
-    def _values(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    @cached_property
+    def _at(self) -> Places:
+        """Where the losses are. A joint loss is its refit's, which is its own unit."""
         if self.joint:
-            return losses
-        scored = np.isfinite(losses) & self.plan.held
-        index, n = self.plan.index[scored], self.plan.num_units
-        times = np.bincount(index, minlength=n)
-        total = np.bincount(index, losses[scored], n)
+            everyone = np.arange(self.plan.num_refits)
+            return Places(everyone, everyone, everyone >= 0)
+        return Places(self.plan.refit, self.plan.index, self.plan.held)
+
+    @cached_property
+    def _weight(self) -> NDArray[np.float64]:
+        count = self.plan.num_refits if self.joint else self.plan.num_units
+        return np.ones(count) if self.unit_weight is None or self.joint else self.unit_weight
+
+    def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Losses that stand as `losses` does, such as `baseline`, of each unit: the mean over the refits that score it."""
+        scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
+        index = self._at.unit[scored]
+        times, total = np.bincount(index, minlength=n), np.bincount(index, losses[scored], n)
         return np.where(times > 0, total / np.maximum(times, 1), np.nan)
 
     def per_unit(self) -> NDArray[np.float64]:
         """The held-out loss of each unit, `[units]`, averaged over the refits that score it; NaN if none does.
         For a joint score the loss of each refit, `[refits]`."""
-        return self._values(self.losses)
-
-    def _weight(self) -> NDArray[np.float64]:
-        if self.joint:
-            return np.ones(self.plan.num_refits)
-        return np.ones(self.plan.num_units) if self.unit_weight is None else self.unit_weight
+        return self.averaged(self.losses)
 
     def _mean(self, values: NDArray[np.float64]) -> float:
-        seen = np.isfinite(values) & (self._weight() > 0)
-        return float(np.average(values[seen], weights=self._weight()[seen])) if seen.any() else float("nan")
+        seen = np.isfinite(values) & (self._weight > 0)
+        return float(np.average(values[seen], weights=self._weight[seen])) if seen.any() else float("nan")
 
     @property
     def mean(self) -> float:
@@ -89,12 +104,11 @@ class Estimate:
 
     def _standard_error(self, values: NDArray[np.float64]) -> StandardError:
         if not self.joint:
-            return standard_error(values, self._weight(), self.plan)
+            return standard_error(values, self._weight, self.plan)
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
-        value, kind = standard_error(
-            values, self._weight(), replace(self.plan, clusters=None, serial=None if self.plan.serial is None else False)
-        )
+        folds = replace(self.plan, clusters=None, serial=None if self.plan.serial is None else False)
+        value, kind = standard_error(values, self._weight, folds)
         return StandardError(value, kind.replace("rows independent", "folds independent"))
 
     @property
@@ -104,9 +118,15 @@ class Estimate:
     @property
     def approximation_error(self) -> float:
         """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored."""
-        scored = np.ones(self.plan.num_refits) if self.joint else self._scored()
-        weight = 1.0 if self.unit_weight is None or self.joint else self._relative_weight()
-        return float(np.sum((self.error * weight)[scored > 0]) / max(scored.sum(), 1))
+        scored = np.ones(self.plan.num_refits) if self.joint else self._summed(np.ones(len(self.losses)))
+        entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
+        heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
+        return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
+
+    def _summed(self, each: NDArray[np.float64]) -> NDArray:
+        """What belongs to losses, summed over those that each refit adds to the mean, `[refits]`."""
+        scored = self._at.held & np.isfinite(self.losses)
+        return np.bincount(self._at.refit[scored], each[scored], self.plan.num_refits)
 
     @property
     def monte_carlo_error(self) -> float:
@@ -114,9 +134,8 @@ class Estimate:
         scores every unit once, as k-fold does: then there is nothing random left."""
         if self.joint or self.plan.num_refits < 3:
             return float("nan")
-        scored = self.plan.held & np.isfinite(self.losses)
+        scored, n, weight = self.plan.held & np.isfinite(self.losses), self.plan.num_units, self._weight
         index, refit, losses = self.plan.index[scored], self.plan.refit[scored], self.losses[scored]
-        n, weight = self.plan.num_units, self._weight()
         times, total = np.bincount(index, minlength=n), np.bincount(index, losses, n)
         dropped = np.any(~self.plan.held & (self.plan.weight == 0))  # buffers, or a future: such folds are not drawn
         if times.max(initial=0) < 2 or dropped:
@@ -132,48 +151,26 @@ class Estimate:
         means = (whole + np.bincount(refit, moved, refits)) / (mass - np.bincount(refit, lost, refits))
         return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
 
-    def _scored(self) -> NDArray[np.int64]:
-        """Losses that each refit adds to the mean, `[refits]`."""
-        scored = self.plan.held & np.isfinite(self.losses)
-        return np.bincount(self.plan.refit[scored], minlength=self.plan.num_refits)
-
-    def _relative_weight(self) -> NDArray[np.float64]:
-        weight = self._weight()
-        entry = np.where(self.plan.held, weight[self.plan.index], 0.0) / np.average(weight)
-        return np.maximum.reduceat(entry, self.plan.indptr[:-1])
-
     def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
         """Refits with a code that is more than information, or an error a scored unit above `threshold` standard errors
         (naive) of the mean: no refit exists, or its error is larger than one can live with. `Exact()` is the way out."""
-        count = np.ones_like(self.error) if self.joint else self._scored()
-        size = (
-            np.abs(self.losses)
-            if self.joint
-            else np.bincount(
-                self.plan.refit, np.where(self.plan.held, np.nan_to_num(np.abs(self.losses)), 0.0), self.plan.num_refits
-            )
-        )
+        count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
         allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
         return np.flatnonzero(~np.isin(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
 
     @property
     def scale(self) -> float:
         """The naive standard error of the no-update mean, in which tolerances are stated."""
-        return naive(self._values(self.baseline), self._weight())
+        return naive(self.averaged(self.baseline), self._weight)
 
     def table(self) -> pd.DataFrame:
         """One row a scored unit of a refit: `refit, unit, loss, no_update, error, result` (the last two are the refit's).
         `unit` is the unit's label, where the data had some, or its number."""
-        if self.joint:
-            refit, columns = np.arange(self.plan.num_refits), {}
-            losses, baseline = self.losses, self.baseline
-        else:
-            held = self.plan.held
-            refit, columns = self.plan.refit[held], {"unit": self.names()[self.plan.index[held]]}
-            losses, baseline = self.losses[held], self.baseline[held]
-        names = np.array([code.name for code in RESULTS])
+        held = self._at.held
+        refit, names = self._at.refit[held], np.array([code.name for code in RESULTS])
+        columns = {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
         return pd.DataFrame(
-            {"refit": refit, **columns, "loss": losses, "no_update": baseline}
+            {"refit": refit, **columns, "loss": self.losses[held], "no_update": self.baseline[held]}
             | {"error": self.error[refit], "result": names[self.result[refit]]}
         )
 
@@ -190,67 +187,54 @@ class Estimate:
             "held-out loss, mean": self.mean,
             "standard error": self.se,
             "approximation error": self.approximation_error,
-            "no update, mean": self._mean(self._values(self.baseline)),
+            "no update, mean": self._mean(self.averaged(self.baseline)),
             "flagged refits": len(self.flagged()),
         }
         return pd.DataFrame({"value": rows | self.metrics})
 
     def _lines(self) -> list[tuple[str, str]]:
-        plan, se, flagged = self.plan, self.standard_error, self.flagged()
-        what = "a refit, joint" if self.joint else "a unit"
-        sizes = np.diff(plan.indptr)
-        width = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()}–{sizes.max()}"
-        random, known = int(np.isfinite(self.monte_carlo_error)), f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+        plan, se, flagged, random = self.plan, self.standard_error, self.flagged(), self.monte_carlo_error
+        low, high = np.diff(plan.indptr).min(), np.diff(plan.indptr).max()
+        width = f"{low} unit{'s' if low != 1 else ''}" if low == high else f"{low}–{high} units"
+        known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
+        share, heaviest = self._heaviest()
+        missing, crossed = np.sum(~np.isfinite(self.losses[self._at.held])), np.sum(self.result == RESULTS.kink)
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
-            ("refits", f"{plan.num_refits} of {width} unit{'s' if width != '1' else ''} each, {self.labels.get('refit', '')}"),
+            ("refits", f"{plan.num_refits} of {width} each, {self.labels.get('refit', '')}"),
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
             ("approximation", self._approximation()),
-            *([("random folds", f"± {self.monte_carlo_error:.2g} on that mean, by another draw of them")] * random),
-            ("no update", f"{self._mean(self._values(self.baseline)):.6g}"),
+            ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
+            ("no update", f"{self._mean(self.averaged(self.baseline)):.6g}"),
+            ("other minimum", self._other_minimum()),
+            *((name, self._metric(name)) for name in self.metrics),
+            *((name, self.labels.get(name, "")) for name in ("audit", "copies")),
+            ("heaviest", f"{'refit' if self.joint else 'row'} {heaviest} is {share:.0%} of the loss" if share > HEAVY else ""),
+            ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
+            ("not in the mean", f"{missing} held-out losses that do not exist (see flagged)" if missing else ""),
+            ("flagged", _listed(flagged)),
+            ("", f"{crossed} refits cross a kink of the loss, for information" if crossed else ""),
         ]
-        if self.elsewhere is not None:
-            lines.append(("other minimum", self._other_minimum(self.elsewhere)))
-        lines += [(name, self._metric(name)) for name in self.metrics]
-        lines += [(name, self.labels[name]) for name in ("audit", "copies") if self.labels.get(name)]
-        share, unit = self._heaviest()
-        if share > HEAVY:
-            lines.append(("heaviest", f"{'refit' if self.joint else 'row'} {unit} is {share:.0%} of the loss"))
-        if self.unit_weight is not None:
-            lines.append(("mean", "weighted by sample_weight"))
-        missing = int(np.sum(~np.isfinite(self.losses[plan.held] if not self.joint else self.losses)))
-        if missing:
-            lines.append(("not in the mean", f"{missing} held-out losses that do not exist (see flagged)"))
-        lines.append(("flagged", _listed(flagged)))
-        crossed = int(np.sum(self.result == RESULTS.kink))
-        if crossed:
-            lines.append(("", f"{crossed} refits cross a kink of the loss, for information"))
-        for code in np.unique(self.result[flagged]):
-            count, name = int(np.sum(self.result[flagged] == code)), list(RESULTS)[code].message
-            lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {name or 'error above a tenth of the SE'}"))
-        if self.labels.get("note"):
-            lines.append(("note", self.labels["note"]))
-        return lines
+        for code, count in zip(*np.unique(self.result[flagged], return_counts=True), strict=True):
+            message = list(RESULTS)[code].message or "error above a tenth of the SE"
+            lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {message}"))
+        return [(name, text) for name, text in [*lines, ("note", self.labels.get("note", ""))] if text]
 
-    def _other_minimum(self, elsewhere: NDArray[np.float64]) -> str:
-        lower = np.isfinite(elsewhere)
-        count = len(np.unique((np.arange(len(lower)) if self.joint else self.plan.refit)[lower]))
+    def _other_minimum(self) -> str:
+        if self.elsewhere is None:
+            return ""
+        lower = np.isfinite(self.elsewhere)
+        count = len(np.unique(self._at.refit[lower]))
         known = f"{count or 'none'} of {self.plan.num_refits} refits have a lower one elsewhere"
-        mean = self._mean(self._values(np.where(lower, elsewhere, self.losses)))
+        mean = self._mean(self.averaged(np.where(lower, self.elsewhere, self.losses)))
         return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
 
     def _approximation(self) -> str:
         """How far the mean may be off for the refits' errors, and how many of these are proved."""
         if not np.isfinite(self.approximation_error):
             return "not certified: the errors of some refits are not known (see flagged)"
-        count = int(np.sum(self.proved))
-        how = (
-            "proved"
-            if count == len(self.error)
-            else "estimated"
-            if not count
-            else f"{count} of {len(self.error)} refits proved"
-        )
+        count, total = int(np.sum(self.proved)), len(self.error)
+        how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
         return f"± {self.approximation_error:.1g} on that mean, {how}"
 
     def _metric(self, name: str) -> str:
@@ -261,7 +245,7 @@ class Estimate:
 
     def _heaviest(self) -> tuple[float, int]:
         """The largest share of the summed losses' sizes that one unit has, and its number."""
-        size = np.nan_to_num(np.abs(self.per_unit()) * self._weight())
+        size = np.nan_to_num(np.abs(self.per_unit()) * self._weight)
         return float(size.max() / max(size.sum(), 1e-300)), int(size.argmax())
 
     def __str__(self) -> str:
@@ -299,29 +283,17 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
 
     Raises `ValueError` where the estimates do not score the same units.
     """
-    if len(estimates) < 2:
-        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
-    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
-    shapes = {len(v) for v in values.values()}
-    if len(shapes) > 1 or len({e.joint for e in estimates.values()}) > 1:
-        raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
-    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
-    if any(not names.equals(named[0]) for names in named):
-        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
-    seen = np.isfinite(np.stack(list(values.values())))
-    if not (seen.all(0) == seen.any(0)).all():
-        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=2)
-        values = {name: np.where(seen.all(0), v, np.nan) for name, v in values.items()}
+    values = _of_same_units(estimates)
     best = min(values, key=lambda name: estimates[name]._mean(values[name]))
     rows = {}
     for name, estimate in estimates.items():
-        own = estimate._standard_error(values[name])
-        paired = estimate._standard_error(values[name] - values[best])
+        own, difference = estimate._standard_error(values[name]), values[name] - values[best]
+        paired = estimate._standard_error(difference)
         error = 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error
         rows[name] = {
             "mean": estimate._mean(values[name]),
             "se": own.value,
-            "difference": estimate._mean(values[name] - values[best]),
+            "difference": estimate._mean(difference),
             "se_difference": 0.0 if name == best else paired.value,
             "approximation_error": error,
             "kind": own.kind,
@@ -333,3 +305,20 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
                 stacklevel=2,
             )
     return pd.DataFrame.from_dict(rows, orient="index").sort_values("mean")
+
+
+def _of_same_units(estimates: dict[str, Estimate]) -> dict[str, NDArray[np.float64]]:
+    """The losses per unit of several estimates, NaN where some have none."""
+    if len(estimates) < 2:
+        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
+    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
+    if len({(len(values[name]), e.joint) for name, e in estimates.items()}) > 1:
+        raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
+    if any(not names.equals(named[0]) for names in named):
+        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
+    seen = np.isfinite(np.stack(list(values.values())))
+    if (seen.all(0) == seen.any(0)).all():
+        return values
+    warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
+    return {name: np.where(seen.all(0), v, np.nan) for name, v in values.items()}

@@ -1,13 +1,11 @@
 """The verb: plan → refit → score, in batches of bounded memory."""
 
 import collections
-import functools
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import equinox as eqx
 import joblib
@@ -18,23 +16,29 @@ from jaxtyping import PyTree
 from numpy.typing import NDArray
 
 from . import _minima as minima
-from ._asked import Asked, Evaluate, flat, natural, predictions, reach, scores
-from ._audit import Candidates, Pool, affordable, audited
+from ._asked import Asked, Evaluate, natural, predictions, reach, scores
+from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import work
 from ._metrics import Metric, measure
 from ._objective import AbstractLinearPredictor, aligned, float64
-from ._plan import Plan, Rows
+from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
 from .refit import AbstractRefit, Certified, Exact, Refitted, completed, is_narrow
 from .refit._linear import copies, unit_losses
 
-CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
-ENOUGH = 0.5  # observations of a part of the model that a refit must be left
+LEAST = 0.5  # observations of a part of the model that a refit must be left
+LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
+UNSEEN = LOST[1:]  # those none of whose units has a loss; of undetermined ones the units that have are `held`
+MILD = (RESULTS.successful, RESULTS.kink, RESULTS.not_converged, RESULTS.other_minimum)  # that an emptied refit may hide behind
 DEFAULT = Certified()
+
+Made = TypeVar("Made")
+Take = Callable[[Batch, Refitted, NDArray | None], None]
+Losses = Callable[[Rows, Refitted], NDArray]
 
 
 @float64
@@ -69,108 +73,11 @@ def cross_validate(
         raise ValueError(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
-    asked, batches = Asked(fit, plan, evaluate), _batches(fit, plan, refit)
-    gathered = _Gathered(asked, _baseline(asked, batches), metrics, int(audit))
-    own = gathered.empty(refit) if evaluate is None else None  # tolerances are those of the model's own losses
-    scale = _scale(fit, plan, refit, batches) if own is None else own.scale if refit.in_standard_errors else 0.0
-    score = lambda rows, done: asked.losses(rows, lambda: done.theta, done.scores)
-    with closing(_refitted(fit, plan, refit, scale, batches, score)) as refitted:
-        for batch in refitted:
-            gathered.add(*batch)
-    table = gathered.repeat(refit)
-    return replace(gathered.estimate(refit), audit=table)
-
-
-class _Gathered:
-    """Batches of refits, put together."""
-
-    def __init__(self, asked: Asked, baseline: NDArray, metrics: tuple[str, ...], audit: int):
-        plan, fit = asked.plan, asked.fit
-        self.asked, self.baseline, self.metrics, self.audit = asked, baseline, metrics, audit
-        self.losses, self.joint = np.full(len(baseline), np.nan), asked.joint
-        self.error, self.result = np.full(plan.num_refits, np.inf), np.zeros(plan.num_refits, np.int64)
-        self.proved, self.gradients = np.zeros(plan.num_refits, bool), 0.0
-        self.predictions = _Predictions(plan) if metrics else None
-        self.elsewhere = np.full_like(self.losses, np.nan) if minima.compared(fit) else None
-        self.candidates = Candidates(audit) if audit else None
-        self.remarks: dict[str, str] = {"copies": copies(fit, plan)}
-
-    def add(self, refits: NDArray, place: NDArray, rows: Rows, done: Refitted, values: NDArray) -> None:
-        fit, asked, result = self.asked.fit, self.asked, np.array(done.result)
-        seen = np.isfinite(values) | (~rows.held if values.ndim > 1 else False)
-        bad = ~(seen.all(1) if values.ndim > 1 else seen)
-        result[bad & ~_lost(result)] = RESULTS.nonfinite
-        lost = _lost(result)
-        gone = _unseen(result) if values.ndim > 1 else lost
-        values = np.where(gone.reshape(-1, *[1] * (values.ndim - 1)), np.nan, values)
-        _put(self.losses, refits, place, rows, values)
-        error = np.where(gone, np.inf, asked.error(rows, done, values))
-        self.error[refits] = np.where(np.isfinite(error), error, np.inf)
-        self.proved[refits] = (False if done.proved is None else done.proved) & np.isfinite(error) & (asked.evaluate is None)
-        self.gradients += done.gradients
-        if self.elsewhere is not None:
-            lower, there = minima.lower(fit, rows, done.theta, ~lost)
-            result[lower & ~lost] = RESULTS.other_minimum
-            if lower.any():
-                values = asked.losses(rows, lambda: there)
-                _put(self.elsewhere, refits[lower], place[lower], _some(rows, lower), values[lower])
-        if self.predictions is not None:
-            self.predictions.add(fit, rows, done.theta, result, "response", done)
-        if self.candidates is not None:
-            batch = Pool(refits, np.asarray(done.moved), self.error[refits], self.proved[refits]).take(~lost)
-            self.candidates.add(batch, None if fit.predictors is not None else lambda: done.theta[~lost])
-        self.result[refits] = result
-
-    def repeat(self, refit: AbstractRefit) -> pd.DataFrame | None:
-        """The audit; what it finds is flagged, and the rest of its kind is iterated to the end."""
-        if self.candidates is None:
-            return None
-        number = min(self.audit, affordable(self.gradients))
-        chosen = self.candidates.chosen(number)
-        table, missed = audited(self.asked, chosen, self.candidates, self.losses, self.error)
-        some = f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
-        self.remarks["audit"] = f"{some} repeated exactly, {len(missed)} beyond {'its' if len(chosen) == 1 else 'their'} error"
-        short = min(self.audit, int(np.sum(~_lost(self.result)))) - len(chosen)
-        if short:
-            self.remarks["audit"] += f" ({short} more would cost above a tenth of the work)"
-        if len(missed):
-            alike = ~_lost(self.result) & np.isin(self.proved, self.proved[missed])
-            if refit.in_standard_errors:
-                self._to_the_end(np.flatnonzero(alike))
-                self.remarks["audit"] += f"; all {alike.sum()} judged like these were iterated to the end"
-            self.result[missed] = RESULTS.missed
-        return table
-
-    def _to_the_end(self, refits: NDArray) -> None:
-        fit, some = self.asked.fit, self.asked.plan.some(refits)
-        asked, self.candidates, whole = replace(self.asked, plan=some), None, self.asked
-        self.asked = asked
-        score = lambda rows, done: asked.losses(rows, lambda: done.theta, done.scores)
-        own = _Gathered(asked, np.full(len(some.index) if not self.joint else some.num_refits, np.nan), (), 0)
-        with closing(_refitted(fit, some, Exact(), 0.0, _batches(fit, some, Exact()), score)) as refitted:
-            for batch in refitted:
-                own.add(*batch)
-        self.asked = whole
-        self.error[refits], self.result[refits], self.proved[refits] = own.error, own.result, own.proved
-        self.losses[refits if self.joint else np.isin(whole.plan.refit, refits)] = own.losses
-
-    def empty(self, refit: AbstractRefit) -> Estimate:
-        fit, plan = self.asked.fit, self.asked.plan
-        weight = fit.objective.units.weight
-        labels = {"objective": _describe(fit), "refit": repr(refit), "note": fit.objective.note} | self.remarks
-        unit_weight = None if weight is None else np.asarray(weight)
-        return Estimate(
-            self.losses, self.error, self.result, plan, self.baseline, unit_weight, {}, labels, self.proved, self.elsewhere
-        )
-
-    def estimate(self, refit: AbstractRefit) -> Estimate:
-        mild = [RESULTS.successful, RESULTS.kink, RESULTS.not_converged, RESULTS.other_minimum]
-        self.result[np.isin(self.result, mild) & _emptied(self.asked.fit, self.asked.plan)] = RESULTS.emptied
-        found = self.empty(refit)
-        if self.predictions is None:
-            return found
-        pooled = self.predictions
-        return replace(found, **measure(self.metrics, self.asked.fit, self.asked.plan, pooled.per_unit(), pooled.error()))
+    walk, asked = _Walk(fit, plan, refit), Asked(fit, plan, evaluate)
+    blank = _blank(asked, refit, walk.baseline(asked))
+    gathered = _Gathered(asked, blank, int(audit), _Predictions(plan, "response", judged=True) if metrics else None)
+    walk.refits(gathered.add, asked.losses_of, blank if evaluate is None else None)  # tolerances are of the model's own losses
+    return gathered.estimate(metrics, improve=refit.in_standard_errors)
 
 
 @float64
@@ -187,13 +94,9 @@ def cross_predict(
     plan = _matched("cross_predict", fit, plan, refit)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    gathered = _Predictions(plan)
-    batches = _batches(fit, plan, refit)
-    scale = _scale(fit, plan, refit, batches)
-    with closing(_refitted(fit, plan, refit, scale, batches, None, judge=False)) as refitted:
-        for _, _, rows, done, _ in refitted:
-            gathered.add(fit, rows, done.theta, done.result, kind)
-    return gathered.per_unit()
+    pooled = _Predictions(plan, kind, judged=False)
+    _Walk(fit, plan, refit).refits(lambda batch, done, _: pooled.add(fit, batch.rows, done, done.result))
+    return pooled.per_unit()[0]
 
 
 @float64
@@ -202,15 +105,15 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyT
     return natural(fit, fold_thetas(fit, plan, refit, "fold_parameters"))
 
 
-def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str = "fold_thetas") -> NDArray[np.float64]:
+def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDArray[np.float64]:
     """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
     plan = _matched(caller, fit, plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
-    batches = _batches(fit, plan, refit)
-    scale = _scale(fit, plan, refit, batches)
-    with closing(_refitted(fit, plan, refit, scale, batches, None, judge=False)) as refitted:
-        for refits, _, _, done, _ in refitted:
-            theta[refits] = np.where(_lost(done.result)[:, None], np.nan, done.theta)
+
+    def take(batch, done, _):
+        theta[batch.refits] = np.where(np.isin(done.result, LOST)[:, None], np.nan, done.theta)
+
+    _Walk(fit, plan, refit).refits(take)
     return theta
 
 
@@ -224,12 +127,10 @@ def _matched(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> Plan:
         raise TypeError(
             f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
         )
-    if plan.num_units != fit.objective.num_units:
-        raise ValueError(
-            f"{caller}: the plan is for {plan.num_units} units, but the fit has {fit.objective.num_units}; "
-            f"make it with {fit.objective.num_units}."
-        )
-    if not fit.objective.units.repeatable and np.any(plan.weight > 1):
+    count, units = fit.objective.num_units, fit.objective.units
+    if plan.num_units != count:
+        raise ValueError(f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}.")
+    if not units.repeatable and np.any(plan.weight > 1):
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
             f"{type(fit.objective).__name__} depend on one another: a weight of two there is not a second copy. "
@@ -237,7 +138,7 @@ def _matched(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> Plan:
         )
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
-    return plan.matched(caller, fit.objective.units.names)
+    return plan.matched(caller, units.names)
 
 
 def _adapted(fit: Fit, plan: Plan) -> Plan:
@@ -250,6 +151,190 @@ def _adapted(fit: Fit, plan: Plan) -> Plan:
     return replace(plan, held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 
+class _Walk:
+    """The batches of a plan, and what is made of each: side by side on the cores there are, and taken in order."""
+
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit):
+        self.fit, self.plan, self.refit = fit, plan, refit
+        linear = isinstance(fit.objective, AbstractLinearPredictor)
+        self.workers = 1 if linear else joblib.cpu_count()  # products of matrices use all cores by themselves
+        self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
+
+    def _made(self) -> Iterator[Batch]:
+        fit, plan = self.fit, self.plan
+        narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
+        wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
+        own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
+        least = self.workers if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
+        uniform = not fit.objective.local  # there a pass over all units is made anyway
+        for batch in plan.batches(CAPACITY, 4, 4 * fit.num_params + own, least, uniform):
+            index, weight, held = map(aligned, batch.rows[:3])
+            yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
+
+    def batches(self) -> Iterable[Batch]:
+        """To be gone through several times; kept where they are small."""
+        return self._made() if self.kept is None else self.kept
+
+    def over(self, run: Callable[[Batch], Made], take: Callable[[Made], None]) -> None:
+        """`take(run(batch))` of every batch. Of many the first goes alone, so that programs are compiled once."""
+        run, batches = float64(run), iter(self.batches())
+        if self.workers == 1:
+            for batch in batches:
+                take(run(batch))
+            return
+        some = list(itertools.islice(batches, 2 * self.workers + 1))
+        if len(some) > 2 * self.workers:
+            take(run(some.pop(0)))
+        with ThreadPoolExecutor(self.workers) as pool:
+            waiting: collections.deque = collections.deque()
+            for batch in itertools.chain(some, batches):
+                waiting.append(pool.submit(run, batch))
+                if len(waiting) > self.workers:
+                    take(waiting.popleft().result())
+            while waiting:
+                take(waiting.popleft().result())
+
+    def refits(self, take: Take, losses: Losses | None = None, known: Estimate | None = None) -> None:
+        """Every batch refitted, and if `losses` are asked for these, judged; a progress bar where it takes long. `known` has
+        the losses with no update, where these are at hand."""
+        scale = np.asarray(self._scale(known))
+
+        def run(batch):
+            done = self.refit(self.fit, batch.rows._replace(scale=scale), judge=losses is not None)
+            rows, done = completed(self.fit, batch.rows, done)
+            return batch._replace(rows=rows), done, None if losses is None else losses(rows, done)
+
+        def taken(found):
+            take(*found)
+            bar.advance(len(found[0].refits))
+
+        with Slow("refits", self.plan.num_refits) as bar:
+            self.over(run, taken)
+
+    def baseline(self, asked: Asked) -> NDArray[np.float64]:
+        """The losses with no update."""
+        fit, plan = self.fit, self.plan
+        if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
+            every = Rows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
+            each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
+            return np.where(plan.held, each[plan.index], np.nan)
+        baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
+        theta = lambda batch: np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
+        self.over(lambda batch: (batch, asked.losses(batch.rows, theta(batch))), lambda found: _put(baseline, *found))
+        return baseline
+
+    def _scale(self, known: Estimate | None) -> float:
+        """The naive standard error of the no-update mean, where the strategy's tolerance is stated in it."""
+        if not self.refit.in_standard_errors:
+            return 0.0
+        own = Asked(self.fit, self.plan, None)
+        return (_blank(own, self.refit, self.baseline(own)) if known is None else known).scale
+
+
+def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
+    """Losses of a batch to where they belong."""
+    if values.ndim == 1:
+        out[batch.refits] = values
+    else:
+        out[batch.place[batch.rows.held]] = values[batch.rows.held]
+
+
+def _blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
+    """An estimate of which the losses with no update are known only."""
+    fit, count = asked.fit, asked.plan.num_refits
+    loss, weight = getattr(fit.objective, "loss_function", None), fit.objective.units.weight
+    name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
+    size = f"{fit.num_params} parameters{fit.of_rank}"
+    what = f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+    return Estimate(
+        losses=np.full_like(baseline, np.nan),
+        error=np.full(count, np.inf),
+        result=np.zeros(count, np.int64),
+        plan=asked.plan,
+        baseline=baseline,
+        unit_weight=None if weight is None else np.asarray(weight),
+        labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
+        proved=np.zeros(count, bool),
+        elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
+    )
+
+
+class _Gathered:
+    """Batches of refits, put together: the arrays of an estimate are filled as they come."""
+
+    def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: "_Predictions | None" = None):
+        self.asked, self.found, self.pooled = asked, blank, pooled
+        self.candidates, self.gradients = Candidates(blank, audit), 0.0
+
+    def add(self, batch: Batch, done: Refitted, values: NDArray) -> None:
+        asked, found, rows = self.asked, self.found, batch.rows
+        result, pointwise = np.array(done.result), values.ndim > 1
+        bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
+        result[bad & ~np.isin(result, LOST)] = RESULTS.nonfinite
+        exists = ~np.isin(result, LOST)
+        told = ~np.isin(result, UNSEEN) if pointwise else exists
+        values = np.array(values)
+        values[~told] = np.nan
+        _put(found.losses, batch, values)
+        error = asked.error(rows, done, values)
+        known = told & np.isfinite(error)
+        found.error[batch.refits] = np.where(known, error, np.inf)
+        found.proved[batch.refits] = known & (False if done.proved is None or asked.evaluate is not None else done.proved)
+        if found.elsewhere is not None:
+            result[self._compared(batch, done.theta, exists)] = RESULTS.other_minimum
+        found.result[batch.refits] = result
+        if self.pooled is not None:
+            self.pooled.add(asked.fit, rows, done, result)
+        self.gradients += done.gradients
+        one_minimum = asked.fit.predictors is not None  # descent leads there from anywhere
+        self.candidates.add(
+            batch.refits[exists], np.asarray(done.moved)[exists], None if one_minimum else lambda: done.theta[exists]
+        )
+
+    def _compared(self, batch: Batch, theta: NDArray, exists: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which refits have a lower minimum elsewhere; their losses there are kept."""
+        lower, there = minima.lower(self.asked.fit, batch.rows, theta, exists)
+        if lower.any():
+            _put(self.found.elsewhere, batch.take(lower), self.asked.losses(batch.rows, there)[lower])
+        return lower
+
+    def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
+        """All that came, and what an audit finds; if it finds a miss, refits of its kind are to be `improved`."""
+        fit, plan, found = self.asked.fit, self.asked.plan, self.found
+        table, said = self._audited(improve) if self.candidates.number else (None, "")
+        found.result[np.isin(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
+        labels = found.labels | {"audit": said, "copies": copies(fit, plan)}
+        measured = {} if self.pooled is None else measure(metrics, fit, plan, *self.pooled.per_unit())
+        return replace(found, audit=table, labels=labels, **measured)
+
+    def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
+        """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""
+        found, candidates = self.found, self.candidates
+        chosen = candidates.chosen(affordable(self.gradients))
+        table = audited(self.asked, found, chosen, candidates.start)
+        missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
+        its, count = ("its" if len(chosen) == 1 else "their"), f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
+        said = f"{count} repeated exactly, {len(missed)} beyond {its} error"
+        short = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
+        if short:
+            said += f" ({short} more would cost above a tenth of the work)"
+        if len(missed) and improve:
+            alike = ~np.isin(found.result, LOST) & np.isin(found.proved, found.proved[missed])
+            self._to_the_end(np.flatnonzero(alike))
+            said += f"; all {alike.sum()} judged like these were iterated to the end"
+        found.result[missed] = RESULTS.missed
+        return table, said
+
+    def _to_the_end(self, refits: NDArray[np.int64]) -> None:
+        asked, found = replace(self.asked, plan=self.asked.plan.some(refits)), self.found
+        at = refits if asked.joint else np.isin(self.asked.plan.refit, refits)
+        own = _Gathered(asked, _blank(asked, Exact(), found.baseline[at]))
+        _Walk(asked.fit, asked.plan, Exact()).refits(own.add, asked.losses_of)
+        found.losses[at] = own.found.losses
+        for name in ("error", "result", "proved"):
+            getattr(found, name)[refits] = getattr(own.found, name)
+
+
 def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
     """Refits that are left less than half an observation of a part of the model that the fit has one of."""
     shares = fit.objective.parameters.shares(fit.theta)
@@ -257,164 +342,28 @@ def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
         return np.zeros(plan.num_refits, bool)
     change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
     total = np.asarray(shares).sum(0)
-    return np.any((total + change @ shares < ENOUGH) & (total >= 2 * ENOUGH), axis=1)
-
-
-def _describe(fit: Fit) -> str:
-    loss = getattr(fit.objective, "loss_function", None)
-    name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
-    size = f"{fit.num_params} parameters{fit.of_rank}"
-    return f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
-
-
-def _lost(result: Any) -> NDArray[np.bool_]:
-    """Refits that do not exist, whose losses are therefore none."""
-    return np.isin(result, [RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite])
-
-
-def _unseen(result: Any) -> NDArray[np.bool_]:
-    """Refits none of whose held-out units has a loss; of those undetermined the ones that have are `held`."""
-    return _lost(result) & (result != RESULTS.undetermined)
-
-
-Batches = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]]
-
-
-def _batches(fit: Fit, plan: Plan, refit: AbstractRefit) -> Batches:
-    """The plan's batches, to be gone through several times; kept where they are small."""
-    narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
-    wanted = refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
-    own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
-    dear = work(fit.objective, fit.num_params) * plan.num_refits > SHARED
-    least, uniform = _workers(fit) if dear else 1, not fit.objective.local  # there a pass over all units is made anyway
-    make = functools.partial(plan.batches, CAPACITY, 4, 4 * fit.num_params + own, least, uniform)
-
-    def batches():
-        for refits, place, rows in make():
-            yield refits, place, rows._replace(index=aligned(rows.index), weight=aligned(rows.weight), held=aligned(rows.held))
-
-    if len(plan.index) > CAPACITY // 4:
-        return batches
-    kept = list(batches())
-    return lambda: kept
-
-
-def _refitted(
-    fit: Fit,
-    plan: Plan,
-    refit: AbstractRefit,
-    scale: float,
-    batches: Batches,
-    then: Callable[[Rows, Refitted], NDArray] | None,
-    *,
-    judge: bool = True,
-) -> Generator[tuple[NDArray[np.int64], NDArray[np.int64], Rows, Refitted, Any]]:
-    """Every batch of the plan, refitted, and what `then` makes of it; a progress bar where it takes more than two seconds."""
-
-    @float64
-    def one(batch):
-        refits, place, rows = batch
-        rows, done = completed(fit, rows, refit(fit, rows._replace(scale=np.asarray(scale)), judge=judge))
-        return refits, place, rows, done, None if then is None else then(rows, done)
-
-    with Slow("refits", plan.num_refits) as bar:
-        for done in _side_by_side(fit, one, batches()):
-            yield done
-            bar.advance(len(done[0]))
-
-
-def _workers(fit: Fit) -> int:
-    """Threads: all cores where a batch keeps one of them busy, as scans do; products of matrices use all by themselves."""
-    return 1 if isinstance(fit.objective, AbstractLinearPredictor) else joblib.cpu_count()
-
-
-def _side_by_side(fit: Fit, run: Callable[[Any], Any], batches: Iterable[Any]) -> Iterator[Any]:
-    """`run` of every batch, in order. Of many batches the first goes alone, so that programs are compiled once."""
-    workers, batches = _workers(fit), iter(batches)
-    if workers == 1:
-        yield from map(run, batches)
-        return
-    some = list(itertools.islice(batches, 2 * workers + 1))
-    if len(some) > 2 * workers:
-        yield run(some.pop(0))
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: collections.deque = collections.deque()
-        for batch in itertools.chain(some, batches):
-            waiting.append(pool.submit(run, batch))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _put(out: NDArray, refits: NDArray, place: NDArray, rows: Rows, values: NDArray) -> None:
-    if values.ndim == 1:
-        out[refits] = values
-    else:
-        held = np.flatnonzero(rows.held)
-        out[place.ravel()[held]] = values.ravel()[held]
-
-
-def _some(rows: Rows, refits: NDArray) -> Rows:
-    return rows._replace(index=rows.index[refits], weight=rows.weight[refits], held=rows.held[refits])
-
-
-def _baseline(asked: Asked, batches: Batches) -> NDArray[np.float64]:
-    """The losses with no update."""
-    fit, plan = asked.fit, asked.plan
-    theta = lambda rows: lambda: np.broadcast_to(flat(fit), (len(rows.index), fit.num_params))
-    if fit.predictors is not None and asked.evaluate is None:  # one loss a unit, whatever else is left out
-        return np.where(plan.held, unit_losses(fit)[plan.index], np.nan)
-    if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
-        n = plan.num_units
-        everything = Rows(np.arange(n)[None], np.ones((1, n)), np.ones((1, n), bool), np.zeros(()), np.asarray(plan.num_refits))
-        return np.where(plan.held, scores(fit, everything)[0][plan.index], np.nan)
-    baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
-
-    @float64
-    def one(batch):
-        return *batch, asked.losses(batch[2], theta(batch[2]))
-
-    for refits, place, rows, values in _side_by_side(fit, one, batches()):
-        _put(baseline, refits, place, rows, values)
-    return baseline
-
-
-def _scale(fit: Fit, plan: Plan, refit: AbstractRefit, batches: Batches) -> float:
-    """The naive standard error of the no-update mean, where the strategy's tolerance is stated in it."""
-    if not refit.in_standard_errors:
-        return 0.0
-    asked = Asked(fit, plan, None)
-    return _Gathered(asked, _baseline(asked, batches), (), 0).empty(refit).scale
+    return np.any((total + change @ shares < LEAST) & (total >= 2 * LEAST), axis=1)
 
 
 class _Predictions:
-    """Held-out predictions, and how far they may be off, summed by unit as batches come in."""
+    """Held-out predictions of a kind, and if they are `judged` how far they may be off, summed by unit as batches come in."""
 
-    def __init__(self, plan: Plan):
-        self.plan, self.times = plan, np.zeros(plan.num_units)
+    def __init__(self, plan: Plan, kind: str, *, judged: bool):
+        self.kind, self.judged, self.times = kind, judged, np.zeros(plan.num_units)
         self.total = self.off = np.zeros(0)
 
-    def add(self, fit: Fit, rows: Rows, theta: NDArray, result: NDArray, kind: str, done: Refitted | None = None) -> None:
-        """A batch at θ; with `done`, how far its predictions may be off as well."""
-        values = predictions(fit, rows, theta, kind)
+    def add(self, fit: Fit, rows: Rows, done: Refitted, result: NDArray[np.int64]) -> None:
+        at = lambda theta: predictions(fit, rows, theta, self.kind)
+        values = at(done.theta)
         if not self.total.size:
-            self.total = np.zeros((self.plan.num_units, *values.shape[2:]))
-            self.off = np.zeros_like(self.total)
-        keep = rows.held & ~_unseen(result)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+            self.total, self.off = np.zeros((2, len(self.times), *values.shape[2:]))
+        keep = rows.held & ~np.isin(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         np.add.at(self.total, rows.index[keep], values[keep])
         np.add.at(self.times, rows.index[keep], 1.0)
-        if done is not None:
-            off = reach(fit, done, values, lambda theta: predictions(fit, rows, theta, kind))
-            np.add.at(self.off, rows.index[keep], off[keep])
+        if self.judged:
+            np.add.at(self.off, rows.index[keep], reach(fit, done, values, at)[keep])
 
-    def per_unit(self) -> NDArray[np.float64]:
-        return self._mean(self.total)
-
-    def error(self) -> NDArray[np.float64]:
-        """Of each unit's, at most."""
-        return self._mean(self.off)
-
-    def _mean(self, total: NDArray) -> NDArray[np.float64]:
-        times = self.times.reshape(-1, *[1] * (total.ndim - 1))
-        return np.where(times > 0, total / np.maximum(times, 1), np.nan)
+    def per_unit(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Each unit's mean over its refits, and how far that may be off at most; NaN where there is none."""
+        times = np.where(self.times > 0, self.times, np.nan).reshape(-1, *[1] * (self.total.ndim - 1))
+        return self.total / times, self.off / times

@@ -87,6 +87,15 @@ class Fit(eqx.Module):
         return _natural(self.objective, self.theta)
 
     @property
+    def vector(self) -> Float[np.ndarray, " params"]:
+        """θ̂, raveled."""
+        return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(self.theta)])
+
+    def at(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """The raveled θ at whitened displacements u."""
+        return self.vector + np.asarray(self.unwhiten(u))
+
+    @property
     def num_params(self) -> int:
         return len(self.gradient)
 
@@ -113,7 +122,7 @@ class Fit(eqx.Module):
         if self.factor is not None:
             return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (self.flat.T @ vector)
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
-        at = np.broadcast_to(np.asarray(ravel(self.theta)), columns.shape)
+        at = np.broadcast_to(self.vector, columns.shape)
         F = function(self.objective, self.theta).of
         u = solved(F, self.whitener, self.null_space, at, self.whiten(columns), np.zeros(len(columns), int), FINE)
         return self.unwhiten(u).T.reshape(np.shape(vector))

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 from jaxtyping import Int
-from scipy.sparse.csgraph import breadth_first_order, laplacian, shortest_path
+from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import breadth_first_order, connected_components, laplacian, shortest_path
 
 from ._read import places
 
@@ -33,32 +34,33 @@ def read_edges(
         ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))  # of either kind of libpysal's
         own = None if ids is None else pd.Index(ids)
     else:
-        pairs = np.asarray(edges)
-        if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
-            own = pd.Index(pd.unique(pairs.ravel())) if names is None else names
-            numbered = own.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
-            if (numbered < 0).any():
-                raise ValueError(f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have.")
-            pairs = numbered
-        if pairs.size == 0:
-            pairs = np.zeros((0, 2), np.int64)
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
-            raise TypeError(
-                f"{caller}: edges must be integers [edges, 2], a sparse adjacency matrix, a networkx or a libpysal graph; got "
-                f"{type(edges).__name__} of shape {list(pairs.shape)}, {pairs.dtype}."
-            )
-        pairs = pairs.astype(np.int64)
+        pairs, own = _of_pairs(caller, edges, names)
         count = int(pairs.max(initial=-1)) + 1 if num_sites is None else num_sites
     if num_sites is not None and count != num_sites:
         raise ValueError(f"{caller}: the graph has {count} sites, but the data have {num_sites}.")
-    if own is not None and names is not None:
-        order = places(caller, "the graph", own, "x", names)
-        if order is not None:
-            rank = np.empty(count, np.int64)
-            rank[order] = np.arange(count)
-            pairs, own = rank[pairs], names
+    order = None if own is None or names is None else places(caller, "the graph", own, "x", names)
+    if order is not None:
+        pairs, own = np.argsort(order)[pairs], names
     _check(caller, pairs, count)
     return pairs, count, own
+
+
+def _of_pairs(caller: str, edges: ArrayLike, names: pd.Index | None) -> tuple[Edges, pd.Index | None]:
+    pairs, own = np.asarray(edges), None
+    if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
+        own = pd.Index(pd.unique(pairs.ravel())) if names is None else names
+        numbered = own.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
+        if (numbered < 0).any():
+            raise ValueError(f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have.")
+        pairs = numbered
+    if pairs.size == 0:
+        pairs = np.zeros((0, 2), np.int64)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        raise TypeError(
+            f"{caller}: edges must be integers [edges, 2], a sparse adjacency matrix, a networkx or a libpysal graph; got "
+            f"{type(edges).__name__} of shape {list(pairs.shape)}, {pairs.dtype}."
+        )
+    return pairs.astype(np.int64), own
 
 
 def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int, pd.Index]:
@@ -121,16 +123,14 @@ def adjacency(edges: Edges, num_sites: int) -> scipy.sparse.csr_array:
 
 def distances(edges: Edges, num_sites: int, reach: int) -> scipy.sparse.csr_array:
     """One plus the number of edges between sites that are at most `reach` apart; no entry for others."""
-    step = adjacency(edges, num_sites) + scipy.sparse.eye_array(num_sites, format="csr")
-    near = scipy.sparse.eye_array(num_sites, format="csr")
-    found = near.copy()
-    for far in range(1, reach + 1):
-        near = near @ step
-        near.data[:] = 1.0
-        new = near - near.multiply(found > 0)
-        new.eliminate_zeros()
-        found = found + (far + 1) * new
-    return scipy.sparse.csr_array(found)
+    near = found = scipy.sparse.eye_array(num_sites, format="csr")
+    step = adjacency(edges, num_sites) + near
+    for _ in range(reach):
+        near = (near @ step).sign()
+        found = found + near
+    found.data = reach + 2 - found.data  # sites are as far apart as they are missing from the smaller neighbourhoods
+    found.sort_indices()
+    return found
 
 
 def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
@@ -153,17 +153,14 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
 
 def _along(graph: scipy.sparse.csr_array) -> Int[np.ndarray, " piece"]:
     """The sites of a piece from one end to the other, one component after another."""
-    count, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    _, component = connected_components(graph, directed=False)
     order = []
-    for part in range(count):
-        sites = np.flatnonzero(component == part)
-        own = graph[sites][:, sites]
-        if len(sites) < 3:
-            order.append(sites)
-        elif len(sites) <= SPECTRAL:
-            vectors = np.linalg.eigh(laplacian(own).toarray())[1]
-            order.append(sites[np.argsort(vectors[:, 1], kind="stable")])
-        else:
+    for sites in np.split(np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]):
+        own, along = graph[sites][:, sites], np.arange(len(sites))
+        if len(sites) > SPECTRAL:
             end = breadth_first_order(own, 0, directed=False, return_predecessors=False)[-1]
-            order.append(sites[np.argsort(shortest_path(own, indices=end, unweighted=True), kind="stable")])
+            along = shortest_path(own, indices=end, unweighted=True)
+        elif len(sites) > 2:
+            along = np.linalg.eigh(laplacian(own).toarray())[1][:, 1]
+        order.append(sites[np.argsort(along, kind="stable")])
     return np.concatenate(order)

@@ -38,7 +38,7 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, of
             "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
             "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
             "not 0.5). Compare losses, or use a few large folds.",
-            stacklevel=4,
+            stacklevel=5,  # past the context of double precision
         )
     out: dict[str, dict[str, float]] = {"metrics": {}, "metric_se": {}, "metric_error": {}}
     for name in metrics:
@@ -51,14 +51,10 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, of
     return out
 
 
-def _residuals(target: NDArray, predicted: NDArray) -> NDArray[np.float64]:
-    return (np.eye(predicted.shape[1])[target.astype(int)] if predicted.ndim > 1 else target) - predicted
-
-
 def _squares(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
     del weight
-    r = np.abs(_residuals(target, predicted)).reshape(len(target), -1)
-    off = off.reshape(r.shape)
+    wanted = np.eye(predicted.shape[1])[target.astype(int)] if predicted.ndim > 1 else target
+    r, off = (np.abs(part).reshape(len(target), -1) for part in (wanted - predicted, off))
     return Measured((r**2).sum(1), (2 * r * off + off**2).sum(1))
 
 
@@ -72,10 +68,9 @@ def _accuracy(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray
     if predicted.ndim == 1:
         predicted, off = np.c_[1 - predicted, predicted], np.c_[off, off]
     first = predicted.argmax(1)
-    best = predicted[np.arange(len(first)), first] - off[np.arange(len(first)), first]
-    others = predicted + off
-    others[np.arange(len(first)), first] = -np.inf
-    return Measured((first == target).astype(float), (others.max(1) >= best).astype(float))
+    chosen = first[:, None] == np.arange(predicted.shape[1])
+    best, others = np.where(chosen, predicted - off, -np.inf).max(1), np.where(chosen, -np.inf, predicted + off).max(1)
+    return Measured((first == target).astype(float), (others >= best).astype(float))
 
 
 def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
@@ -92,12 +87,9 @@ def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) 
     area = float(np.average(beaten[positive], weights=weight[positive]))
     share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
     values = area + (beaten - area) / share
-    sign = np.where(positive, 1.0, -1.0)
-    worst = 0.0
-    for towards in (1, -1):
-        moved = _below(predicted + towards * sign * off, weight * ~positive)
-        worst = max(worst, abs(float(np.average(moved[positive], weights=weight[positive])) - area))
-    return Measured(values, worst)
+    away = np.where(positive, off, -off)
+    moved = [_below(predicted + towards * away, weight * ~positive)[positive] for towards in (1, -1)]
+    return Measured(values, max(abs(float(np.average(one, weights=weight[positive])) - area) for one in moved))
 
 
 def _below(predicted: NDArray, mass: NDArray) -> NDArray[np.float64]:

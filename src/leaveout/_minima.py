@@ -8,32 +8,20 @@ a few steps first, and to the end where that may lead below the refit. A value o
 not the global minimiser; a refit that nothing lower was found for may still not be it.
 """
 
-from typing import NamedTuple
-
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from ._fit import Fit, once
-from ._functions import function, passes
+from ._functions import Functions, function, functions
 from ._minimise import LARGE
-from ._objective import float64, ravel, unravel
+from ._objective import float64
 from ._plan import Rows
+from ._starts import ROUNDING, SAME
 
 LOOK, ARRIVE = 3, 50  # gradients from each minimum: of every refit, of those that it may be lower for
-SAME, ROUNDING = 1e-6, 1e-10  # nats, and a share of F, by which a value must be lower
-DOUBT = 4.0  # times what a refit's own gradient promises that F still falls by, which a value must be lower by as well
+DOUBT = 4.0  # times what a refit's own gradient promises that F still falls by: a value must be lower by so much as well
 FLAT = 1e-12  # of the largest curvature: what is along directions in which F is flat
 ENDED = 1e-12  # of F, if no more is promised: float64 resolves no more
-
-
-class Lower(NamedTuple):
-    """Which refits of a batch have a lower minimum elsewhere, and the raveled θ of the lowest that was found."""
-
-    found: Bool[np.ndarray, " refits"]
-    theta: Float[np.ndarray, "refits params"]
 
 
 def compared(fit: Fit) -> bool:
@@ -41,81 +29,71 @@ def compared(fit: Fit) -> bool:
     return len(fit.minima.value) > 1
 
 
+class Root:
+    """S with S Sᵀ about the inverse Hessian at another minimum."""
+
+    def __init__(self, scale: Float[np.ndarray, "params some"]):
+        self.scale = scale
+
+    def whiten(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits some"]:
+        return gradient @ self.scale
+
+    def unwhiten(self, u: Float[np.ndarray, "refits some"]) -> Float[np.ndarray, "refits params"]:
+        return u @ self.scale.T
+
+
 @once
-def _others(fit: Fit) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """The other minima, raveled, and S with S Sᵀ about the inverse Hessian at each: where that would be too large, or is not
-    positive definite, the fit's own stands in."""
+def _others(fit: Fit) -> list[tuple[np.ndarray, Fit | Root]]:
+    """The other minima, raveled, and the coordinates at each: where a Hessian would be too large, or is not positive definite,
+    the fit's own."""
     found, F = [], function(fit.objective, fit.theta)
     for theta in fit.minima.theta[1:]:
-        scale = _own(fit)
+        scale: Fit | Root = fit
         if fit.num_params <= LARGE:
             values, vectors = np.linalg.eigh(F.hessian(theta))
-            curved = values > FLAT * values[-1]
             if values[0] > -FLAT * values[-1]:
-                scale = vectors * np.where(curved, np.where(curved, values, 1.0) ** -0.5, 0.0)
+                scale = Root(vectors * np.where(values > FLAT * values[-1], np.abs(values), np.inf) ** -0.5)
         found.append((theta, scale))
     return found
 
 
-def _own(fit: Fit) -> np.ndarray | None:
-    """The same at θ̂; None where it is not a matrix."""
-    return None if fit.factor is None else np.asarray(fit.whitener).T
-
-
 @float64
-def lower(fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]) -> Lower:
-    """Where a batch of refits, at `theta` where they exist, has lower minima elsewhere."""
-    best, chunk = np.array(theta), passes(fit.objective)
-    at = np.where(exists[:, None], theta, np.asarray(ravel(fit.theta)))
-    go = lambda start, scale, going, most: tuple(
-        np.asarray(part) for part in _descended(fit, scale, rows.index, rows.weight, start, going, np.asarray(most), chunk)
-    )
-    value, promised = go(at, _own(fit), exists, 0)[1:]
+def lower(
+    fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
+) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
+    """Which refits of a batch, at `theta` where they exist, have a lower minimum elsewhere, and the raveled θ of the lowest
+    that was found."""
+    best, F = np.array(theta), functions(fit.objective, fit.theta, rows)
+    at = np.where(exists[:, None], theta, fit.vector)
+    _, value, promised = _descended(F, fit, at, exists, 0)
     least = np.where(exists, value - DOUBT * promised - SAME - ROUNDING * np.abs(value), -np.inf)
     lowest = least.copy()
     for minimum, scale in _others(fit):
-        start = np.broadcast_to(minimum, at.shape)
-        reached, value, promised = go(start, scale, exists, LOOK)
+        reached, value, promised = _descended(F, scale, np.broadcast_to(minimum, at.shape), exists, LOOK)
         worth = exists & (value - DOUBT * promised < lowest)
         if worth.any():
-            reached, value, _ = go(reached, scale, worth, ARRIVE)
+            reached, value, _ = _descended(F, scale, reached, worth, ARRIVE)
             better = worth & (value < lowest)
             best[better], lowest[better] = reached[better], value[better]
-    return Lower(lowest < least, best)
+    return lowest < least, best
 
 
-@eqx.filter_jit
-def _descended(fit: Fit, scale: Array | None, index: Array, weight: Array, start: Array, going: Array, most: Array, chunk: int):
+def _descended(
+    F: Functions, scale: Fit | Root, start: Float[np.ndarray, "refits params"], going: Bool[np.ndarray, " refits"], most: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Steps down from `start` of the refits that are `going`: raveled θ, F, and what a last step would promise."""
-    n = fit.objective.num_units
-
-    def one(args):
-        index, weight, start, going = args
-        weights = weight if len(index) == n else jnp.ones(n).at[index].set(weight, mode="drop")
-        look = jax.value_and_grad(lambda v: fit.objective.loss(unravel(v, fit.theta), weights))
-
-        def whitened(gradient):
-            return fit.whiten(gradient) if scale is None else gradient @ scale
-
-        def step(state):
-            v, value, gradient, t, _, k = state
-            towards = whitened(gradient)
-            move = fit.unwhiten(towards) if scale is None else scale @ towards
-            tried, slope = look(v - t * move)
-            falls = tried < value
-            v, value = jnp.where(falls, v - t * move, v), jnp.where(falls, tried, value)
-            gradient = jnp.where(falls, slope, gradient)
-            return v, value, gradient, jnp.where(falls, jnp.minimum(1.0, 2 * t), t / 4), promise(gradient), k + 1
-
-        def promise(gradient):
-            return 0.5 * jnp.sum(whitened(gradient) ** 2)
-
-        def goes(state):
-            return going & (state[5] < most) & (state[4] > ENDED * jnp.abs(state[1])) & (state[3] > 1e-6)
-
-        value, gradient = look(start)
-        first = start, value, gradient, jnp.ones(()), promise(gradient), 0
-        v, value, _, _, promised, _ = jax.lax.while_loop(goes, step, first)
-        return v, jnp.where(jnp.isfinite(value), value, jnp.inf), promised
-
-    return jax.lax.map(one, (index, weight, start, going), batch_size=chunk)
+    theta = np.array(start)
+    value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
+    length, promised = np.ones(len(theta)), 0.5 * np.sum(np.asarray(scale.whiten(gradient)) ** 2, axis=1)
+    for _ in range(most):
+        lanes = np.flatnonzero(going & (promised > ENDED * np.abs(value)) & (length > 1e-6))
+        if not lanes.size:
+            break
+        there = theta[lanes] - length[lanes, None] * np.asarray(scale.unwhiten(scale.whiten(gradient[lanes])))
+        tried, slope = F.look(there, lanes)
+        falls = tried < value[lanes]
+        length[lanes] = np.where(falls, np.minimum(1.0, 2 * length[lanes]), length[lanes] / 4)
+        better = lanes[falls]
+        theta[better], value[better], gradient[better] = there[falls], tried[falls], slope[falls]
+        promised[better] = 0.5 * np.sum(np.asarray(scale.whiten(gradient[better])) ** 2, axis=1)
+    return theta, np.where(np.isfinite(value), value, np.inf), promised

@@ -5,7 +5,8 @@ rows: refit `k` has `W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k 
 elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function that returns a `Plan`.
 """
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._graph import distances, read_edges
 from ._read import codes, flags, index_of, matched, numbers, places, whole
+
+CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 
 
 class Rows(NamedTuple):
@@ -35,6 +38,24 @@ class Rows(NamedTuple):
     def take(self, lanes: NDArray[np.int64]) -> "Rows":
         """Some of the refits."""
         return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
+
+    @staticmethod
+    def of_all(num_units: int, num_refits: int) -> "Rows":
+        """Every unit held at weight one, as one refit: what the fit itself says of each."""
+        index, one = np.arange(num_units)[None], np.ones((1, num_units))
+        return Rows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
+
+
+class Batch(NamedTuple):
+    """Some refits of a plan: their numbers, where their entries stand in `plan.index` (-1 for padding), and the rows."""
+
+    refits: NDArray[np.int64]
+    place: NDArray[np.int64]
+    rows: Rows
+
+    def take(self, lanes: NDArray[np.int64]) -> "Batch":
+        """Some of them."""
+        return Batch(self.refits[lanes], self.place[lanes], self.rows.take(lanes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,37 +84,41 @@ class Plan:
         read = {"indptr": whole("Plan", "indptr", self.indptr), "index": whole("Plan", "index", self.index), "weight": weight}
         for name, array in {**read, "held": flags("Plan", "held", self.held)}.items():
             object.__setattr__(self, name, np.ascontiguousarray(array))
-        object.__setattr__(self, "num_units", _count("Plan: num_units", self.num_units, 1, 2**40))
+        object.__setattr__(self, "num_units", _count("Plan: num_units", self.num_units, 1))
+        self._check_shape()
+        self._check_entries()
+
+    def _check_shape(self) -> None:
         if len(self.indptr) < 2 or self.indptr[0] != 0 or self.indptr[-1] != len(self.index):
             raise ValueError(f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}.")
         if not len(self.index) == len(self.weight) == len(self.held):
             raise ValueError("Plan: index, weight and held must have one length.")
-        if np.any(np.diff(self.indptr) == 0):
-            empty = np.flatnonzero(np.diff(self.indptr) == 0)
-            raise ValueError(f"Plan: refits {_some(empty)} leave nothing out; drop these empty folds.")
-        if np.any((self.index < 0) | (self.index >= self.num_units)):
-            raise ValueError(f"Plan: unit numbers must lie in [0, {self.num_units}).")
-        if not np.all(np.isfinite(self.weight)) or np.any(self.weight < 0):
-            raise ValueError("Plan: weights must be finite and not negative.")
-        if np.any(self.held & (self.weight > 0)):
-            k = np.flatnonzero(self.held & (self.weight > 0))[0]
-            raise ValueError(
-                f"Plan: refit {self.refit[k]} scores unit {self.index[k]}, which has weight {self.weight[k]:g} in it: its loss "
-                "would not be held out. Give it weight 0, or held=False."
-            )
         for name in ("clusters", "blocks", "names"):
             given = getattr(self, name)
             if given is not None and len(given) != self.num_units:
                 raise ValueError(f"Plan: {name} must be one label a unit; got {len(given)} for {self.num_units} units.")
+
+    def _check_entries(self) -> None:
+        if np.any((self.index < 0) | (self.index >= self.num_units)):
+            raise ValueError(f"Plan: unit numbers must lie in [0, {self.num_units}).")
+        if not np.all(np.isfinite(self.weight)) or np.any(self.weight < 0):
+            raise ValueError("Plan: weights must be finite and not negative.")
+        if (seen := np.flatnonzero(self.held & (self.weight > 0))).size:
+            k = seen[0]
+            raise ValueError(
+                f"Plan: refit {self.refit[k]} scores unit {self.index[k]}, which has weight {self.weight[k]:g} in it: its loss "
+                "would not be held out. Give it weight 0, or held=False."
+            )
         entry = self.refit * self.num_units + self.index
         if np.any(np.diff(entry) <= 0):  # sorted rows, the usual case, need no sort to be checked
             entry = np.sort(entry)
-        twice = np.flatnonzero(np.diff(entry) == 0)
-        if twice.size:
+        if (twice := np.flatnonzero(np.diff(entry) == 0)).size:
             raise ValueError(f"Plan: refit {entry[twice[0]] // self.num_units} lists a unit twice.")
-        zero = np.bincount(self.refit, self.weight == 0, self.num_refits)
-        if np.any(zero == self.num_units):
-            raise ValueError(f"Plan: refits {_some(np.flatnonzero(zero == self.num_units))} leave out every unit.")
+        every = np.bincount(self.refit, self.weight == 0, self.num_refits) == self.num_units
+        nothing = np.diff(self.indptr) == 0
+        for wrong, what in ((nothing, "leave nothing out; drop these empty folds"), (every, "leave out every unit")):
+            if wrong.any():
+                raise ValueError(f"Plan: refits {_some(np.flatnonzero(wrong))} {what}.")
 
     @property
     def num_refits(self) -> int:
@@ -114,10 +139,8 @@ class Plan:
         order = places(caller, "plan", self.names, "fit", names)
         if order is None:
             return replace(self, names=names)
-        rank = np.empty(self.num_units, np.int64)
-        rank[order] = np.arange(self.num_units)
         clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
-        return replace(self, index=rank[self.index], clusters=clusters, blocks=blocks, names=names)
+        return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
 
     def matrix(self) -> NDArray[np.float64]:
         """The weights, dense, `[refits, units]`."""
@@ -127,23 +150,18 @@ class Plan:
 
     def batches(
         self, capacity: int, cost_per_entry: int, cost_per_refit: int, least: int = 1, uniform: bool = False
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Rows]]:
-        """Refits of like width together (or all of one width), at most `capacity` numbers a batch, in `least` batches or more.
-
-        Yields the refits' numbers, where each entry of the padded batch stands in `plan.index`
-        (-1 for padding), and the batch.
-        """
+    ) -> Iterator[Batch]:
+        """Refits of like width together, or all of one: at most `capacity` numbers a batch, in `least` batches or more."""
         widths = np.diff(self.indptr)
         padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, _few_sizes(widths))
         if uniform:
             padded[:] = padded.max()
-        for width in np.unique(padded):
+        for width in np.unique(padded).tolist():
             members = np.flatnonzero(padded == width)
-            most = max(1, int(capacity // (width * cost_per_entry + cost_per_refit)))
+            most = max(1, capacity // (width * cost_per_entry + cost_per_refit))
             size = -(-len(members) // max(-(-len(members) // most), least))  # equal batches: two shapes at most
             for start in range(0, len(members), size):
-                refits = members[start : start + size]
-                yield refits, *self._rows(refits, int(width))
+                yield self._batch(members[start : start + size], width)
 
     def some(self, refits: NDArray[np.int64]) -> "Plan":
         """The plan of some of the refits."""
@@ -151,28 +169,23 @@ class Plan:
         indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
         return replace(self, indptr=indptr, index=self.index[mine], weight=self.weight[mine], held=self.held[mine])
 
-    def rows(self, refit: int) -> tuple[NDArray[np.int64], Rows]:
-        """One refit as a batch, and where each of its entries stands."""
-        return self._rows(np.array([refit]), int(np.diff(self.indptr)[refit]))
+    def one(self, refit: int) -> Batch:
+        """One refit by itself."""
+        return self._batch(np.array([refit]), int(np.diff(self.indptr)[refit]))
 
-    def _rows(self, refits: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64], Rows]:
-        if width == self.num_units:
-            place = np.full((len(refits), width), -1)
-            weight, held = np.ones(place.shape), np.zeros(place.shape, bool)
-            for row, k in enumerate(refits):
-                mine = slice(self.indptr[k], self.indptr[k + 1])
-                units = self.index[mine]
-                place[row][units] = np.arange(mine.start, mine.stop)
-                weight[row][units], held[row][units] = self.weight[mine], self.held[mine]
-            index = np.broadcast_to(np.arange(width), place.shape)
-            return place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits))
-        place = self.indptr[refits][:, None] + np.arange(width)
-        real = place < self.indptr[refits + 1][:, None]
-        place = np.where(real, place, 0)
-        index = np.where(real, self.index[place], self.num_units)
+    def _batch(self, refits: NDArray[np.int64], width: int) -> Batch:
+        entry, n = self.indptr[refits][:, None] + np.arange(width), self.num_units
+        real = entry < self.indptr[refits + 1][:, None]
+        place = np.where(real, entry, -1)
+        index = np.where(real, self.index[place], n)
+        if width == n:  # every unit in its order; padding goes to a column more
+            whole = np.full((len(refits), n + 1), -1)
+            np.put_along_axis(whole, index, place, axis=1)
+            place, index = whole[:, :n], np.broadcast_to(np.arange(n), entry.shape)
+            real = place >= 0
         weight = np.where(real, self.weight[place], 1.0)
         held = real & self.held[place]
-        return np.where(real, place, -1), Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits))
+        return Batch(refits, place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
 
 
 def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -186,21 +199,30 @@ def _some(numbers: Iterable[int]) -> str:
     return ", ".join(listed[:5]) + (f", … ({len(listed)} in all)" if len(listed) > 5 else "")
 
 
-def _plan(folds: Iterable[ArrayLike], num_units: int, *, dropped: Iterable[ArrayLike] | None = None, **kind) -> Plan:
+Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]  # of one refit: units, weights, which are scored
+
+
+def _stacked(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
+    """A plan of these refits."""
+    index, weight, held = zip(*refits, strict=True)
+    indptr = np.cumsum([0, *map(len, index)])
+    return Plan(indptr, np.concatenate(index), np.concatenate(weight), np.concatenate(held), num_units, **kind)
+
+
+def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[NDArray[np.int64]] = (), **kind: Any) -> Plan:
     """A plan that gives the units of each fold weight zero and scores them; `dropped` ones are not scored."""
-    held_out = [np.asarray(fold, np.int64) for fold in folds]
-    empty = [k for k, fold in enumerate(held_out) if fold.size == 0]
-    if not held_out or empty:
-        raise ValueError(f"Plan: folds {_some(empty)} hold no unit; every fold needs at least one.")
-    buffers = [np.zeros(0, np.int64)] * len(held_out) if dropped is None else [np.asarray(b, np.int64) for b in dropped]
-    rows = [np.concatenate([fold, buffer]) for fold, buffer in zip(held_out, buffers, strict=True)]
-    held = [np.arange(len(row)) < len(fold) for row, fold in zip(rows, held_out, strict=True)]
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    index = np.concatenate(rows)
-    return Plan(indptr, index, np.zeros(len(index)), np.concatenate(held), num_units, **kind)
+    rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
+    zipped = zip(rows, folds, strict=True)
+    return _stacked([(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind)
 
 
-def _count(name: str, value: int, low: int, high: int) -> int:
+def _departures(counts: NDArray[np.int64], scored: NDArray[np.bool_]) -> Entries:
+    """One refit, by how often it sees each unit, and which it scores: the units that it does not see once."""
+    index = np.flatnonzero(counts != 1)
+    return index, counts[index].astype(float), scored[index]
+
+
+def _count(name: str, value: int, low: int, high: int = 2**40) -> int:
     known = isinstance(value, int | float | np.number | np.ndarray)
     if not known or int(value) != value or not low <= value <= high:
         span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
@@ -210,13 +232,13 @@ def _count(name: str, value: int, low: int, high: int) -> int:
 
 def leave_one_out(num_units: int) -> Plan:
     """Every unit left out by itself: `n` refits."""
-    n = _count("leave_one_out: num_units", num_units, 2, 2**40)
+    n = _count("leave_one_out: num_units", num_units, 2)
     return Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
 
 
 def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
     """`k` folds of nearly equal size; shuffled when `seed` is given, contiguous when it is None."""
-    n = _count("kfold: num_units", num_units, 2, 2**40)
+    n = _count("kfold: num_units", num_units, 2)
     k = _count("kfold: k", k, 2, n)
     order = np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
     return _plan(np.array_split(order, k), n)
@@ -226,18 +248,18 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
     """`num_folds` subsets of `round(fraction · n)` units drawn at random without replacement (the paper's i.i.d. scheme)."""
     n, size = _subset_size("random_subsets", num_units, fraction)
     rng = np.random.default_rng(seed)
-    return _plan([rng.choice(n, size, replace=False) for _ in range(_count("num_folds", num_folds, 1, 2**40))], n)
+    return _plan([rng.choice(n, size, replace=False) for _ in range(_count("num_folds", num_folds, 1))], n)
 
 
 def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
     """`num_folds` runs of `round(fraction · n)` successive units, their starts drawn uniformly."""
     n, size = _subset_size("contiguous", num_units, fraction)
-    starts = np.random.default_rng(seed).integers(0, n - size + 1, _count("num_folds", num_folds, 1, 2**40))
+    starts = np.random.default_rng(seed).integers(0, n - size + 1, _count("num_folds", num_folds, 1))
     return _plan([start + np.arange(size) for start in starts], n, serial=True)
 
 
 def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int]:
-    n = _count(f"{caller}: num_units", num_units, 2, 2**40)
+    n = _count(f"{caller}: num_units", num_units, 2)
     if not 0 < fraction < 1:
         raise ValueError(f"{caller}: fraction must lie between 0 and 1; got {fraction}.")
     return n, min(max(1, round(fraction * n)), n - 1)
@@ -245,12 +267,11 @@ def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int
 
 def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> Plan:
     """For each origin `t = start, …, n − 1`: units `t, …, n − 1` are unseen, the first `horizon` of them scored."""
-    n = _count("leave_future_out: num_units", num_units, 2, 2**40)
+    n = _count("leave_future_out: num_units", num_units, 2)
     start = _count("leave_future_out: start", start, 1, n - 1)
     horizon = _count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
-    origins = range(start, n)
-    folds = [np.arange(t, min(t + horizon, n)) for t in origins]
-    return _plan(folds, n, dropped=[np.arange(min(t + horizon, n), n) for t in origins], serial=True)
+    folds = [np.arange(t, min(t + horizon, n)) for t in range(start, n)]
+    return _plan(folds, n, [np.arange(min(t + horizon, n), n) for t in range(start, n)], serial=True)
 
 
 def groups(labels: ArrayLike) -> Plan:
@@ -266,16 +287,13 @@ def groups(labels: ArrayLike) -> Plan:
 
 def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
     """Successive blocks of `size` units; `buffer` units on either side are dropped too, but not scored."""
-    n = _count("blocks: num_units", num_units, 2, 2**40)
+    n = _count("blocks: num_units", num_units, 2)
     size = _count("blocks: size", size, 1, n - 1)
     buffer = _count("blocks: buffer", buffer, 0, n)
     starts = range(0, n, size)
     folds = [np.arange(s, min(s + size, n)) for s in starts]
-    around = [
-        np.concatenate([np.arange(max(0, s - buffer), s), np.arange(min(s + size, n), min(s + size + buffer, n))])
-        for s in starts
-    ]
-    return _plan(folds, n, dropped=around, serial=True)
+    around = [np.r_[max(0, s - buffer) : s, min(s + size, n) : min(s + size + buffer, n)] for s in starts]
+    return _plan(folds, n, around, serial=True)
 
 
 def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None) -> Plan:
@@ -286,15 +304,15 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     where the last sites have no edges. The labels of a graph's nodes are matched with those of the fit. Raises ValueError
     where a neighbourhood is the whole graph.
     """
-    radius = _count("neighbourhoods: radius", radius, 0, 2**40)
-    buffer = _count("neighbourhoods: buffer", buffer, 0, 2**40)
+    radius = _count("neighbourhoods: radius", radius, 0)
+    buffer = _count("neighbourhoods: buffer", buffer, 0)
     pairs, n, names = read_edges("neighbourhoods", edges, num_sites)
-    _count("neighbourhoods: num_sites", n, 2, 2**40)
+    _count("neighbourhoods: num_sites", n, 2)
     near = distances(pairs, n, radius + buffer)
     spans = [slice(*near.indptr[site : site + 2]) for site in range(n)]
     held = [near.indices[span][near.data[span] <= radius + 1] for span in spans]
     around = [near.indices[span][near.data[span] > radius + 1] for span in spans]
-    return _plan(held, n, dropped=around, serial=True, names=names)
+    return _plan(held, n, around, serial=True, names=names)
 
 
 def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
@@ -302,18 +320,11 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
 
     Only the entries whose count is not one are stored. A resample that draws every unit is redrawn.
     """
-    n = _count("bootstrap: num_units", num_units, 2, 2**40)
-    rng = np.random.default_rng(seed)
-    rows: list[NDArray[np.int64]] = []
-    weights: list[NDArray[np.int64]] = []
-    while len(rows) < _count("bootstrap: num_resamples", num_resamples, 1, 2**40):
-        counts = np.bincount(rng.integers(0, n, n), minlength=n)
-        if (counts == 0).any():
-            rows.append(np.flatnonzero(counts != 1))
-            weights.append(counts[rows[-1]])
-    weight = np.concatenate(weights).astype(float)
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return Plan(indptr, np.concatenate(rows), weight, weight == 0, n)
+    n = _count("bootstrap: num_units", num_units, 2)
+    wanted, rng = _count("bootstrap: num_resamples", num_resamples, 1), np.random.default_rng(seed)
+    drawn = (np.bincount(rng.integers(0, n, n), minlength=n) for _ in itertools.count())
+    kept = (counts for counts in drawn if not counts.all())
+    return _stacked((_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted)), n)
 
 
 def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -> Plan:
@@ -323,16 +334,11 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
     that is twice in the train set weighs two. Sets are numbers of units, or truths, one a unit; the index of a Series of truths
     is matched with the labels of the fit.
     """
-    n = _count("from_splits: num_units", num_units, 2, 2**40)
-    rows, weights, tests = [], [], []
+    n = _count("from_splits: num_units", num_units, 2)
+    refits: list[Entries] = []
     names: pd.Index | None = None
-    for k, (train, test) in enumerate(splits):
-        masks = [index_of(part) for part in (train, test) if np.asarray(part).dtype == bool]
-        if any(index is not None for index in masks):
-            own, train, test = matched("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
-            order = None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
-            names = own.index if names is None else names
-            train, test = (part if order is None else np.asarray(part)[order] for part in (train, test))
+    for k, split in enumerate(splits):
+        train, test, names = _by_labels(k, *split, names)
         train, test = (_numbered(f"split {k}", part, n) for part in (train, test))
         if test.size == 0:
             raise ValueError(f"from_splits: the test set of split {k} is empty.")
@@ -341,13 +347,23 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
         counts = np.bincount(train, minlength=n)
         if np.any(counts[test] > 0):
             raise ValueError(f"from_splits: split {k} has units in both train and test: its loss would not be held out.")
-        rows.append(np.flatnonzero(counts != 1))
-        weights.append(counts[rows[-1]])
-        tests.append(np.isin(rows[-1], test))
-    if not rows:
+        refits.append(_departures(counts, np.isin(np.arange(n), test)))
+    if not refits:
         raise ValueError("from_splits: the splitter yielded no split.")
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return Plan(indptr, np.concatenate(rows), np.concatenate(weights).astype(float), np.concatenate(tests), n, names=names)
+    return _stacked(refits, n, names=names)
+
+
+def _by_labels(
+    k: int, train: ArrayLike, test: ArrayLike, names: pd.Index | None
+) -> tuple[ArrayLike, ArrayLike, pd.Index | None]:
+    """The sets of split `k`, in the order of the labels of the splits before it where truths carry some; and the labels."""
+    if not any(index_of(part) is not None and np.asarray(part).dtype == bool for part in (train, test)):
+        return train, test, names
+    own, train, test = matched("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
+    order = None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
+    if order is not None:
+        train, test = np.asarray(train)[order], np.asarray(test)[order]
+    return train, test, own.index if names is None else names
 
 
 def _numbered(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:

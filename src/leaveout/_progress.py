@@ -14,14 +14,15 @@ class Slow:
     """`with Slow("refits", 1000) as bar: ... bar.advance(10)`. A clock shows it, so a long first step is seen as well."""
 
     def __init__(self, label: str, total: int):
-        self.label, self.total = label, total
-        self.finished = 0
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
+        self.bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+        self.task = self.bar.add_task(label, total=total)
         self.changing = threading.Lock()
-        self.bar: Progress | None = None
         self.clock: threading.Timer | None = None
 
     def __enter__(self) -> "Slow":
-        if ONE.acquire(blocking=False):
+        someone = self.bar.console.is_terminal or self.bar.console.is_jupyter  # a file is no one
+        if someone and ONE.acquire(blocking=False):
             self.clock = threading.Timer(PATIENCE, self._show)
             self.clock.daemon = True
             self.clock.start()
@@ -29,31 +30,17 @@ class Slow:
 
     def _show(self) -> None:
         with self.changing:
-            console = Console(stderr=True)
-            someone = console.is_terminal or console.is_jupyter  # a file is no one
-            if self.clock is None or not someone:
-                return
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-            )
-            self.bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-            self.task = self.bar.add_task(self.label, total=self.total, completed=self.finished)
-            self.bar.start()
+            if self.clock is not None:
+                self.bar.start()
 
     def advance(self, count: int = 1) -> None:
-        with self.changing:
-            self.finished += count
-            if self.bar is not None:
-                self.bar.update(self.task, completed=self.finished)
+        self.bar.advance(self.task, count)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         with self.changing:
-            if self.bar is not None:
-                self.bar.stop()
             if self.clock is not None:
                 self.clock.cancel()
                 self.clock = None
+                if self.bar.live.is_started:
+                    self.bar.stop()
                 ONE.release()

@@ -48,9 +48,7 @@ def index_of(value: Any) -> pd.Index | None:
 
 def counted(index: pd.Index) -> bool:
     """Is it the index 0, …, n − 1, which pandas gives to what has none?"""
-    if isinstance(index, pd.RangeIndex):
-        return index.start == 0 and index.step == 1
-    return index.dtype.kind in "iu" and bool(np.array_equal(index, np.arange(len(index))))
+    return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
 
 
 def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -> Int[np.ndarray, " units"] | None:
@@ -82,10 +80,6 @@ def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -
         f"{caller}: {name} and {of} do not have the same labels: {shown}. Give both for the same units, as by "
         f"{name}.loc[{of}.index], or as arrays, by position."
     )
-
-
-def _plain(index: pd.Index) -> str:
-    return repr(index[:1].tolist()[0])
 
 
 def matched(caller: str, **given: Any) -> tuple[Any, ...]:
@@ -183,9 +177,7 @@ def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " u
     array = value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.ma.asanyarray(value)
     if np.ndim(array) != 1:
         raise ValueError(f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}.")
-    missing = np.asarray(pd.isna(np.asarray(array)))
-    if isinstance(array, np.ma.MaskedArray):
-        missing = missing | np.ma.getmaskarray(array)
+    missing = pd.isna(np.asarray(array)) | np.ma.getmask(array)
     if missing.any():
         raise ValueError(
             f"{caller}: {name} holds {missing.sum()} missing labels (NaN, None or masked), the first at place "
@@ -200,6 +192,4 @@ def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " u
         order = np.argsort(levels, kind="stable")
     except TypeError:  # of several types
         order = np.argsort([f"{type(level).__name__} {level}" for level in levels], kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[found], np.asarray(levels)[order]
+    return np.argsort(order)[found], np.asarray(levels)[order]

@@ -15,14 +15,8 @@ class RESULTS(enum.IntEnum):
         return member
 
     successful = 0, ""
-    uncertified = (
-        1,
-        "the error of this refit could not be bounded by a small number; use Exact() for it",
-    )
-    kink = (
-        2,
-        "information: the step crosses a point where the loss is not twice differentiable",
-    )
+    uncertified = (1, "the error of this refit could not be bounded by a small number; use Exact() for it")
+    kink = (2, "information: the step crosses a point where the loss is not twice differentiable")
     not_converged = (
         3,
         "no minimiser was reached: the remaining data may be separable, or lack a class or group; "

@@ -59,28 +59,21 @@ def stored_leaves(theta: PyTree) -> PyTree:
     return jax.tree.map(convert, theta)
 
 
-def default_starts(objective: AbstractObjective, first: PyTree) -> int:
-    """One where F is convex, or where a start takes long."""
-    return 1 if objective.convex or sum(map(np.size, jax.tree.leaves(first))) > LARGE else STARTS
-
-
 def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
-    """`theta0` first, if it is given; `number` in all."""
-    first = (
-        stored_leaves(started(objective, seed)) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
-    )
-    count = default_starts(objective, first) if number is None or objective.convex else number
+    """`theta0` first, if it is given; `number` in all, by default one where F is convex, or where a start takes long."""
+    own = lambda seed: stored_leaves(started(objective, seed))
+    first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
+    usual = STARTS if ravel(first).size <= LARGE else 1
+    count = 1 if objective.convex else usual if number is None else number
     if count == 1:
         return [first]
     seeds = range(seed + 1, seed + count)
-    try:
-        usual = first if theta0 is None else stored_leaves(started(objective, seed))
-        own = [stored_leaves(started(objective, each)) for each in seeds]
-    except ValueError:  # it has none of its own
+    if objective.parameters.start is None:
         return [first, *_around(objective, first, seeds)]
-    if any(not np.array_equal(ravel(usual), ravel(other)) for other in own):
-        return [first, *own]
-    known = [first] if np.array_equal(ravel(usual), ravel(first)) else [first, usual]
+    others = [first if theta0 is None else own(seed), *map(own, seeds)]
+    if any(not np.array_equal(ravel(others[0]), ravel(other)) for other in others):
+        return [first, *others[1:]]
+    known = [first] if np.array_equal(ravel(others[0]), ravel(first)) else [first, others[0]]
     return [*known, *_around(objective, first, seeds[len(known) - 1 :])]
 
 
@@ -118,20 +111,16 @@ def alone(value: np.ndarray, theta: PyTree) -> Minima:
 def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts: int) -> Minima:
     """The minima that runs, lowest first, reached; values that differ by rounding are of one, whatever the order of
     interchangeable parts."""
-    values: list[float] = []
-    thetas: list[np.ndarray] = []
-    times: list[int] = []
+    found: list[list] = []  # F, θ and times of each
     for value, vector, converged in runs:
         if not (converged and np.isfinite(value)):
             continue
-        if values and value - values[-1] <= SAME + ROUNDING * abs(value):
-            times[-1] += 1
-            continue
-        values.append(float(value))
-        thetas.append(np.asarray(ravel(objective.parameters.canonical(placed(vector, like)))))
-        times.append(1)
-    size = np.asarray(ravel(like)).size
-    return Minima(np.array(values), np.reshape(thetas, (len(values), size)), np.array(times, int), starts)
+        if found and value - found[-1][0] <= SAME + ROUNDING * abs(value):
+            found[-1][2] += 1
+        else:
+            found.append([float(value), np.asarray(ravel(objective.parameters.canonical(placed(vector, like)))), 1])
+    values, thetas, times = zip(*found, strict=True) if found else ((), (), ())
+    return Minima(np.array(values), np.reshape(thetas, (len(values), ravel(like).size)), np.array(times, int), starts)
 
 
 def started(objective: AbstractObjective, seed: int) -> PyTree:

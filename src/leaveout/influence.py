@@ -42,20 +42,20 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
         raise TypeError(f"leverage: needs linear predictors; got {type(objective).__name__}. Use lo.fold_parameters().")
     if getattr(objective, "class_code", None) is not None:
         raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
-    n, size = objective.num_units, max(1, BLOCK // (objective.outputs * fit.num_params))
-    if size >= n:
-        return np.asarray(_leverage(fit, np.arange(n)))
-    blocks = [np.minimum(np.arange(start, start + size), n - 1) for start in range(0, n, size)]
-    return np.concatenate([np.asarray(_leverage(fit, block)) for block in blocks])[:n]
+    return np.asarray(_leverage(fit, max(1, BLOCK // (objective.outputs * fit.num_params))))
 
 
 @eqx.filter_jit
-def _leverage(fit: Fit, index: Array) -> Array:
+def _leverage(fit: Fit, size: int) -> Array:
     objective = fit.objective
     assert isinstance(objective, AbstractLinearPredictor)
-    z = fit.whiten(objective.rows(index))
-    curvature = objective.derivative(fit.theta, index, 2).reshape(len(index), objective.outputs, objective.outputs)
-    return jnp.einsum("nkl,nlp,nkp->n", curvature, z, z)
+
+    def one(unit):
+        z = fit.whiten(objective.rows(unit[None])[0])
+        curvature = objective.derivative(fit.theta, unit[None], 2).reshape(len(z), len(z))
+        return jnp.einsum("kl,lp,kp->", curvature, z, z)
+
+    return jax.lax.map(one, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units))
 
 
 @float64
@@ -76,7 +76,7 @@ def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT) -> pd.DataFrame:
     variance = np.sum(np.asarray(fit.whitener) ** 2, axis=0)  # (H⁻¹)_jj, and what is along flat directions
     own = variance - np.sum(fit.flat**2, axis=1)
     scale = np.sqrt(np.where(own > 1e-12 * variance, own, np.inf))  # a column of zeros never moves
-    left = _left_dispersion(fit, np.asarray(ravel(fit.theta)) + moved)
+    left = _dispersion(fit, np.asarray(ravel(fit.theta)) + moved)
     names = fit.objective.parameters.names()
     columns = names if len(names) == fit.num_params else None
     return pd.DataFrame(-moved / scale / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
@@ -94,7 +94,7 @@ def studentized_residuals(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.
     theta = np.asarray(ravel(fit.theta)) + _moves(fit, refit, "studentized_residuals")
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
     weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)
-    spread = _left_dispersion(fit, theta) * variance / np.maximum(1 - leverage(fit), 0.0)
+    spread = _dispersion(fit, theta) * variance / np.maximum(1 - leverage(fit), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(spread)
 
@@ -105,47 +105,35 @@ def _moves(fit: Fit, refit: AbstractRefit, caller: str) -> Float[np.ndarray, "un
         raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     if fit.factor is None:
         raise TypeError(f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters().")
-    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit) - np.asarray(ravel(fit.theta))
+    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller) - np.asarray(ravel(fit.theta))
 
 
-def _dispersed(fit: Fit) -> bool:
-    objective = fit.objective
-    return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed
-
-
-def _dispersion(fit: Fit) -> float:
-    if not _dispersed(fit):
-        return 1.0
-    n = fit.objective.num_units
-    total = np.asarray(_pearson(fit, np.asarray(ravel(fit.theta))[None], np.array([n])))[0]
-    return float(total / (n - leverage(fit).sum()))
-
-
-def _left_dispersion(fit: Fit, thetas: Float[np.ndarray, "units params"]) -> Float[np.ndarray, " units"]:
-    """φ̂_(i): the dispersion without each unit, at the parameters fitted without it."""
-    n = fit.objective.num_units
-    if not _dispersed(fit):
-        return np.ones(n)
-    size = max(1, BLOCK // n)
-    chunks = [np.minimum(np.arange(start, start + size), n - 1) for start in range(0, n, size)]
-    total = np.concatenate([np.asarray(_pearson(fit, thetas[chunk], chunk)) for chunk in chunks])[:n]
-    return total / (n - 1 - leverage(fit).sum())
+def _dispersion(fit: Fit, thetas: Float[np.ndarray, "units params"] | None = None) -> Float[np.ndarray, " some"]:
+    """φ̂_(i), without each unit, at the parameters fitted without it; where none are given φ̂ alone."""
+    objective, n = fit.objective, fit.objective.num_units
+    left = np.array([n]) if thetas is None else np.arange(n)
+    if not (isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed):
+        return np.ones(len(left))
+    at = np.asarray(ravel(fit.theta))[None] if thetas is None else thetas
+    total = np.asarray(_pearson(fit, at, left, min(len(left), max(1, BLOCK // n))))
+    return total / (n - (left < n) - leverage(fit).sum())
 
 
 @eqx.filter_jit
-def _pearson(fit: Fit, thetas: Array, left_out: Array) -> Array:
+def _pearson(fit: Fit, thetas: Array, left_out: Array, size: int) -> Array:
     """`Σ_{j≠i} s_j (y_j − μ_j)² / V(μ_j)` at several parameters, one unit left out at each."""
     objective = fit.objective
     assert isinstance(objective, GLM)
     everyone = jnp.arange(objective.num_units)
     weight = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
 
-    def one(theta, left_out):
+    def one(args):
+        theta, left_out = args
         mean = objective.predict(unravel(theta, fit.theta), None, everyone, "response")
         terms = weight * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
         return jnp.sum(jnp.where(everyone == left_out, 0.0, terms))
 
-    return jax.vmap(one)(thetas, left_out)
+    return jax.lax.map(one, (thetas, left_out), batch_size=size)
 
 
 @eqx.filter_jit

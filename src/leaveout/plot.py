@@ -105,7 +105,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
         raise ValueError("plot.leverage: the estimate must score the units of this fit, one loss each.")
     ax = _axes(ax, (6.0, 5.0))
     table = pd.DataFrame(
-        {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate._values(estimate.baseline)}
+        {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate.averaged(estimate.baseline)}
     )
     ax.scatter(table.leverage, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue")
     plan, names = estimate.plan, estimate.names()

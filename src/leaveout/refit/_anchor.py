@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 
 from .._design import LossOfSeveral, Predictors
 from .._fit import Fit, once
-from .._objective import ravel
 from .._plan import Rows
 from .._proved import ROUNDING, Bend, Table
 from . import _sampled as sampled
@@ -82,7 +81,7 @@ class Anchor:
 def anchored(fit: Fit) -> Anchor:
     model = fit.predictors
     assert model is not None
-    theta = np.asarray(ravel(fit.theta))
+    theta = fit.vector
     eta = model.design.predictors(theta[None])[0] + model.offset
     weight = model.weigh(np.ones((1, len(eta))))[0][0]
     slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))

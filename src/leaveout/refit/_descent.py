@@ -24,7 +24,7 @@ from .._fit import Fit
 from .._functions import TOGETHER, Derived, function, weights_of
 from .._minimise import Walk, descended, newton, walk
 from .._minimise import dear as is_dear
-from .._objective import AbstractLinearPredictor, ravel
+from .._objective import AbstractLinearPredictor
 from .._plan import Rows
 from .._products import COARSE, LOOSE
 from .._results import RESULTS
@@ -70,7 +70,7 @@ class Descent:
 
     def __init__(self, fit: Fit, rows: Rows, own: bool = False):
         """`own`: with each refit's own Hessian at θ̂, even where the anchor's is cheaper."""
-        self.fit, self.rows, self.center = fit, rows, np.asarray(ravel(fit.theta))
+        self.fit, self.rows, self.center = fit, rows, fit.vector
         self.F = Derived(fit.objective, fit.theta, rows)
         count = len(rows.index)
         self.metric, lost, self.start = self._chosen(own)

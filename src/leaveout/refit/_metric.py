@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._fit import Fit
 from .._functions import Derived
 from .._minimise import Walk
-from .._objective import AbstractLinearPredictor, AbstractObjective, ravel
+from .._objective import AbstractLinearPredictor, AbstractObjective
 from .._plan import Rows
 from .._products import solved
 
@@ -84,7 +84,7 @@ class Products:
     tol: float
 
     def solve(self, gradient, u, lanes):
-        theta = np.asarray(ravel(self.fit.theta)) + np.asarray(self.fit.unwhiten(u))
+        theta = self.fit.at(u)
         coordinates = self.fit if self.fit.factor is not None else self.fit.whitener
         return solved(self.F, coordinates, self.fit.null_space, theta, gradient, lanes, self.tol)
 

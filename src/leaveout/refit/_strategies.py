@@ -202,7 +202,7 @@ def _judged_by_proof(fit: Fit, rows: Rows, u: np.ndarray, reported: np.ndarray |
 
     found = linear.enclose(fit, rows, enough, hurry=True)
     error = linear.error(fit, rows, reported, found.center, found.half)
-    theta = lambda: np.asarray(ravel(fit.theta)) + np.asarray(fit.unwhiten(u))
+    theta = lambda: fit.at(u)
     return Refitted(theta, error, np.zeros(len(u), int), known, found.proved, found.ball, found.moved, found.gradients)
 
 
@@ -244,7 +244,7 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     whitened = np.asarray(fit.whiten(gradients))
     if fit.factor is not None:
         return -whitened
-    F, at = function(fit.objective, fit.theta).of, np.broadcast_to(np.asarray(ravel(fit.theta)), whitened.shape)
+    F, at = function(fit.objective, fit.theta).of, np.broadcast_to(fit.vector, whitened.shape)
     return -solved(F, fit.whitener, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE)
 
 

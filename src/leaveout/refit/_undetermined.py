@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from .._fit import Fit
 from .._functions import ONE, function, weights_of
 from .._minimise import newton
-from .._objective import ravel
 from .._plan import Rows
 from .._results import RESULTS
 from ._refitted import Refitted
@@ -47,7 +46,7 @@ def _within(
     """Which held-out units one refit predicts, its raveled θ, the error of their summed loss; None where it predicts none."""
     model, factor, root = fit.predictors, fit.factor, np.asarray(fit.whitener)
     assert model is not None and factor is not None
-    F, start = function(fit.objective, fit.theta, weights), np.asarray(ravel(fit.theta))
+    F, start = function(fit.objective, fit.theta, weights), fit.vector
     values, vectors = np.linalg.eigh(root @ (F.hessian(start) + fit.null_space.T @ fit.null_space) @ root.T)
     null = vectors[:, values < NOTHING].T
     units = np.where(index < len(weights), index, 0)
