@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
-from .._objective import aligned, ravel, unravel
-from ._moments import covariance
-from ._tags import Sparse, Turned, turned
-from .chain import FEW_STATES, TINY, Layout, Posterior, Potentials, layout, log_partition, posterior
+from .._objective import ravel, unravel
+from ..inference.chain import FEW_STATES, TINY, Layout, Posterior, Potentials, layout, log_partition, posterior
+from ..inference.moments import covariance
+from ..inference.sparse import Sparse, Turned, turned
 
 RANGE = 500.0  # scores further apart than that underflow as probabilities
 
@@ -52,11 +52,7 @@ def lay_out(
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros)  # no lanes are linked
-
-    def laid(leaf, fill=0):
-        padding = np.full((1, *leaf.shape[1:]), fill, leaf.dtype)
-        return aligned(np.concatenate([leaf, padding])[where.place])
-
+    laid = where.stored
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True
     sequence = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
@@ -68,9 +64,7 @@ def lay_out(
     scores = None if scores is None else laid(scores)
     by_column = turned(features) if isinstance(features, Sparse) else None
     block = Block(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column)
-    step = (np.cumsum(lengths) - lengths)[:, None] + np.arange(lengths.max())
-    inside = np.arange(lengths.max()) < lengths[:, None]
-    return block, np.where(inside, where.inverse[np.minimum(step, len(codes) - 1)], -1).astype(np.int32)
+    return block, where.slots(lengths)
 
 
 def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:

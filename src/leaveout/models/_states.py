@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, Scalar
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
+from ..inference.chain import has_stationary, stationary
 from ._hidden import entries
 from .emissions._base import SIMPLEX
 
@@ -38,7 +37,7 @@ class States(eqx.Module):
         self.stationary = isinstance(initial, str) and initial == "stationary"
         self.initial, first = _held("initial", initial, (number,), ("free", "stationary"))
         self.transition, moves = _held("transition", transition, (number, number), ("free",))
-        if self.stationary and self.transition is not None and not _has_stationary(self.transition):
+        if self.stationary and self.transition is not None and not has_stationary(self.transition):
             raise ValueError(
                 'HMM: initial="stationary" needs a transition matrix all of whose states lead to the first, in the end; got '
                 f"{self.transition.tolist()}. Give the initial distribution as an array."
@@ -142,25 +141,6 @@ class States(eqx.Module):
         assert self.prior is not None
         words = {"initial": "initial", "transition": "transition rows"}
         return "; ".join(f"{words[name]} ~ Dirichlet({_short(getattr(self.prior, name))})" for name in self.free)
-
-
-def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
-    """The stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK (Grassmann,
-    Taksar & Heyman 1985)."""
-    rest, columns = transition, []
-    for n in range(len(transition) - 1, 0, -1):
-        column = rest[:n, n] / jnp.sum(rest[n, :n])
-        columns.append(column)
-        rest = rest[:n, :n] + column[:, None] * rest[n, :n]
-    found = jnp.ones(1)
-    for column in reversed(columns):
-        found = jnp.append(found, found @ column)
-    return found / jnp.sum(found)
-
-
-def _has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
-    """Does every state lead to the first, as the elimination above needs?"""
-    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)
 
 
 def _log_simplex(ratios: Array) -> Array:

@@ -27,10 +27,10 @@ from numpy.typing import ArrayLike
 
 from .._objective import AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
-from . import _lattice, _tags, penalties
+from ..inference.chain import best_path
+from ..inference.moments import expected_counts
+from . import _lattice, _observations, _tags, penalties
 from ._lattice import Block
-from ._moments import expected_counts
-from .chain import Layout, best_path
 
 RIDGE = penalties.Ridge(1.0)
 LANES = 2**12  # numbers that a step of the scan takes along, by measurement
@@ -68,7 +68,7 @@ class CRF(AbstractObjective):
     drop: str = eqx.field(static=True)
     num_labels: int = eqx.field(static=True)
     num_features: int = eqx.field(static=True)
-    names: _tags.Names = eqx.field(static=True)
+    names: _tags.LabelNames = eqx.field(static=True)
     steps: Names = eqx.field(static=True)
 
     @float64
@@ -89,7 +89,7 @@ class CRF(AbstractObjective):
         shape = None if scores is None else np.shape(scores)
         columns = shape[1] if shape is not None and len(shape) == 2 else None
         self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
-        self.lengths = _tags.read_lengths(lengths, len(self.codes))
+        self.lengths = _observations.read_lengths("CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels")
         if drop == "sequence" and len(self.lengths) < 2:
             raise ValueError('CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".')
         self.drop = drop
@@ -225,8 +225,7 @@ class CRF(AbstractObjective):
         inside = (slots >= 0) & (sequences < len(self.lengths))
         take = lambda leaf: jnp.where(inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0)
         laid = lambda leaf: take(leaf.reshape(-1, *leaf.shape[2:])).reshape(*slots.shape, *leaf.shape[2:])
-        starts = ~inside | (jnp.arange(len(slots)) == 0)[:, None]
-        where = Layout(jnp.where(inside, 0, 1), starts, np.zeros(1, np.int32), False, self.block.layout.zeros)
+        where = self.block.layout.side_by_side(inside)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
         scores = None if self.block.scores is None else laid(self.block.scores)
         return Block(

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._tags import Sparse
 from .chain import TINY, Layout, Posterior
+from .sparse import Sparse
 
 COLUMNS = 2**26  # numbers that the recursion leaves for the products after it
 

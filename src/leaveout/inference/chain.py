@@ -19,7 +19,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from .._objective import aligned
 
 FEW_STATES = 4  # up to which linking lanes is worth its matrix products
 WIDE = 128  # lanes that a scan takes along; more bring nothing
@@ -31,15 +35,16 @@ UNROLLED = 16  # states up to which a matrix product is written out
 class Layout(eqx.Module):
     """Where each step of the sequences stands: `place[row, lane]` is its number, or the number of steps for padding."""
 
-    place: Int[np.ndarray, "rows lanes"]
-    starts: Bool[np.ndarray, "rows lanes"]
+    place: Int[Array | np.ndarray, "rows lanes"]
+    starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
     linked: bool = eqx.field(static=True)
     zeros: bool = eqx.field(static=True)  # may a potential be −∞?
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.place.shape
+        rows, lanes = self.place.shape
+        return rows, lanes
 
     def arrange(self, steps: Array, fill: float = 0.0) -> Array:
         """An array over the steps, laid out."""
@@ -48,6 +53,23 @@ class Layout(eqx.Module):
     def restore(self, laid: Array) -> Array:
         """An array over rows and lanes, back in the order of the steps."""
         return laid.reshape(-1, *laid.shape[2:])[self.inverse]
+
+    def stored(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
+        """Data of the steps, laid out once and for all."""
+        padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
+        return aligned(np.concatenate([steps, padding])[self.place])
+
+    def slots(self, lengths: Int[np.ndarray, " sequences"]) -> Int[np.ndarray, "sequences longest"]:
+        """Where the steps of each sequence stand, row after row; −1 is padding."""
+        step = np.arange(lengths.max())
+        place = (np.cumsum(lengths) - lengths)[:, None] + step
+        inside = step < lengths[:, None]
+        return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(np.int32)
+
+    def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
+        """That of some sequences alone, one to a lane; `real` says where a step is."""
+        starts = ~real | (jnp.arange(len(real)) == 0)[:, None]
+        return Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.zeros)
 
 
 def layout(lengths: Int[np.ndarray, " sequences"], num_states: int, zeros: bool = False) -> Layout:
@@ -301,3 +323,22 @@ def best_path(
     last, origins = jax.lax.scan(forward, jnp.zeros(len(initial)), (starts, emission))
     _, path = jax.lax.scan(lambda z, origin: (origin[z], z), jnp.argmax(last), origins, reverse=True)
     return path
+
+
+def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
+    """The stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK (Grassmann,
+    Taksar & Heyman 1985)."""
+    rest, columns = transition, []
+    for n in range(len(transition) - 1, 0, -1):
+        column = rest[:n, n] / jnp.sum(rest[n, :n])
+        columns.append(column)
+        rest = rest[:n, :n] + column[:, None] * rest[n, :n]
+    found = jnp.ones(1)
+    for column in reversed(columns):
+        found = jnp.append(found, found @ column)
+    return found / jnp.sum(found)
+
+
+def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
+    """Does every state lead to the first, as the elimination above needs?"""
+    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)

@@ -4,7 +4,7 @@
     ∂ log Z/∂φ_s(k) = p(z_s = k),      ∂ log Z/∂φ_st(j, k) = p(z_s = j, z_t = k)
 
 Potentials are `[..., sites, states]` and `[..., edges, states, states]`, any axes before. The passes over the tree of cliques
-are NumPy (`_passes`), compiled into nothing; here they are given to JAX as two primitives: sums, whose derivatives are
+are NumPy (`passes`), compiled into nothing; here they are given to JAX as two primitives: sums, whose derivatives are
 marginals, and the tangents of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives
 of marginals work under `jit` and `vmap`; third derivatives do not.
 
@@ -25,7 +25,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float, Int
 
-from ._passes import Passes, passes
+from .passes import Passes, passes
 
 Sites = Float[Array, "*lanes sites states"]
 Edges = Float[Array, "*lanes edges states states"]
@@ -50,6 +50,28 @@ def pair_marginals(sites: Sites, edges: Edges, tree: Passes) -> tuple[Sites, Edg
     """`p(z_s = k)` of every site, and `p(z_s = j, z_t = k)` of every edge."""
     _, of_sites, of_edges = _sums(sites, edges, tree, 2)
     return of_sites, of_edges
+
+
+def draw(
+    sites: Float[np.ndarray, "sites states"],
+    edges: Float[np.ndarray, "edges states states"],
+    tree: Passes,
+    num_draws: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "draws sites"]:
+    """Configurations drawn from the roots down."""
+    return tree.walk(_column(sites, edges), num_draws, rng)
+
+
+def best(
+    sites: Float[np.ndarray, "sites states"], edges: Float[np.ndarray, "edges states states"], tree: Passes
+) -> Int[np.ndarray, " sites"]:
+    """The most probable configuration, found going up by maxima, and read off going down."""
+    return tree.walk(_column(sites, edges), 1, np.random.default_rng(0), best=True)[0]
+
+
+def _column(sites: np.ndarray, edges: np.ndarray) -> Float[np.ndarray, "numbers 1"]:
+    return np.concatenate([sites.ravel(), edges.ravel()])[:, None]
 
 
 def _sums(sites: Any, edges: Any, tree: Passes, level: int) -> list[Array]:
