@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ._evaluate import fold_thetas
 from ._fit import Fit
@@ -44,13 +44,13 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
         raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
     n, size = objective.num_units, max(1, BLOCK // (objective.outputs * fit.num_params))
     if size >= n:
-        return np.asarray(_leverage(fit, np.arange(n)))
+        return np.asarray(_leverage(fit, jnp.arange(n)))
     blocks = [np.minimum(np.arange(start, start + size), n - 1) for start in range(0, n, size)]
-    return np.concatenate([np.asarray(_leverage(fit, block)) for block in blocks])[:n]
+    return np.concatenate([np.asarray(_leverage(fit, jnp.asarray(block))) for block in blocks])[:n]
 
 
 @eqx.filter_jit
-def _leverage(fit: Fit, index: Array) -> Array:
+def _leverage(fit: Fit, index: Int[Array, " width"]) -> Array:
     objective = fit.objective
     assert isinstance(objective, AbstractLinearPredictor)
     z = fit.whiten(objective.rows(index))
@@ -133,7 +133,7 @@ def _left_dispersion(fit: Fit, thetas: Float[np.ndarray, "units params"]) -> Flo
 
 
 @eqx.filter_jit
-def _pearson(fit: Fit, thetas: Array, left_out: Array) -> Array:
+def _pearson(fit: Fit, thetas: Array | np.ndarray, left_out: Array | np.ndarray) -> Array:
     """`Σ_{j≠i} s_j (y_j − μ_j)² / V(μ_j)` at several parameters, one unit left out at each."""
     objective = fit.objective
     assert isinstance(objective, GLM)

@@ -113,7 +113,7 @@ def _emission(name: str, x: pd.DataFrame, order: int | None, trials: int | None)
         name,
         x.to_numpy(),
         EMISSIONS,
-        binomial=lambda: lo.emissions.Binomial(trials),
+        binomial=lambda: lo.emissions.Binomial(trials or 0),
         autoregressive=lambda: lo.emissions.Autoregressive(1 if order is None else order, covariance="diagonal"),
     )
 

@@ -208,7 +208,9 @@ def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
             ctx_of_pairs, call, None, list(args), ctx.avals_in, pairs, has_side_effect=False, returns_token=False
         )
         kinds = [ir.RankedTensorType.get(aval.shape, ir.F64Type.get()) for aval in ctx.avals_out]
-        return [stablehlo.bitcast_convert(kind, result) for kind, result in zip(kinds, results, strict=True)]
+        return [
+            stablehlo.bitcast_convert(kind, result) for kind, result in zip(kinds, mlir.flatten_ir_values(results), strict=True)
+        ]
 
     return lower
 

@@ -24,7 +24,9 @@ from .sparse import Sparse
 COLUMNS = 2**26  # numbers that the recursion leaves for the products after it
 
 
-def _rows(found: Posterior, transition: Array, layout: Layout, ends: Array, unit: Array, count: int) -> tuple:
+def _rows(
+    found: Posterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
+) -> tuple:
     """What the recursions read, row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
     starts = jnp.asarray(layout.starts)
     return _origins(found, transition, layout), found.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
@@ -43,8 +45,8 @@ def expected_counts(
     found: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
-    ends: Bool[Array, "rows lanes"],
-    unit: Int[Array, "rows lanes"],
+    ends: Bool[Array | np.ndarray, "rows lanes"],
+    unit: Int[Array | np.ndarray, "rows lanes"],
     count: int,
 ) -> Float[Array, "sequences params"]:
     """`E[s]` of each of `count` sequences; `unit` is the sequence at each place."""
@@ -67,8 +69,8 @@ def covariance(
     found: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
-    ends: Bool[Array, "rows lanes"],
-    unit: Int[Array, "rows lanes"],
+    ends: Bool[Array | np.ndarray, "rows lanes"],
+    unit: Int[Array | np.ndarray, "rows lanes"],
     worth: Float[Array, " sequences"],
     features: Any = None,
 ) -> Float[Array, "params params"]:

@@ -70,7 +70,9 @@ def turned(features: Sparse) -> Turned:
     return Turned(aligned(where), aligned(values), aligned(own), len(features.columns))
 
 
-def _weighted(places: Array, values: Array, matrix: Float[Array, "n k"]) -> Float[Array, "rows k"]:
+def _weighted(
+    places: Int[Array | np.ndarray, "rows width"], values: Float[Array | np.ndarray, "rows width"], matrix: Float[Array, "n k"]
+) -> Float[Array, "rows k"]:
     """`Σ_i values[:, i] matrix[places[:, i]]`, the place n being none: added up column by column, which fuses."""
     rows = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]))])
     if places.shape[1] > WIDE:

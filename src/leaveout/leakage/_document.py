@@ -94,7 +94,7 @@ def binomial_block_bootstrap(
         if int(value) != value or value < low:
             raise ValueError(f"{caller}: {name} must be a whole number, {low} or more; got {value}.")
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
-    injected = np.linspace(0, 1, levels) if np.ndim(levels) == 0 else np.asarray(levels, np.float64)
+    injected = np.linspace(0, 1, np.asarray(levels).item()) if np.ndim(levels) == 0 else np.asarray(levels, np.float64)
     if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
         raise ValueError(f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}.")
     job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)

@@ -41,11 +41,11 @@ class AbstractHiddenChain(AbstractHiddenStates):
     def log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
         return self.emission.log_densities(self.emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
 
-    def seen(self, weights: Array) -> Float[Array, " steps"]:
+    def seen(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
         """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
         return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
 
-    def regressors(self, weights: Array) -> Float[Array, " steps"]:
+    def regressors(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
         """The product of the weights of each step's regressors, zero where there are none."""
         product, seen = jnp.ones(len(self.dense)), jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
         for lag in range(1, self.emission.reach + 1):
@@ -60,7 +60,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         steps = jnp.where(jnp.asarray(self.layout.starts)[..., None, None], initial[None], transition)
         return times(both, steps)
 
-    def whole(self, theta: PyTree, weights: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+    def whole(self, theta: PyTree, weights: Array | np.ndarray) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """The whole chain with weighted emissions; and the emissions without weights."""
         return self.chain(theta, self.seen(weights))
 
@@ -104,7 +104,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return Potentials(*self.states.logs(theta), times(dense[..., None], densities)), self.layout.side_by_side(real)
 
     def along(
-        self, function: Callable[[Array], Array], vector: Array, entries: Int[Array, "some ..."]
+        self, function: Callable[[Array], Array], vector: Array, entries: Int[Array | np.ndarray, "some ..."]
     ) -> Float[Array, "some ..."]:
         """Derivatives of a function of the raveled θ by some of its entries, or by sums of several, a group of tangents at a
         time."""
@@ -120,13 +120,13 @@ def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
     return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
 
 
-def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array) -> Posterior:
+def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Posterior:
     steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
     return posterior(hmm.whole(theta, steps)[0], hmm.layout)
 
 
 @eqx.filter_jit
-def smoothed(hmm: AbstractHiddenChain, theta: PyTree, weights: Array) -> Float[Array, "steps states"]:
+def smoothed(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
     return hmm.layout.restore(_posterior(hmm, theta, weights).states)
 
 
@@ -136,7 +136,7 @@ def filtered(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps sta
 
 
 @eqx.filter_jit
-def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array) -> Float[Array, "steps channels"]:
+def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps channels"]:
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
     means = hmm.means(states, hmm.emitted(theta), hmm.data)
     known = hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0

@@ -46,7 +46,7 @@ class AbstractHiddenField(AbstractHiddenStates):
     def num_units(self) -> int:
         return len(self.x) if self.drop == "field" else self.dense.size
 
-    def pairs(self, coupling: Array) -> Float[Array, "edges states states"]:
+    def pairs(self, coupling: Array | np.ndarray) -> Float[Array, "edges states states"]:
         """Log-potentials of the edges."""
         return jnp.broadcast_to(coupling, (len(self.edges),))[:, None, None] * jnp.eye(self.num_states)
 
@@ -57,7 +57,7 @@ class AbstractHiddenField(AbstractHiddenStates):
         data = self.data if data is None else data
         return self.emission.log_densities(self.emitted(theta), data).reshape(-1, self.x.shape[1], self.num_states)
 
-    def seen(self, weights: Array, densities: Array) -> Float[Array, "fields sites states"]:
+    def seen(self, weights: Array | np.ndarray, densities: Array) -> Float[Array, "fields sites states"]:
         """Weighted emissions; none where the observation is missing."""
         return times(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
 
@@ -107,7 +107,7 @@ def losses(field: AbstractHiddenField, theta: PyTree) -> Float[Array, " fields"]
 
 
 @eqx.filter_jit
-def smoothed(field: AbstractHiddenField, theta: PyTree, weights: Array) -> Float[Array, "fields sites states"]:
+def smoothed(field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "fields sites states"]:
     sites = jnp.repeat(weights, field.x.shape[1]) if field.drop == "field" else weights
     return marginals(field.seen(sites, field.densities(theta)), field.coupled(theta), field.tree)
 

@@ -29,9 +29,9 @@ class Block(eqx.Module):
     """Sequences in rows and lanes, each from top to bottom."""
 
     layout: Layout
-    labels: Int[Array, "rows lanes"]
-    ends: Bool[Array, "rows lanes"]
-    unit: Int[Array, "rows lanes"]  # the sequence at each place, by number
+    labels: Int[Array | np.ndarray, "rows lanes"]
+    ends: Bool[Array | np.ndarray, "rows lanes"]
+    unit: Int[Array | np.ndarray, "rows lanes"]  # the sequence at each place, by number
     scores: Scores | None
     features: Any  # of all places, one after another, dense or sparse
     turned: Turned | None = None  # sparse features by column

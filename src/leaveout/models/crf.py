@@ -413,7 +413,7 @@ def _decoded(crf: CRF, theta: PyTree) -> Int[Array, " steps"]:
     return best_path(theta["start"], theta["transition"], emission, starts)
 
 
-def _paths(crf: CRF, theta: PyTree, sequences: Array) -> Int[Array, "sequences longest"]:
+def _paths(crf: CRF, theta: PyTree, sequences: Int[Array | np.ndarray, " sequences"]) -> Int[Array, "sequences longest"]:
     block, _ = crf._gathered(jnp.asarray(sequences))
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
     return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(_lattice.emission(theta, block), block.starts), -1).T

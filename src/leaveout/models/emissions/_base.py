@@ -6,7 +6,7 @@ mode does not depend on how we parametrise.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from ..._objective import traced
 
-Parameters = dict[str, Array]
+Parameters = Mapping[str, Array | np.ndarray]
 
 
 class Constraint(NamedTuple):

@@ -64,7 +64,7 @@ def _covariance(vector: Float[Array, "... entries"]) -> Float[Array, "... n n"]:
     return factor @ jnp.swapaxes(factor, -1, -2)
 
 
-def _log_cholesky(matrix: Float[Array, "... n n"]) -> Float[Array, "... entries"]:
+def _log_cholesky(matrix: Float[Array | np.ndarray, "... n n"]) -> Float[Array, "... entries"]:
     factor = _sweeps(jnp.asarray(matrix))[1]
     size = factor.shape[-1]
     diagonal = np.eye(size, dtype=bool)
