@@ -13,7 +13,8 @@ Where no potential is −∞ the recursions run in probabilities that are normal
 structural zeros ask for logarithms.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -178,10 +179,13 @@ class _Logarithmic:
         return _Logarithmic.total(p[:, None] + matrix, 0)
 
 
+Arithmetic = type[_Linear] | type[_Logarithmic]
+
+
 def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
     """Forward–backward. `worth`, one number for each sequence at all its steps, weighs what is summed over steps."""
     initial, transition, emission = potentials
-    own: Any = _Logarithmic if layout.zeros else _Linear
+    own: Arithmetic = _Logarithmic if layout.zeros else _Linear
     moving = transition.ndim > 2  # do transitions differ from step to step?
     top = _finite(jax.lax.stop_gradient(emission.max(-1)))
     e = own.inside(jnp.moveaxis(emission - top[..., None], -1, 1))
@@ -192,6 +196,7 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
         at = lambda x: x[1]
     else:
         steps = jnp.zeros((len(e), 0))
+        assert initial is not None
         start, matrix = own.inside(initial)[:, None], own.inside(transition)[:, :, None]
         at = lambda x: matrix
     starts = jnp.asarray(layout.starts)
@@ -246,13 +251,13 @@ def _finite(top: Array) -> Array:
     return jnp.where(jnp.isfinite(top), top, 0.0)
 
 
-def _apart(own: Any, e: Array) -> tuple[Array, Array]:
+def _apart(own: Arithmetic, e: Array) -> tuple[Array, Array]:
     """Every lane begins with a start and ends with an end: any distribution before, nothing below."""
     K, lanes = e.shape[1:]
     return own.inside(jnp.full((K, lanes), -jnp.log(K))), own.inside(jnp.zeros((K, lanes)))
 
 
-def _linked(own: Any, move: Any, steps: tuple, e: Array) -> tuple[Array, Array]:
+def _linked(own: Arithmetic, move: Callable[[Array, tuple], Array], steps: tuple, e: Array) -> tuple[Array, Array]:
     """The distribution at the top of each lane, and the evidence below it, by the product of each lane's matrices."""
     K, lanes = e.shape[1:]
     everything = lambda m: own.total(own.total(m, 0), 0)

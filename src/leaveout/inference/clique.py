@@ -24,6 +24,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from .passes import Passes, passes
 
@@ -74,7 +75,7 @@ def _column(sites: np.ndarray, edges: np.ndarray) -> Float[np.ndarray, "numbers 
     return np.concatenate([sites.ravel(), edges.ravel()])[:, None]
 
 
-def _sums(sites: Any, edges: Any, tree: Passes, level: int) -> list[Array]:
+def _sums(sites: ArrayLike, edges: ArrayLike, tree: Passes, level: int) -> list[Array]:
     sites, edges = jnp.asarray(sites, float), jnp.asarray(edges, float)
     of_sites, of_edges = _shapes((), tree)
     if sites.shape[-2:] != of_sites or edges.shape[-3:] != of_edges:

@@ -11,8 +11,6 @@ Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} 
 one pass from the end, of two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +70,7 @@ def covariance(
     ends: Bool[Array | np.ndarray, "rows lanes"],
     unit: Int[Array | np.ndarray, "rows lanes"],
     worth: Float[Array, " sequences"],
-    features: Any = None,
+    features: Float[Array | np.ndarray, "places features"] | Sparse | None = None,
 ) -> Float[Array, "params params"]:
     """`Σ_n worth_n Cov(s_n)` over sequences; with features, dense or `Sparse` over all places, s has `Σ_t x_t[f] 1{z_t = k}`
     as well."""
@@ -166,7 +164,7 @@ def spread_of_sums(
     return (out + out.T - mean.T @ (weigh[:, None] * mean)).reshape(K, own, K, own)
 
 
-def _dense(features: Any) -> Float[Array, "lanes features"]:
+def _dense(features: Float[Array, "lanes features"] | Sparse) -> Float[Array, "lanes features"]:
     if not isinstance(features, Sparse):
         return features
     lane = jnp.arange(len(features.columns))[:, None]

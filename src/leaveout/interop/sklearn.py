@@ -6,7 +6,7 @@ penalty shrinks as rows leave; balanced class weights are recomputed in every fo
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from ..models.penalties import AbstractPenalty, Ridge, per_weight
 from ..models.regression import Regression
 
 
+@runtime_checkable
 class Host(Protocol):
     """An estimator of scikit-learn's kind, which can be cloned."""
 

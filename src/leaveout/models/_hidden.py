@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._objective import AbstractObjective, float64
+from ._observations import Given, read_parameters
 from .emissions._base import POSITIVE, PROBABILITY, REAL, SIMPLEX, AbstractEmission, Constraint
 from .emissions._covariance import MATRIX
 
@@ -48,7 +49,7 @@ class AbstractHiddenStates(AbstractObjective):
         """The part of θ that stands for one of `latent`."""
 
     @abc.abstractmethod
-    def log_likelihood(self, parameters: Any) -> float:
+    def log_likelihood(self, parameters: Given) -> float:
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
 
     def latent_names(self, name: str) -> list[str]:
@@ -62,17 +63,9 @@ class AbstractHiddenStates(AbstractObjective):
 
     @float64
     def _unconstrained(self, parameters):
-        parameters, model = getattr(parameters, "parameters", parameters), type(self).__name__
-        shapes = {**self.latent_shapes, **dict(self.shapes)}
-        known = {*self.latent, *shapes, *self.emission.fixed}
-        if not isinstance(parameters, dict) or set(shapes) - set(parameters) or set(parameters) - known:
-            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
-            raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
+        model, shapes = type(self).__name__, {**self.latent_shapes, **dict(self.shapes)}
         theta = {}
-        for name, shape in shapes.items():
-            value = np.asarray(parameters[name], float)
-            if value.shape != shape:
-                raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(value.shape)}.")
+        for name, value in read_parameters(model, parameters, shapes, {*self.latent, *self.emission.fixed}).items():
             own = self.emission.free.get(name)
             constraint = LATENT[name] if own is None else own
             with np.errstate(divide="ignore", invalid="ignore"):  # of zeros and the like, infinite
@@ -125,16 +118,16 @@ class AbstractHiddenStates(AbstractObjective):
     def pointwise(self):
         return not self.joint
 
-    def aic(self, parameters: Any) -> float:
+    def aic(self, parameters: Given) -> float:
         """`2 D − 2 log p(x; θ)`."""
         return 2 * len(self._names()) - 2 * self.log_likelihood(parameters)
 
-    def bic(self, parameters: Any) -> float:
+    def bic(self, parameters: Given) -> float:
         """`D log(number of observations) − 2 log p(x; θ)`."""
         return len(self._names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
 
-def check_choices(model: str, emission: Any, num_states: Any, styles: Collection[str], drop: str, score: str) -> None:
+def check_choices(model: str, emission: object, num_states: object, styles: Collection[str], drop: str, score: str) -> None:
     """Raises TypeError or ValueError for what is not an emission, a number of states, a style or a score."""
     if not isinstance(emission, AbstractEmission):
         raise TypeError(f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")

@@ -6,8 +6,6 @@ The end belongs to the emission of the last step. θ is `{"start": [K], "end": [
 features, `"weights": [features, K]`.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,8 +30,8 @@ class Block(eqx.Module):
     labels: Int[Array | np.ndarray, "rows lanes"]
     ends: Bool[Array | np.ndarray, "rows lanes"]
     unit: Int[Array | np.ndarray, "rows lanes"]  # the sequence at each place, by number
-    scores: Scores | None
-    features: Any  # of all places, one after another, dense or sparse
+    scores: Float[Array | np.ndarray, "rows lanes labels"] | None
+    features: Float[Array | np.ndarray, "places features"] | Sparse | None  # of all places, one after another, dense or sparse
     turned: Turned | None = None  # sparse features by column
 
     @property
@@ -46,7 +44,11 @@ class Block(eqx.Module):
 
 
 def lay_out(
-    codes: Int[np.ndarray, " steps"], lengths: Int[np.ndarray, " sequences"], num_labels: int, scores: Any, features: Any
+    codes: Int[np.ndarray, " steps"],
+    lengths: Int[np.ndarray, " sequences"],
+    num_labels: int,
+    scores: Float[np.ndarray, "steps labels"] | None,
+    features: Float[np.ndarray, "steps features"] | Sparse | None,
 ) -> tuple[Block, Int[np.ndarray, "sequences longest"]]:
     """All sequences in few lanes; and where the steps of each stand, row after row, −1 for padding."""
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
@@ -83,8 +85,11 @@ def emission(theta: PyTree, block: Block) -> Scores:
     if block.scores is not None:
         out = out + block.scores
     if block.features is not None:
-        turned, weights = block.turned, theta["weights"]
-        own = block.features @ weights if turned is None else turned.times(block.features, weights)
+        weights = theta["weights"]
+        if isinstance(block.features, Sparse) and block.turned is not None:
+            own = block.turned.times(block.features, weights)
+        else:
+            own = block.features @ weights
         out = out + own.reshape(out.shape)
     return out
 

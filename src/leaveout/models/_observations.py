@@ -1,6 +1,7 @@
 """What a caller hands in as sequences or fields, and in which dress results go back: array, Series or DataFrame."""
 
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -10,23 +11,41 @@ from numpy.typing import ArrayLike
 from .._objective import stored
 from .._read import Names, index_of, numbers, places
 
+Steps = np.ndarray | pd.Series  # one value a step or site, in the dress of the data
+Table = np.ndarray | pd.DataFrame  # several
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """What has natural parameters, as a `Fit` has."""
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]: ...
+
+
+Given = dict[str, np.ndarray] | dict[str, ArrayLike] | Fitted
+
 
 class SeriesLabels(Names):
     """Of the steps and of the channels."""
 
-    def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Any = None):
+    def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Hashable = None):
         super().__init__(index)
         self.columns, self.name = columns, name
 
-    def series(self, values: np.ndarray, name: Any = None) -> Any:
+    def units(self, drop: str) -> pd.Index | None:
+        """Of the units: steps; sequences have none."""
+        return None if drop == "sequence" else self.index
+
+    def series(self, values: np.ndarray, name: Hashable = None) -> Steps:
         """One value a step: a Series where a Series or DataFrame came in."""
         return values if self.index is None else pd.Series(values, index=self.index, name=name)
 
-    def frame(self, values: np.ndarray, columns: Any) -> Any:
+    def frame(self, values: np.ndarray, columns: Collection) -> Table:
         """Several values a step."""
         return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
 
-    def channels(self, values: np.ndarray) -> Any:
+    def channels(self, values: np.ndarray) -> Steps | Table:
         """As the data came: `[steps, channels]`, or one value a step where the channel had no axis; a column for each
         symbol, where the means are their probabilities."""
         if values.shape[1] != (1 if self.columns is None else len(self.columns)):
@@ -35,7 +54,7 @@ class SeriesLabels(Names):
             return self.series(values[:, 0], self.name)
         return self.frame(values, self.columns)
 
-    def ahead(self, steps: int, parts: dict[Any, Float[np.ndarray, "horizon channels"]]) -> pd.DataFrame:
+    def ahead(self, steps: int, parts: Mapping[Hashable, Float[np.ndarray, "horizon channels"]]) -> pd.DataFrame:
         """What is known of the steps after the data, a column a part; for several channels one group of columns a channel."""
         index = self._later(steps, len(next(iter(parts.values()))))
         one = lambda r: pd.DataFrame({name: value[:, r] for name, value in parts.items()}, index=index)
@@ -79,12 +98,12 @@ class FieldLabels(Names):
             return self.fields if drop == "field" else None
         return self.index if self.fields is None else pd.MultiIndex.from_product([self.fields, self.index])
 
-    def sites(self, values: np.ndarray) -> Any:
+    def sites(self, values: np.ndarray) -> Steps:
         """One value a site: a Series where a Series came in, no axis of fields where there was none."""
         values = values[0] if self.single else values
         return values if self.index is None or not self.single else pd.Series(values, index=self.index, name="state")
 
-    def states(self, values: np.ndarray) -> Any:
+    def states(self, values: np.ndarray) -> Table:
         """One value a site and state."""
         values = values[0] if self.single else values
         if self.index is None or not self.single:
@@ -156,6 +175,21 @@ def _described(weights: np.ndarray, num_units: int) -> str:
         return f"shape {list(weights.shape)}"
     first = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])
     return f"{weights[first]:g} for unit {first}"
+
+
+def read_parameters(
+    model: str, parameters: Given, shapes: dict[str, tuple[int, ...]], others: Collection[str] = ()
+) -> dict[str, np.ndarray]:
+    """Natural parameters of these shapes, of a `Fit` or as they are; `others` may be there too."""
+    found = parameters if isinstance(parameters, dict) else getattr(parameters, "parameters", parameters)
+    if not isinstance(found, dict) or set(shapes) - set(found) or set(found) - {*shapes, *others}:
+        got = sorted(found) if isinstance(found, dict) else type(found).__name__
+        raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
+    values = {name: np.asarray(found[name], np.float64) for name in shapes}
+    for name, shape in shapes.items():
+        if values[name].shape != shape:
+            raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(values[name].shape)}.")
+    return values
 
 
 def read_lengths(model: str, lengths: ArrayLike | None, steps: int, there: str) -> Int[np.ndarray, " sequences"]:

@@ -1,12 +1,11 @@
 """The latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, Scalar
+from numpy.typing import ArrayLike
 
 from ..inference.chain import has_stationary, stationary
 from ._hidden import entries
@@ -17,8 +16,8 @@ class Dirichlet(eqx.Module):
     """Dirichlet priors of the initial distribution and of every row of the transition matrix, by their concentrations:
     numbers, or arrays `[K]` and `[K, K]`. Two, the default, is one pseudo-transition of each kind (Laplace's rule)."""
 
-    initial: Any = 2.0
-    transition: Any = 2.0
+    initial: ArrayLike = 2.0
+    transition: ArrayLike = 2.0
 
 
 class States(eqx.Module):
@@ -32,7 +31,7 @@ class States(eqx.Module):
     stationary: bool = eqx.field(static=True)
     masks: tuple = eqx.field(static=True)  # which probabilities are free, by name, where others are zero
 
-    def __init__(self, number: int, initial: Any, transition: Any, prior: Any):
+    def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number = number
         self.stationary = isinstance(initial, str) and initial == "stationary"
         self.initial, first = _held("initial", initial, (number,), ("free", "stationary"))
@@ -73,7 +72,7 @@ class States(eqx.Module):
     @property
     def exchangeable(self) -> bool:
         """Is the model the same whatever the order of the states?"""
-        told = [self.initial, self.transition, *self.support.values()]
+        told: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
         if self.prior is not None:
             told += [self.prior.initial, self.prior.transition]
         return all(array is None or _is_symmetric(np.asarray(array, np.float64)) for array in told)
@@ -153,7 +152,7 @@ def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows sta
 
 
 def _held(
-    name: str, value: Any, shape: tuple[int, ...], words: tuple[str, ...]
+    name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
 ) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
     """What is held fixed as a whole; and, of an array of NaN (free) and zeros, what is free."""
     if isinstance(value, str):

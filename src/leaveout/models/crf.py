@@ -16,6 +16,7 @@ w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *be
 order in 1 − w: derivatives at w = 1 are those of M up to the second.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -81,7 +82,7 @@ class CRF(AbstractObjective):
         features: Any = None,
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
-        penalty: Any = RIDGE,
+        penalty: Callable | None = RIDGE,
     ):
         if drop not in STYLES:
             raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
@@ -100,7 +101,7 @@ class CRF(AbstractObjective):
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
 
-    def _checked(self, penalty: Any) -> penalties.AbstractPenalty:
+    def _checked(self, penalty: object) -> penalties.AbstractPenalty:
         if penalty is not None and not callable(penalty):
             raise TypeError(f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}.")
         found = penalties.resolve(penalty)
@@ -155,16 +156,7 @@ class CRF(AbstractObjective):
 
     @float64
     def _unconstrained(self, parameters):
-        parameters = getattr(parameters, "parameters", parameters)  # of a Fit
-        if not isinstance(parameters, dict) or set(parameters) != set(self._shapes):
-            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
-            raise ValueError(f"CRF: parameters are {sorted(self._shapes)}; got {got}.")
-        theta = {}
-        for name, shape in self._shapes.items():
-            theta[name] = np.asarray(parameters[name], np.float64)
-            if theta[name].shape != shape:
-                raise ValueError(f"CRF: {name} must have shape {list(shape)}; got {list(theta[name].shape)}.")
-        return theta
+        return _observations.read_parameters("CRF", parameters, self._shapes)
 
     def _start(self, seed):
         del seed  # F(·, 1) is convex
@@ -380,7 +372,7 @@ class CRF(AbstractObjective):
     # for users
 
     @float64
-    def decode(self, parameters: Any, sequences: ArrayLike | None = None) -> np.ndarray:
+    def decode(self, parameters: _observations.Given, sequences: ArrayLike | None = None) -> np.ndarray:
         """The most probable labels (Viterbi) of the listed sequences, one after another; of all by default."""
         theta = jax.tree.map(jnp.asarray, self._unconstrained(parameters))
         if sequences is None:

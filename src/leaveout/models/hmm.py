@@ -12,7 +12,7 @@ missing observation has weight zero always. Scores are taken in the whole chain,
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -220,14 +220,10 @@ class HMM(AbstractHiddenChain):
     # what the core asks of a model
 
     @property
-    def _unit_names(self) -> Any:
-        return None if self.drop == "sequence" else self.labels.index
-
-    @property
     def units(self):
         if self.drop == "sequence":
             return Units(observed=self._observed(), kinds=KINDS)
-        names = self._unit_names
+        names = self.labels.units(self.drop)
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
         return Units(names=names, serial=True, observed=self._observed(), kinds=KINDS, scorable=later, target=target)
@@ -310,31 +306,35 @@ class HMM(AbstractHiddenChain):
     # for users
 
     @float64
-    def log_likelihood(self, parameters: Any) -> float:
+    def log_likelihood(self, parameters: _observations.Given) -> float:
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
         return float(_hidden_chain.log_likelihood(self, self._unconstrained(parameters)))
 
     @float64
-    def decode(self, parameters: Any) -> Any:
+    def decode(self, parameters: _observations.Given) -> _observations.Steps:
         """The most probable path of states, by Viterbi."""
         return self.labels.series(np.asarray(_hidden_chain.decoded(self, self._unconstrained(parameters))), "state")
 
     @float64
-    def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
+    def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
         """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
-        weights = _observations.read_weights("HMM", weights, self.num_units, self._unit_names)
+        weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
         states = np.asarray(_hidden_chain.smoothed(self, self._unconstrained(parameters), weights))
         return self.labels.frame(states, range(self.num_states))
 
     @float64
-    def predictive_means(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
+    def predictive_means(
+        self, parameters: _observations.Given, weights: ArrayLike | None = None
+    ) -> _observations.Steps | _observations.Table:
         """The mean observation of every step given everything seen, dressed as `x` came; of symbols their probabilities,
         `[steps, symbols]`."""
-        weights = _observations.read_weights("HMM", weights, self.num_units, self._unit_names)
+        weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.channels(np.asarray(_hidden_chain.expected(self, self._unconstrained(parameters), weights)))
 
     @float64
-    def simulate(self, parameters: Any, num_steps: int, seed: int = 0) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
+    def simulate(
+        self, parameters: _observations.Given, num_steps: int, seed: int = 0
+    ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """A sequence drawn from the model, `[steps]` or `[steps, channels]`, and its states."""
         found = self._natural(self._unconstrained(parameters))
         nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
@@ -342,7 +342,7 @@ class HMM(AbstractHiddenChain):
         return (x[:, 0] if self.labels.columns is None else x), states
 
     @float64
-    def forecast(self, parameters: Any, horizon: int, level: float = 0.9) -> Any:
+    def forecast(self, parameters: _observations.Given, horizon: int, level: float = 0.9) -> _observations.Table:
         """A DataFrame of mean, lower and upper (central interval) for the steps after the last, by simulation; for several
         channels under one heading each; of symbols the probability of each. ValueError where a regressor is missing."""
         if not (0 < level < 1 and horizon >= 1):

@@ -47,7 +47,7 @@ class Free(eqx.Module):
     """A coupling to be learned, one number or one an edge, from `start`. `prior` is the mean and the standard deviation of
     a normal density, or None: flat, and then a field all of whose neighbours agree has no interior optimum."""
 
-    start: Any = 0.5
+    start: ArrayLike = 0.5
     prior: tuple[float, float] | None = (0.0, 1.0)
 
 
@@ -258,36 +258,38 @@ class MRF(AbstractHiddenField):
     # for users
 
     @float64
-    def log_partition(self, parameters: Any) -> float:
+    def log_partition(self, parameters: _observations.Given) -> float:
         """`log Z(β)` of one field without observations, of a `Fit` or its natural parameters."""
         return float(_hidden_field.prior_partition(self, self._unconstrained(parameters)))
 
     @float64
-    def log_likelihood(self, parameters: Any) -> float:
+    def log_likelihood(self, parameters: _observations.Given) -> float:
         """`log p(x; θ)` of all fields, without the prior."""
         return -float(jnp.sum(_hidden_field.losses(self, self._unconstrained(parameters))))
 
     @float64
-    def em(self, parameters: Any, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
+    def em(self, parameters: _observations.Given, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
         """Natural parameters after steps of expectation–maximisation with exact expectations, until F falls by less than
         `tol` in a step; `lo.fit` goes on from there by Newton's method: `lo.fit(mrf, theta0=mrf.em(start))`."""
         found = self._natural(self._unconstrained(parameters))
         return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
-    def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
+    def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
         """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
         seen (all, by default)."""
         weights = _observations.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.states(np.asarray(_hidden_field.smoothed(self, self._unconstrained(parameters), weights)))
 
     @float64
-    def decode(self, parameters: Any) -> Any:
+    def decode(self, parameters: _observations.Given) -> _observations.Steps:
         """The most probable configuration of the states, `[sites]` or `[fields, sites]`."""
         return self.labels.sites(_hidden_field.decoded(self, self._unconstrained(parameters)))
 
     @float64
-    def simulate(self, parameters: Any, num_fields: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
+    def simulate(
+        self, parameters: _observations.Given, num_fields: int, seed: int
+    ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states."""
         return _hidden_field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))
 

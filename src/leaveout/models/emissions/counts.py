@@ -76,7 +76,7 @@ def _seen(x: np.ndarray) -> np.ndarray:
     return seen if seen.any() else ~seen
 
 
-def _matched(emission: Any, caller: str, index: Any) -> Any:
+def _matched(emission: "Poisson | NegativeBinomial", caller: str, index: Any) -> "Poisson | NegativeBinomial":
     """The emission with its regressors in the order of the data's labels."""
     found = emission.regressors.matched(caller, index)
     return emission if found is emission.regressors else eqx.tree_at(lambda own: own.regressors, emission, found)
