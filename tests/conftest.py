@@ -5,6 +5,29 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is mos
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
+
+CHECKED = (  # where shapes in annotations are checked at every call, as `shapes.arrays` does
+    "inference",
+    "interop",
+    "leakage",
+    "models._hidden",
+    "models._hidden_chain",
+    "models._hidden_field",
+    "models._information",
+    "models._lattice",
+    "models._observations",
+    "models._states",
+    "models._tags",
+    "models.cox",
+    "models.crf",
+    "models.emissions",
+    "models.hmm",
+    "models.mrf",
+    "models.tagging",
+)
+if not os.environ.get("LEAVEOUT_UNCHECKED"):
+    install_import_hook([f"leaveout.{module}" for module in CHECKED], "shapes.arrays")
 
 import leaveout as lo
 

@@ -28,8 +28,8 @@ from numpy.typing import ArrayLike
 
 from .passes import Passes, passes
 
-Sites = Float[Array, "*lanes sites states"]
-Edges = Float[Array, "*lanes edges states states"]
+Sites = Float[Array | np.ndarray, "..."]  # [lanes, sites, states], where lanes, any number of axes, broadcast
+Edges = Float[Array | np.ndarray, "..."]  # [lanes, edges, states, states]
 
 
 def tree(num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int) -> Passes:
@@ -37,17 +37,19 @@ def tree(num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int) -> 
     return passes(num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states)
 
 
-def log_partition(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "*lanes"]:
+def log_partition(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "..."]:
     """`log Z`, its gradient the marginals."""
     return _sums(sites, edges, tree, 0)[0]
 
 
-def marginals(sites: Sites, edges: Edges, tree: Passes) -> Sites:
+def marginals(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "... sites states"]:
     """`p(z_s = k)` of every site."""
     return _sums(sites, edges, tree, 1)[1]
 
 
-def pair_marginals(sites: Sites, edges: Edges, tree: Passes) -> tuple[Sites, Edges]:
+def pair_marginals(
+    sites: Sites, edges: Edges, tree: Passes
+) -> tuple[Float[Array, "... sites states"], Float[Array, "... edges states states"]]:
     """`p(z_s = k)` of every site, and `p(z_s = j, z_t = k)` of every edge."""
     _, of_sites, of_edges = _sums(sites, edges, tree, 2)
     return of_sites, of_edges
@@ -205,13 +207,12 @@ def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
 
         pairs = [ShapedArray((*aval.shape, 2), np.uint32) for aval in ctx.avals_out]
         ctx_of_pairs = ctx.replace(avals_out=pairs)
+        results: Any  # one value each, since each is an array
         results, _, _ = mlir.emit_python_callback(
             ctx_of_pairs, call, None, list(args), ctx.avals_in, pairs, has_side_effect=False, returns_token=False
         )
         kinds = [ir.RankedTensorType.get(aval.shape, ir.F64Type.get()) for aval in ctx.avals_out]
-        return [
-            stablehlo.bitcast_convert(kind, result) for kind, result in zip(kinds, mlir.flatten_ir_values(results), strict=True)
-        ]
+        return [stablehlo.bitcast_convert(kind, result) for kind, result in zip(kinds, results, strict=True)]
 
     return lower
 

@@ -41,7 +41,7 @@ def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], F
 
 
 @jax.custom_jvp
-def inverse(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
+def inverse(matrix: Float[Array | np.ndarray, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
     """Inverse and log-determinant of positive definite matrices."""
     precision, factor = _sweeps(matrix)
     return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
@@ -72,7 +72,7 @@ def _log_cholesky(matrix: Float[Array | np.ndarray, "... n n"]) -> Float[Array, 
     return lower[(..., *np.tril_indices(size))]
 
 
-def _symmetric(matrix: np.ndarray) -> Bool[np.ndarray, "..."]:
+def _symmetric(matrix: np.ndarray) -> Bool[np.ndarray, "..."] | np.bool_:
     scale = np.sqrt(np.abs(np.diagonal(matrix, axis1=-2, axis2=-1)))
     skew = np.abs(matrix - np.swapaxes(matrix, -1, -2))
     return (skew <= SKEW * scale[..., :, None] * scale[..., None, :]).all((-2, -1))

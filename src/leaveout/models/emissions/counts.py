@@ -33,7 +33,7 @@ def log_rising(size: Array, length: int) -> Float[Array, "... length"]:
     return jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
 
 
-def by_state(parameter: Array) -> Float[Array, "states channels"]:
+def by_state(parameter: Array | np.ndarray) -> Float[Array | np.ndarray, "states channels"]:
     """`[K]` of one channel as `[K, 1]`."""
     return parameter[:, None] if parameter.ndim == 1 else parameter
 
