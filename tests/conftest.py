@@ -7,29 +7,23 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = (  # where shapes in annotations are checked at every call, as `shapes.arrays` does
-    "inference",
-    "interop",
-    "leakage",
-    "models._hidden",
-    "models._hidden_chain",
-    "models._hidden_field",
-    "models._information",
-    "models._lattice",
-    "models._observations",
-    "models._states",
-    "models._tags",
-    "models.cox",
-    "models.crf",
-    "models.emissions",
-    "models.hmm",
-    "models.mrf",
-    "models.tagging",
-)
+PACKAGES = ("inference", "interop", "leakage", "models")  # where shapes in annotations are checked at every call
+UNCHECKED = {  # not yet; and one that warns in its caller's name, which the check's own frames would hide
+    *(f"models.{name}" for name in ("_families", "_loss", "_rows", "_shared")),
+    *(f"models.{name}" for name in ("glm", "links", "losses", "penalties", "regression")),
+    "leakage._estimate",
+}
+SOURCE = Path(__file__).parents[1] / "src" / "leaveout"
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    for package in PACKAGES
+    for path in (SOURCE / package).rglob("*.py")
+    if path.stem != "__init__"
+}
 if not os.environ.get("LEAVEOUT_UNCHECKED"):
-    install_import_hook([f"leaveout.{module}" for module in CHECKED], "shapes.arrays")
+    install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "shapes.arrays")
 
-import leaveout as lo
+import leaveout as lo  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "standard")
 

@@ -26,13 +26,13 @@ EQUALITY = 1e5  # weight of an equation that must hold, against the largest entr
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The loss by number of leaked records, `values` `[counts]`, and how it came about.
+    """The loss by number of leaked records, `values` `[counts]` (of both directions `[counts, counts]`), and how it came about.
 
     `lam` is the strength of the trend filter, `weights` `[levels]` those of the linear solution, `ê₀ ≈ weights @ b` (it
     is equal where no constraint is active), `residual` the norm `‖A e − b‖`.
     """
 
-    values: Float[np.ndarray, " counts"]
+    values: Float[np.ndarray, "*counts"]
     lam: float
     weights: Float[np.ndarray, " levels"]
     residual: float

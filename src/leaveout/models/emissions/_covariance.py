@@ -43,7 +43,7 @@ def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], F
 @jax.custom_jvp
 def inverse(matrix: Float[Array | np.ndarray, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
     """Inverse and log-determinant of positive definite matrices."""
-    precision, factor = _sweeps(matrix)
+    precision, factor = _sweeps(jnp.asarray(matrix))
     return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
 
 
