@@ -13,7 +13,6 @@ Where no potential is −∞ the recursions run in probabilities that are normal
 structural zeros ask for logarithms.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -182,92 +181,113 @@ class _Logarithmic:
 Arithmetic = type[_Linear] | type[_Logarithmic]
 
 
+class _Inside:
+    """Potentials as the recursions take them, states before lanes, freed of what each step has in common."""
+
+    def __init__(self, potentials: Potentials, layout: Layout):
+        initial, transition, emission = potentials
+        self.own: Arithmetic = _Logarithmic if layout.zeros else _Linear
+        self.moving = transition.ndim > 2  # do transitions differ from step to step?
+        self.late = not (self.moving or layout.zeros)  # does the matrix multiply the sum of pairs, rather than each?
+        self.starts = jnp.asarray(layout.starts)
+        self.top = _finite(jax.lax.stop_gradient(emission.max(-1)))
+        self.e = self.own.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
+        if self.moving:
+            peak = _finite(jax.lax.stop_gradient(transition.max((-1, -2))))
+            self.top = self.top + peak
+            self.steps = self.own.inside(jnp.moveaxis(transition - peak[..., None, None], 1, -1))
+        else:
+            assert initial is not None
+            self.steps = jnp.zeros((len(self.e), 0))
+            self.start, self.matrix = self.own.inside(initial)[:, None], self.own.inside(transition)[:, :, None]
+
+    def into(self, step: tuple[Array, Array]) -> Array:
+        """The transitions into a step, which is whether it starts, and its own."""
+        return step[1] if self.moving else self.matrix
+
+    def move(self, p: Array, step: tuple[Array, Array]) -> Array:
+        """The distribution of the next state."""
+        on = self.own.through(p, self.into(step))
+        return on if self.moving else jnp.where(step[0], self.own.times(self.start, self.own.total(p)), on)
+
+    def forward(self, top_of: Array) -> tuple[Array, Array, Array]:
+        """The distributions before each step and after it, and what normalises the latter."""
+        own = self.own
+
+        def down(p, x):
+            joint = own.times(self.move(p, x[:2]), x[2])
+            c = own.total(joint)
+            new = own.over(joint, c)
+            return new, (p, new, c)
+
+        return jax.lax.scan(down, top_of, (self.starts, self.steps, self.e))[1]
+
+    def backward(
+        self, rest: Array, before: Array, filtered: Array, c: Array, weigh: Array
+    ) -> tuple[Array, Array, Array | None]:
+        """Pairs of successive states, weighed and summed over the steps of each lane; states; and the pairs of each step,
+        instead, where transitions differ."""
+        own, (K, lanes) = self.own, self.e.shape[1:]
+
+        def up(carry, x):
+            rest, count = carry
+            step, p, now, e, c, weigh = x[:2], *x[2:]
+            ahead = own.over(own.times(e, rest), c)
+            states = own.outside(own.times(now, rest))
+            pairs = own.times(p[:, None], ahead[None])
+            pairs = pairs if self.late else own.outside(own.times(pairs, self.into(step)))
+            rest = own.through(ahead, jnp.swapaxes(self.into(step), 0, 1))
+            if self.moving:
+                return (rest, count), (states, pairs * weigh)
+            rest = jnp.where(step[0], own.total(own.times(self.start, ahead)), rest)
+            return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, None)
+
+        none = jnp.zeros((0,)) if self.moving else jnp.zeros((K, K, lanes))
+        xs = (self.starts, self.steps, before, filtered, self.e, c, weigh)
+        (_, count), (states, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
+        return count, jnp.moveaxis(states, 1, -1), pairs
+
+
 def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
     """Forward–backward. `worth`, one number for each sequence at all its steps, weighs what is summed over steps."""
-    initial, transition, emission = potentials
-    own: Arithmetic = _Logarithmic if layout.zeros else _Linear
-    moving = transition.ndim > 2  # do transitions differ from step to step?
-    top = _finite(jax.lax.stop_gradient(emission.max(-1)))
-    e = own.inside(jnp.moveaxis(emission - top[..., None], -1, 1))
-    if moving:
-        peak = _finite(jax.lax.stop_gradient(transition.max((-1, -2))))
-        top = top + peak
-        steps = own.inside(jnp.moveaxis(transition - peak[..., None, None], 1, -1))
-        at = lambda x: x[1]
-    else:
-        steps = jnp.zeros((len(e), 0))
-        assert initial is not None
-        start, matrix = own.inside(initial)[:, None], own.inside(transition)[:, :, None]
-        at = lambda x: matrix
-    starts = jnp.asarray(layout.starts)
-
-    def move(p, x):
-        """The distribution of the next state."""
-        on = own.through(p, at(x))
-        return on if moving else jnp.where(x[0], own.times(start, own.total(p)), on)
-
-    top_of, below = _linked(own, move, (starts, steps), e) if layout.linked else _apart(own, e)
-
-    def forward(p, x):
-        joint = own.times(move(p, x[:2]), x[2])
-        c = own.total(joint)
-        new = own.over(joint, c)
-        return new, (p, new, c)
-
-    _, (before, filtered, c) = jax.lax.scan(forward, top_of, (starts, steps, e))
+    inside = _Inside(potentials, layout)
+    own = inside.own
+    top_of, below = _linked(inside) if layout.linked else _apart(inside)
+    before, filtered, c = inside.forward(top_of)
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
     rest = own.over(below, own.total(own.times(filtered[-1], below)))
-
-    def backward(carry, x):
-        rest, count = carry
-        step, p, now, e, c, weigh = x[:2], *x[2:]
-        ahead = own.over(own.times(e, rest), c)
-        states = own.outside(own.times(now, rest))
-        pairs = own.times(p[:, None], ahead[None])
-        if moving or layout.zeros:  # otherwise the matrix multiplies their sum
-            pairs = own.outside(own.times(pairs, at(step)))
-        rest = own.through(ahead, jnp.swapaxes(at(step), 0, 1))
-        if moving:
-            return (rest, count), (states, pairs * weigh)
-        rest = jnp.where(step[0], own.total(own.times(start, ahead)), rest)
-        return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, None)
-
-    K, lanes = e.shape[1:]
-    none = jnp.zeros((0,)) if moving else jnp.zeros((K, K, lanes))
-    xs = (starts, steps, before, filtered, e, c, weigh)
-    (_, count), (states, pairs) = jax.lax.scan(backward, (rest, none), xs, reverse=True)
-    states = jnp.moveaxis(states, 1, -1)
-    if moving:
-        expected_initial, expected = None, jnp.moveaxis(pairs, -1, 1)
+    count, states, pairs = inside.backward(rest, before, filtered, c, weigh)
+    if pairs is not None:
+        initial, transition = None, jnp.moveaxis(pairs, -1, 1)
     else:
-        expected_initial = jnp.sum(jnp.where(starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
-        expected = count.sum(-1) if layout.zeros else count.sum(-1) * matrix[..., 0]
-    log_normaliser = jnp.where(real, own.logarithm(c) + top, 0.0)
-    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), expected_initial, expected)
+        initial = jnp.sum(jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
+        transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
+    log_normaliser = jnp.where(real, own.logarithm(c) + inside.top, 0.0)
+    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), initial, transition)
 
 
 def _finite(top: Array) -> Array:
     return jnp.where(jnp.isfinite(top), top, 0.0)
 
 
-def _apart(own: Arithmetic, e: Array) -> tuple[Array, Array]:
+def _apart(inside: _Inside) -> tuple[Array, Array]:
     """Every lane begins with a start and ends with an end: any distribution before, nothing below."""
-    K, lanes = e.shape[1:]
-    return own.inside(jnp.full((K, lanes), -jnp.log(K))), own.inside(jnp.zeros((K, lanes)))
+    K, lanes = inside.e.shape[1:]
+    return inside.own.inside(jnp.full((K, lanes), -jnp.log(K))), inside.own.inside(jnp.zeros((K, lanes)))
 
 
-def _linked(own: Arithmetic, move: Callable[[Array, tuple], Array], steps: tuple, e: Array) -> tuple[Array, Array]:
+def _linked(inside: _Inside) -> tuple[Array, Array]:
     """The distribution at the top of each lane, and the evidence below it, by the product of each lane's matrices."""
-    K, lanes = e.shape[1:]
+    own, (K, lanes) = inside.own, inside.e.shape[1:]
     everything = lambda m: own.total(own.total(m, 0), 0)
 
     def step(product, x):
-        product = jax.vmap(lambda p: own.times(move(p, x[:2]), x[2]))(product)
+        product = jax.vmap(lambda p: own.times(inside.move(p, x[:2]), x[2]))(product)
         return own.over(product, everything(product)), None
 
     eye = jnp.where(jnp.eye(K)[..., None] > 0, own.one, own.zero)
-    product, _ = jax.lax.scan(step, jnp.broadcast_to(eye, (K, K, lanes)), (*steps, e))
+    product, _ = jax.lax.scan(step, jnp.broadcast_to(eye, (K, K, lanes)), (inside.starts, inside.steps, inside.e))
     matrices = jnp.moveaxis(product, -1, 0)[..., None]
 
     def down(p, matrix):

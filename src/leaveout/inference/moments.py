@@ -108,14 +108,20 @@ def covariance(
         back, (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))), xs, reverse=True
     )
     mean = out[:-1]
+    return _square(sums, worth @ mean) - mean.T @ (worth[:, None] * mean)
+
+
+def _square(sums: dict[str, Array], mean: Float[Array, " params"]) -> Float[Array, "params params"]:
+    """`E[s sᵀ]`, from what was counted at a step times what was counted after it or at once."""
+    K, wide = sums["start"].shape
+    F = len(sums["weight"])
     pairs = jnp.swapaxes(sums["pair"], 0, 1).reshape(K * K, wide)
     cross = jnp.concatenate([jnp.zeros((K, wide)), sums["start"], pairs, sums["weight"].reshape(F * K, wide)])
     cross = jnp.insert(cross, jnp.full(K, K), 0.0, axis=1)  # nothing is counted after an end, a start after nothing
     counts = 2 * K + K * K
-    square = jnp.diag(jnp.where(jnp.arange(K + wide) < counts, worth @ mean, 0.0))
-    at_once = jnp.einsum("kfg,kl->fkgl", sums["same"], eye).reshape(F * K, F * K)
-    square = square.at[counts:, counts:].add(at_once)
-    return cross + cross.T + square - mean.T @ (worth[:, None] * mean)
+    once = jnp.diag(jnp.where(jnp.arange(K + wide) < counts, mean, 0.0))
+    features = jnp.einsum("kfg,kl->fkgl", sums["same"], jnp.eye(K)).reshape(F * K, F * K)
+    return cross + cross.T + once.at[counts:, counts:].add(features)
 
 
 def spread_of_sums(
