@@ -20,8 +20,8 @@ from linear import main, once, race, show
 from scipy.spatial import Delaunay
 
 import leaveout as lo
-from leaveout.models import clique
-from leaveout.models._elimination import best_scopes, neighbours
+from leaveout.inference import clique
+from leaveout.inference.elimination import best_scopes, neighbours
 
 COLD = """
 import time; times = [time.perf_counter()]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from leaveout.models import chain
+from leaveout.inference import chain
 
 
 def paths(initial, transition, emission, lengths, worth):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from leaveout.models import _elimination, _passes
-from leaveout.models.clique import log_partition, marginals, pair_marginals, tree
+from leaveout.inference import elimination, passes
+from leaveout.inference.clique import log_partition, marginals, pair_marginals, tree
 
 
 def random_graph(rng, sites, chance):
@@ -63,10 +63,10 @@ def test_enumeration(name, K, monkeypatch):
     sites, edges = potentials(np.random.default_rng(1), n, graph, K)
     want = enumerated(sites, edges, graph)
     for wide, lanes in ((2**16, 2**21), (4, 1)):  # all tables narrow; and all but the smallest wide, a lane a pass
-        monkeypatch.setattr(_passes, "WIDE", wide)
-        monkeypatch.setattr(_passes, "NUMBERS", lanes)
-        field = _passes.Passes(n, graph, K)
-        some = any(isinstance(step, _passes.Wide) for step in field.steps)
+        monkeypatch.setattr(passes, "WIDE", wide)
+        monkeypatch.setattr(passes, "NUMBERS", lanes)
+        field = passes.Passes(n, graph, K)
+        some = any(isinstance(step, passes.Wide) for step in field.steps)
         assert some or K ** (field.width + 1) <= wide
         with jax.enable_x64(True):
             got = log_partition(sites, edges, field), *pair_marginals(sites, edges, field)
@@ -78,8 +78,8 @@ def test_enumeration(name, K, monkeypatch):
 def test_derivatives_of_marginals(wide, monkeypatch):
     """The Hessian of log Z is the covariance of the indicators, whichever way it is differentiated."""
     n, graph, K = 6, GRAPHS["random 2"][1], 3
-    monkeypatch.setattr(_passes, "WIDE", wide)
-    field = _passes.Passes(n, graph, K)
+    monkeypatch.setattr(passes, "WIDE", wide)
+    field = passes.Passes(n, graph, K)
     sites, edges = potentials(np.random.default_rng(2), n, graph, K)
     z = np.array(list(itertools.product(range(K), repeat=n)))
     indicators = np.concatenate(
@@ -203,10 +203,10 @@ def test_graphs_too_dense_are_refused():
 
 
 def test_the_best_of_several_orders_is_taken():
-    scopes = _elimination.best_scopes(_elimination.neighbours(400, grid(20, 20)), 2)
+    scopes = elimination.best_scopes(elimination.neighbours(400, grid(20, 20)), 2)
     assert max(map(len, scopes.values())) == 20
     trees = random_graph(np.random.default_rng(5), 40, 0.0)
-    assert max(map(len, _elimination.best_scopes(_elimination.neighbours(40, trees), 2).values())) == 0
+    assert max(map(len, elimination.best_scopes(elimination.neighbours(40, trees), 2).values())) == 0
 
 
 def test_third_derivatives_are_refused_in_words():
@@ -226,6 +226,6 @@ def test_shapes_and_precision_are_checked():
 
 def test_equal_graphs_are_equal():
     assert tree(4, ring(4), 2) is tree(4, ring(4).copy(), 2)
-    assert _passes.Passes(4, ring(4), 2) == tree(4, ring(4), 2)
-    assert hash(_passes.Passes(4, ring(4), 2)) == hash(tree(4, ring(4), 2))
+    assert passes.Passes(4, ring(4), 2) == tree(4, ring(4), 2)
+    assert hash(passes.Passes(4, ring(4), 2)) == hash(tree(4, ring(4), 2))
     assert tree(4, ring(4), 3) != tree(4, ring(4), 2)

@@ -16,7 +16,8 @@ import leaveout as lo
 from leaveout._functions import function
 from leaveout._minimise import with_few_hessians
 from leaveout._results import RESULTS
-from leaveout.models import chain, emissions
+from leaveout.inference import chain
+from leaveout.models import emissions
 from leaveout.models._states import Dirichlet
 from leaveout.models.hmm import HMM
 
@@ -157,7 +158,7 @@ def test_an_autoregressions_held_out_densities_integrate_to_one():
         density.append(np.exp(-call(hmm.score, at(hmm, parameters), w, np.array([4]), np.ones(1))[0]))
     assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-8)
     assert "so do the 1 steps after it" in hmm.note
-    np.testing.assert_array_equal(call(hmm._seen, w), [0, 1, 1, 1, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(call(hmm.seen, w), [0, 1, 1, 1, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(hmm.units.observed, np.arange(9) > 0)
 
 
@@ -325,7 +326,7 @@ def test_derivatives(name):
 
 def _prior_curvature(hmm, theta):
     vector, unravel = ravel_pytree(theta)
-    return jax.hessian(lambda v: hmm._log_prior(unravel(v)))(vector)
+    return jax.hessian(lambda v: hmm.log_prior(unravel(v)))(vector)
 
 
 @pytest.mark.slow
@@ -347,7 +348,7 @@ def test_hessian_and_cross_derivatives_equal_those_of_a_python_loop():
     with jax.enable_x64(True):
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.start(0)))
         w = jnp.ones(len(x))
-        ours = lambda v, w: hmm.loss(unravel(v), w) + hmm._log_prior(unravel(v))
+        ours = lambda v, w: hmm.loss(unravel(v), w) + hmm.log_prior(unravel(v))
         both = lambda f: jax.jit(jax.jacfwd(jax.grad(f, argnums=(0, 1))))(start, w)
         (_, cross), wanted = both(ours), both(plain)
         hessian = call(hmm.hessian, unravel(start), w) + call(_prior_curvature, hmm, unravel(start))

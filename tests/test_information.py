@@ -17,8 +17,9 @@ from leaveout._functions import ONE, Derived, function
 from leaveout._minimise import walk
 from leaveout._objective import Blocks
 from leaveout._products import solved
-from leaveout.models import _information, _moments
-from leaveout.models.chain import log_partition
+from leaveout.inference import moments
+from leaveout.inference.chain import log_partition
+from leaveout.models import _information
 from leaveout.models.emissions._base import Constraint
 from leaveout.refit import _descent
 
@@ -75,7 +76,7 @@ CASES = [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) 
 @pytest.mark.parametrize(("name", "drop", "columns"), CASES)
 def test_hessian_by_parts(name, drop, columns, monkeypatch):
     monkeypatch.setattr(_information, "MANY", 1)
-    monkeypatch.setattr(_moments, "COLUMNS", columns)
+    monkeypatch.setattr(moments, "COLUMNS", columns)
     make, chain = EMISSIONS[name]
     hmm = lo.HMM(series(name), make(), 3, lengths=LENGTHS, drop=drop, **chain)
     assert hmm.by_parts
@@ -125,17 +126,17 @@ def complete_data(hmm, theta, weights):
     by_sequence = hmm.drop == "sequence"
     worth = hmm.layout.arrange(weights[hmm.sequence] if by_sequence else everyone)
     seen = everyone if by_sequence else weights
-    whole, _ = hmm._whole(theta, seen)
+    whole, _ = hmm.whole(theta, seen)
     counts = jax.jit(jax.grad(lambda potentials: log_partition(potentials, worth, hmm.layout)))(whole)
-    laid = hmm.layout.arrange(hmm._seen(seen))[..., None]
+    laid = hmm.layout.arrange(hmm.seen(seen))[..., None]
 
     def minus_expected(v):
         at = unravel(v)
         initial, transition = hmm.states.logs(at)
-        total = jnp.sum(jnp.where(laid > 0, laid * counts.emission * hmm._log_densities(at), 0.0))
+        total = jnp.sum(jnp.where(laid > 0, laid * counts.emission * hmm.log_densities(at), 0.0))
         for count, log in ((counts.initial, initial), (counts.transition, transition)):
             total = total + jnp.sum(jnp.where(jnp.isfinite(log), count * log, 0.0))
-        return -total - hmm._log_prior(at)
+        return -total - hmm.log_prior(at)
 
     vector = jnp.asarray(flat(theta))
     return jax.jit(jax.grad(minus_expected))(vector), jax.jit(jax.hessian(minus_expected))(vector)

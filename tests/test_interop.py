@@ -21,8 +21,10 @@ from sklearn.linear_model import (
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 import leaveout as lo
+from leaveout.interop.sklearn import described
 
 rng = np.random.default_rng(0)
 N = 120
@@ -186,9 +188,21 @@ def test_pipeline_and_frame():
     assert "transformers stay as fitted" in str(lo.cross_validate(fit, lo.kfold(N, 5)))
 
 
+def test_what_a_host_minimises_is_read_before_it_is_fitted():
+    host = described(LogisticRegression(C=0.5, class_weight={0: 2.0}))
+    assert (host.loss, host.ridge, host.intercept, host.labels, host.class_weight) == ("logistic", 2.0, True, True, {0: 2.0})
+    poisson = described(PoissonRegressor(alpha=3.0, fit_intercept=False))
+    assert (poisson.loss, poisson.ridge, poisson.averaged, poisson.intercept) == ("poisson", 3.0, True, False)
+    assert described(LinearSVC(C=4.0)).whole and described(LinearSVC(C=4.0)).ridge == 0.25
+    assert described(Ridge(2.0)).chosen == "" and "alpha" in described(RidgeCV().fit(X, Y["real"])).chosen
+    with pytest.raises(NotFittedError):
+        described(RidgeCV())
+
+
 @pytest.mark.parametrize(
     "make, error, message",
     [
+        (lambda: lo.from_sklearn(LinearSVC().fit(X, Y["binary"]), X, Y["binary"]), TypeError, "LinearSVC is not supported"),
         (lambda: lo.from_sklearn(Lasso().fit(X, Y["real"]), X, Y["real"]), TypeError, "Supported are LinearRegression"),
         (lambda: lo.from_sklearn(Ridge(), X, Y["real"]), NotFittedError, "not fitted"),
         (lambda: lo.from_sklearn(RidgeClassifier().fit(X, Y["three"]), X, Y["three"]), TypeError, "two classes; it has 3"),

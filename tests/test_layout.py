@@ -16,26 +16,6 @@ LISTED = re.findall(
 )  # the layout that CONTRIBUTING gives, in the order in which modules may import one another
 CORE = LISTED[LISTED.index("_proved") : LISTED.index("influence")]
 
-LONG = {  # functions that still have more than forty lines: to be emptied
-    "_descent._iterate",
-    "_fit.fit",
-    "cli/compare.compare",
-    "cli/crf.crf",
-    "cli/hmm.hmm",
-    "cli/leakage.leakage",
-    "cli/mrf.mrf",
-    "interop/glum.from_glum",
-    "interop/hmmlearn.from_hmmlearn",
-    "leakage/_document.binomial_block_bootstrap",
-    "leakage/_estimate.leakage_corrected",
-    "models/_moments.covariance",
-    "models/_moments.spread_of_sums",
-    "models/chain.posterior",
-    "models/hmm.__init__",
-    "plot.field",
-}
-
-
 def imports(path: Path) -> set[str]:
     """Our own modules that a file imports, by their first name below `leaveout`."""
     package = ["leaveout", *path.relative_to(SOURCE).parts[:-1]]
@@ -86,9 +66,13 @@ def test_files_are_short():
 
 
 def test_functions_are_short():
-    long = set()
+    """Forty lines, the docstring apart: what a user reads of a verb, or in the help of a command, is not its code."""
+    long = {}
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno - node.lineno >= 40:
-                long.add(f"{path.relative_to(SOURCE).with_suffix('').as_posix()}.{node.name}")
-    assert long <= LONG, long - LONG
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+                told = node.body[0].end_lineno - node.body[0].lineno + 1 if ast.get_docstring(node) is not None else 0
+                lines = node.end_lineno - node.lineno + 1 - told
+                if lines > 40:
+                    long[f"{path.relative_to(SOURCE).with_suffix('').as_posix()}.{node.name}"] = lines
+    assert not long, long

@@ -4,7 +4,7 @@ import joblib
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestRegressor
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeCV
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -48,6 +48,25 @@ def test_batched_fits_are_the_hosts_own(estimator, y, loss):
     for a, b in zip(ours(train, shared, own, seeds), theirs(train, shared, own, seeds), strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "estimator, y, loss",
+    [
+        (RidgeCV(), Y, "mse"),  # whose penalty is chosen anew in every fit
+        (RidgeCV().fit(X, Y), Y, "mse"),
+        (Ridge([1.0]), Y, "mse"),
+        (PoissonRegressor(), np.abs(Y), "mse"),
+        (LogisticRegression(class_weight="balanced"), C, "logistic"),
+        (LogisticRegression(C=np.inf), C, "logistic"),
+        (LinearSVC(loss="hinge"), C, "zero_one"),
+        (make_pipeline(StandardScaler(), KNeighborsRegressor(3)), Y, "mse"),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None,
+)
+def test_what_has_no_batch_is_fitted_by_its_host(estimator, y, loss):
+    task = prepare("test", estimator, X, y, loss, "auto")
+    assert type(make_learner(estimator, X, y, task.codes, task.measure, None, task.refit)) is Estimator
 
 
 def test_fewer_records_than_columns_is_the_shortest_solution():

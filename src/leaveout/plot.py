@@ -173,15 +173,14 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
     ax = _axes(ax, (6.0, 0.5 * len(found) + 1.5))
-    label = lambda text, place: {"label": text} if place == 0 else {}
     for place, estimate in enumerate(found.values()):
-        thin = {"fmt": "none", "color": "tab:blue", "elinewidth": 1, "capsize": 3} | label("standard error", place)
-        thick = {"fmt": "none", "color": "tab:orange", "elinewidth": 6, "alpha": 0.6} | label("approximation", place)
-        ax.errorbar(estimate.mean, place, xerr=np.nan_to_num(estimate.se), **thin)
-        ax.errorbar(estimate.mean, place, xerr=estimate.approximation_error, **thick)
+        named = ("standard error", "approximation", "no update") if place == 0 else (None, None, None)
+        se, error = np.nan_to_num(estimate.se), estimate.approximation_error
+        ax.errorbar(estimate.mean, place, xerr=se, fmt="none", color="tab:blue", elinewidth=1, capsize=3, label=named[0])
+        ax.errorbar(estimate.mean, place, xerr=error, fmt="none", color="tab:orange", elinewidth=6, alpha=0.6, label=named[1])
         ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
         none = estimate.summary().value["no update, mean"]
-        ax.plot(none, place, "o", color="0.6", markerfacecolor="white", markersize=4, **label("no update", place))
+        ax.plot(none, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=named[2])
     ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
     ax.set(xlabel="held-out loss a unit", ylim=(len(found) - 0.5, -0.5))
     ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))

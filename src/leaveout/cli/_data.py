@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,7 +72,7 @@ def _group(plan: str) -> str | None:
     return column if name == "groups" else None
 
 
-def objective(rows: Rows, model: Model, plan: str) -> tuple[Any, str]:
+def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regression, str]:
     """The model of the rows, and what is to be said of its target."""
     name = model.loss.lower().replace("-", "_")
     if name.replace("_", "-") not in LOSSES:
@@ -151,7 +150,7 @@ def _by_formula(rows: Rows, model: Model) -> tuple[pd.DataFrame, pd.Series, bool
     return pd.DataFrame(X).drop(columns="Intercept", errors="ignore").astype(float), y, "Intercept" in X.columns
 
 
-def _target(y: pd.Series, loss: str) -> tuple[Any, str]:
+def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
     """The target as the loss wants it. Two text labels are 0 and 1, in their order."""
     text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
@@ -180,7 +179,7 @@ def plan_of(text: str, rows: Rows, seed: int) -> lo.Plan:
     fail(f"it must be {PLANS}, such as kfold:10.")
 
 
-def lone_levels(rows: Rows, model: Model, plan: lo.Plan, made: Any) -> str:
+def lone_levels(rows: Rows, model: Model, plan: lo.Plan, made: lo.GLM | lo.Regression) -> str:
     """Levels of categories that one refit leaves out whole: without a penalty nothing determines their coefficient."""
     fold = np.full(plan.num_units, -1)
     fold[plan.index] = plan.refit

@@ -99,7 +99,7 @@ def text(data: bytes, name: str) -> str:
     return found
 
 
-def read(file: Path, used: Container[str] = (), as_text: Callable[[str], bool] = lambda _: False) -> Rows:
+def read(file: Path, used: Container[str | None] = (), as_text: Callable[[str], bool] = lambda _: False) -> Rows:
     """The rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on standard input for `-`.
 
     Columns without a name, such as an index that was written, are left out, and so it is said. Of a CSV file with more
@@ -128,7 +128,7 @@ def read(file: Path, used: Container[str] = (), as_text: Callable[[str], bool] =
 
 
 def _csv(
-    content: str, name: str, used: Container[str], as_text: Callable[[str], bool], notes: list[str]
+    content: str, name: str, used: Container[str | None], as_text: Callable[[str], bool], notes: list[str]
 ) -> tuple[pd.DataFrame, list[str]]:
     mark, header = _header(content, name)
     names = [column.strip() for column in header]

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +32,12 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def emission_of(name: str, x: np.ndarray, choices: tuple[str, ...], **own: Callable[[], Any]) -> Any:
+def emission_of(
+    name: str, x: np.ndarray, choices: tuple[str, ...], **own: Callable[[], lo.emissions.AbstractEmission]
+) -> lo.emissions.AbstractEmission:
     """An emission by its name, with those that a command makes in its own way."""
     largest = np.nanmax(x, initial=1)
-    make: dict[str, Callable[[], Any]] = {
+    make: dict[str, Callable[[], lo.emissions.AbstractEmission]] = {
         "gaussian": lo.emissions.Gaussian,
         "poisson": lo.emissions.Poisson,
         "negative-binomial": lo.emissions.NegativeBinomial,
@@ -51,7 +53,7 @@ def emission_of(name: str, x: np.ndarray, choices: tuple[str, ...], **own: Calla
 class Fitted:
     """Models by name, their fits and estimates, what is to be said of them, and why some could not be fitted."""
 
-    models: dict[str, Any]
+    models: Mapping[str, lo.HMM | lo.MRF]
     fits: dict[str, lo.Fit] = field(default_factory=dict)
     estimates: dict[str, lo.Estimate] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -72,7 +74,7 @@ class Fitted:
             fail("; ".join(f"{name}: {message}" for name, message in self.failures.items()) + f" {way}")
 
 
-def fitted(models: dict[str, Any], folds: lo.Plan, refit: str, starts: int, seed: int) -> Fitted:
+def fitted(models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, refit: str, starts: int, seed: int) -> Fitted:
     """Every model fitted and cross-validated. Ends the command where none could be."""
     found = Fitted(models)
     for name, model in models.items():

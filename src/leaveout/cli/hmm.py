@@ -1,6 +1,6 @@
 """`leaveout hmm SERIES.csv` cross-validates hidden Markov models over the number of states."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -103,7 +103,7 @@ def _lengths(names: pd.Series) -> list[int]:
     return np.diff([*starts, len(names)]).tolist()
 
 
-def _emission(name: str, x: pd.DataFrame, order: int | None, trials: int | None) -> Any:
+def _emission(name: str, x: pd.DataFrame, order: int | None, trials: int | None) -> lo.emissions.AbstractEmission:
     for option, value, owner in (("--order", order, "autoregressive"), ("--trials", trials, "binomial")):
         if value is not None and name.lower() != owner:
             fail(f"{option} is for --emission {owner}; got --emission {name}.")
@@ -113,7 +113,7 @@ def _emission(name: str, x: pd.DataFrame, order: int | None, trials: int | None)
         name,
         x.to_numpy(),
         EMISSIONS,
-        binomial=lambda: lo.emissions.Binomial(trials),
+        binomial=lambda: lo.emissions.Binomial(trials or 0),
         autoregressive=lambda: lo.emissions.Autoregressive(1 if order is None else order, covariance="diagonal"),
     )
 

@@ -2,7 +2,7 @@
 
 import itertools
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -158,12 +158,14 @@ def _plan(text: str, sites: int, edges: np.ndarray, seed: int) -> lo.Plan:
     return fail(f"it must be {PLANS}, such as near:1+1.")
 
 
-def _emission(name: str, x: np.ndarray, **regressors: np.ndarray | None) -> Any:
-    given = [option for option, value in regressors.items() if value is not None]
+def _emission(
+    name: str, x: np.ndarray, exposure: np.ndarray | None, covariates: np.ndarray | None
+) -> lo.emissions.AbstractEmission:
+    given = [option for option, value in (("exposure", exposure), ("covariates", covariates)) if value is not None]
     if given and name.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
         fail(f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {name}.")
     counting = {
-        "poisson": lambda: lo.emissions.Poisson(**regressors),
-        "negative-binomial": lambda: lo.emissions.NegativeBinomial(**regressors),
+        "poisson": lambda: lo.emissions.Poisson(exposure=exposure, covariates=covariates),
+        "negative-binomial": lambda: lo.emissions.NegativeBinomial(exposure=exposure, covariates=covariates),
     }
     return emission_of(name, x, EMISSIONS, **counting)

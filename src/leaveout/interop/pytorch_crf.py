@@ -6,12 +6,13 @@ import numpy as np
 
 from .._fit import Fit, anchor
 from ..models.crf import CRF
+from ..models.penalties import AbstractPenalty
 
 WEIGHTS = {"start": "start_transitions", "end": "end_transitions", "transition": "transitions"}
 
 
 def from_pytorch_crf(
-    layer: Any, emissions: Any, tags: Any, mask: Any = None, *, penalty: Any = None, throw: bool = True
+    layer: Any, emissions: Any, tags: Any, mask: Any = None, *, penalty: AbstractPenalty | None = None, throw: bool = True
 ) -> Fit:
     """The `Fit` of a trained CRF layer, the network below it frozen: whole sequences can be left out.
 

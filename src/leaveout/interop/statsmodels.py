@@ -19,7 +19,7 @@ from .._fit import Fit, anchor
 from ..models import losses
 from ..models.cox import Cox
 from ..models.glm import GLM
-from ..models.penalties import Ridge, per_row, per_weight
+from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight
 from ..models.regression import Regression
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line
@@ -106,7 +106,9 @@ def _weights(weight: ArrayLike, n: int) -> np.ndarray | None:
     return None if (weight == 1).all() else weight
 
 
-def _glm(model: Any, loss: Any, coef: np.ndarray, penalty: Any = None, **more: Any) -> tuple[GLM, dict]:
+def _glm(
+    model: Any, loss: str | losses.AbstractLoss, coef: np.ndarray, penalty: AbstractPenalty | None = None, **more: Any
+) -> tuple[GLM, dict]:
     objective = GLM(_frame(model), np.asarray(model.endog, np.float64), loss, penalty, intercept=False, **more)
     return objective, {"coef": coef}
 
@@ -153,7 +155,7 @@ def _family(family: Any) -> losses.AbstractLoss:
     return FAMILIES[name](family, LINKS[found](family.link))
 
 
-def _power(exponent: float) -> Any:
+def _power(exponent: float) -> str | losses.links.Power:
     return {0.0: "log", 1.0: "identity"}.get(exponent) or losses.links.Power(exponent)
 
 
@@ -170,7 +172,7 @@ def _discrete(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GL
     return _glm(model, loss, coef, offset=_shift(model), remark=_remark(model))
 
 
-def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Any, dict]:
+def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model), remark=_remark(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
@@ -214,7 +216,7 @@ def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, 
     return objective, {"coef": params}
 
 
-MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[Any, dict]]] = {
+MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict]]] = {
     "OLS": _linear,
     "WLS": _linear,
     "GLM": _generalised,

@@ -12,11 +12,13 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from .._fit import Fit
 from .._progress import Slow
+from ..interop.sklearn import Host
 from ._binomial import binomial_matrix, check_probabilities
 from ._fits import CAPACITY, AbstractLearner
 from ._hosts import make_learner
-from ._losses import Measure
+from ._losses import Loss, Measure
 from ._prepare import prepare
 from ._solve import Curve, differences, nonincreasing, solve_curve
 
@@ -58,7 +60,7 @@ class BlockBootstrap:
 
 
 def binomial_block_bootstrap(
-    estimator: Any,
+    estimator: Host | Fit,
     X: Any,
     y: ArrayLike,
     train: ArrayLike,
@@ -70,7 +72,7 @@ def binomial_block_bootstrap(
     size: int = 100,
     levels: int | ArrayLike = 201,
     num_boot: int = 2500,
-    loss: Any = "squared",
+    loss: Loss = "squared",
     seed: int = 0,
     n_jobs: int | None = None,
 ) -> BlockBootstrap:
@@ -94,7 +96,7 @@ def binomial_block_bootstrap(
         if int(value) != value or value < low:
             raise ValueError(f"{caller}: {name} must be a whole number, {low} or more; got {value}.")
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
-    injected = np.linspace(0, 1, levels) if np.ndim(levels) == 0 else np.asarray(levels, np.float64)
+    injected = np.linspace(0, 1, np.asarray(levels).item()) if np.ndim(levels) == 0 else np.asarray(levels, np.float64)
     if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
         raise ValueError(f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}.")
     job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)

@@ -9,11 +9,13 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from .._fit import Fit
+from ..interop.sklearn import Host
 from ..refit import AbstractRefit
 from ._fits import AbstractLearner
 from ._hosts import make_learner
 from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level
-from ._losses import Measure
+from ._losses import Loss, Measure
 from ._models import Fold, Leakage, check_known
 from ._pool import ORDER, pool
 from ._prepare import prepare
@@ -27,13 +29,13 @@ IID_REPEATS = 4
 
 
 def leakage_corrected(
-    estimator_or_fit: Any,
+    estimator_or_fit: Host | Fit,
     X: Any,
     y: ArrayLike,
     *,
     groups: ArrayLike,
-    leakage: Any,
-    loss: Any = "squared",
+    leakage: Leakage | None,
+    loss: Loss = "squared",
     injection: Injection = DEFAULT,
     cv: Any = None,
     seed: int = 0,
@@ -56,7 +58,7 @@ def leakage_corrected(
     mean over records where `p_test > 0`, an estimator that cannot be cloned.
     """
     caller = "leakage_corrected"
-    check_known(leakage)
+    leakage = check_known(leakage)
     task = prepare(caller, estimator_or_fit, X, y, loss, response, refit)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
     notes = _few_clusters(folds)

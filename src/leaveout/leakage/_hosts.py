@@ -7,10 +7,17 @@ import joblib
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
+from sklearn.base import clone, is_classifier
+from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 
 from .._evaluate import fold_parameters
 from .._fit import Fit
 from .._plan import Plan
+from ..interop.sklearn import Described, Host, described
 from ..models.glm import GLM
 from ..refit import AbstractRefit
 from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
@@ -23,7 +30,7 @@ WIDE = 200  # features from which a batch of normal equations is no gain
 class Estimator(AbstractLearner):
     """Any scikit-learn estimator, cloned and fitted by joblib; whatever backend the caller has set up runs it."""
 
-    def __init__(self, estimator: Any, X: Any, y: NDArray, measure: Measure, n_jobs: int | None):
+    def __init__(self, estimator: Host, X: Any, y: NDArray, measure: Measure, n_jobs: int | None):
         self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
         self.labels = np.unique(y) if measure.classes else np.zeros(0)
 
@@ -87,7 +94,7 @@ class Refitted(AbstractLearner):
 
 
 def make_learner(
-    estimator: Any, X: Any, y: NDArray, codes: NDArray, measure: Measure, n_jobs: int | None, refit: AbstractRefit
+    estimator: Host | Fit, X: Any, y: NDArray, codes: NDArray, measure: Measure, n_jobs: int | None, refit: AbstractRefit
 ) -> AbstractLearner:
     """The fastest learner that makes the estimator's own fits. `codes` is y with classes numbered.
 
@@ -110,9 +117,7 @@ def make_learner(
     return Estimator(estimator, X, y, measure, n_jobs)
 
 
-def _check_estimator(estimator: Any, measure: Measure) -> None:
-    from sklearn.base import is_classifier
-
+def _check_estimator(estimator: Host, measure: Measure) -> None:
     if measure.classes and not is_classifier(estimator):
         raise TypeError(f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}.")
     if measure.needs in ("probability", "probabilities") and not hasattr(estimator, "predict_proba"):
@@ -127,10 +132,8 @@ def _check_estimator(estimator: Any, measure: Measure) -> None:
         )
 
 
-def _batched(estimator: Any, X: Any, codes: NDArray, measure: Measure) -> AbstractLearner | None:
+def _batched(estimator: Host, X: Any, codes: NDArray, measure: Measure) -> AbstractLearner | None:
     """A batched learner, if the estimator is one that we know with options that we know."""
-    from sklearn import linear_model, neighbors, svm
-
     scaled, model = _unscaled(estimator)
     try:
         data = np.ascontiguousarray(np.asarray(X, np.float64))
@@ -138,49 +141,53 @@ def _batched(estimator: Any, X: Any, codes: NDArray, measure: Measure) -> Abstra
         return None
     if data.ndim != 2 or not np.isfinite(data).all():
         return None  # some estimators take NaN; the others say so themselves
-    kind, small = type(model), data.shape[1] <= WIDE
-    if kind is linear_model.LinearRegression and small and not model.positive:
-        return LeastSquares(data, codes, 0.0, model.fit_intercept, scaled)
-    if kind is linear_model.Ridge and small and not model.positive and np.ndim(model.alpha) == 0:
-        return LeastSquares(data, codes, float(model.alpha), model.fit_intercept, scaled)
-    two = measure.needs in ("probability", "label") and codes.max() == 1
-    if kind is linear_model.LogisticRegression and small and two and _plain_logistic(model):
-        return Logistic(data, codes, 1 / model.C, model.fit_intercept, scaled, measure.needs == "label")
-    if kind is svm.LinearSVC and small and two and _plain_svm(model):
-        return SupportVector(data, codes, 1 / model.C, model.fit_intercept, scaled, True)
-    if kind in (neighbors.KNeighborsClassifier, neighbors.KNeighborsRegressor) and not scaled:
-        euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
-        if euclidean and model.weights == "uniform" and model.metric_params is None and len(data) ** 2 <= SORTABLE:
-            target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
-            return Neighbours(data, target, model.n_neighbors, measure.needs)
+    if type(model) in (KNeighborsClassifier, KNeighborsRegressor):
+        return None if scaled else _neighbours(model, data, codes, measure)
+    host = _plain(model)
+    if host is None or data.shape[1] > WIDE:
+        return None
+    if host.loss == "squared" and not measure.classes:
+        return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
+    if measure.needs not in ("probability", "label") or codes.max() != 1 or host.ridge == 0:
+        return None
+    if host.loss == "logistic":
+        return Logistic(data, codes, float(host.ridge), host.intercept, scaled, measure.needs == "label")
+    if host.loss == "squared_hinge" and host.whole:
+        return SupportVector(data, codes, float(host.ridge), host.intercept, scaled, True)
     return None
 
 
-def _unscaled(estimator: Any) -> tuple[bool, Any]:
-    """Whether a plain StandardScaler comes first, and the model behind it."""
-    from sklearn.pipeline import Pipeline
-    from sklearn.preprocessing import StandardScaler
+def _plain(model: Host) -> Described | None:
+    """Its objective, if that is a sum over rows that every fold has alike."""
+    try:
+        host = described(model)
+    except (TypeError, NotFittedError):  # not one that we know, or not one before it is fitted
+        return None
+    plain = not (host.chosen or host.averaged or host.class_weight or np.ndim(host.ridge))
+    return host if plain else None
 
-    if type(estimator) is not Pipeline or len(estimator.steps) != 2:
+
+def _neighbours(
+    model: KNeighborsClassifier | KNeighborsRegressor, data: NDArray, codes: NDArray, measure: Measure
+) -> Neighbours | None:
+    euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
+    if not euclidean or model.weights != "uniform" or model.metric_params is not None or len(data) ** 2 > SORTABLE:
+        return None
+    target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
+    return Neighbours(data, target, model.n_neighbors, measure.needs)
+
+
+def _unscaled(estimator: Host) -> tuple[bool, Host]:
+    """Whether a plain StandardScaler comes first, and the model behind it."""
+    if not isinstance(estimator, Pipeline) or len(estimator.steps) != 2:
         return False, estimator
     first, model = (step for _, step in estimator.steps)
     plain = type(first) is StandardScaler and first.with_mean and first.with_std
     return (True, model) if plain else (False, estimator)
 
 
-def _plain_logistic(model: Any) -> bool:
-    penalised = getattr(model, "penalty", "l2") in ("l2", "deprecated") and getattr(model, "l1_ratio", 0) in (0, None)
-    whole = model.class_weight is None and np.isfinite(model.C) and model.solver in ("lbfgs", "newton-cg", "newton-cholesky")
-    return penalised and whole
-
-
-def _plain_svm(model: Any) -> bool:
-    plain = model.penalty == "l2" and model.loss == "squared_hinge" and model.class_weight is None
-    return plain and model.intercept_scaling == 1
-
-
 def _fit_and_predict(
-    estimator: Any,
+    estimator: Host,
     X: Any,
     y: NDArray,
     labels: NDArray,
@@ -190,9 +197,6 @@ def _fit_and_predict(
     own: Own,
     seeds: Int[np.ndarray, " fits"],
 ) -> Predictions:
-    from sklearn.base import clone
-    from sklearn.dummy import DummyClassifier
-
     inside, outside = [], []
     for rows, mine, seed in zip(train, own, seeds, strict=True):
         one_class = len(labels) and len(np.unique(y[rows])) == 1
@@ -203,7 +207,7 @@ def _fit_and_predict(
     return np.array(inside), np.array(outside)
 
 
-def seeded(estimator: Any, seed: int) -> Any:
+def seeded(estimator: Host, seed: int) -> Host:
     """The estimator with every `random_state` that is None set, so that runs repeat."""
     free = {
         name: seed

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlog1py, xlogy
 
 from ..models import losses
 
+Loss = str | losses.AbstractLoss | Callable[[NDArray, NDArray], ArrayLike]  # as users name one
 Needs = Literal["response", "probability", "probabilities", "label"]
 
 
@@ -107,7 +108,7 @@ OTHERS = {
 }
 
 
-def resolve(loss: Any, response: str, y: NDArray, classifier: bool) -> Measure:
+def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
     """A measure from a name, an object of `lo.losses` or a function of (y, prediction); y as the user gave it."""
     if response not in ("auto", "predict", "predict_proba"):
         raise ValueError(f"leakage_corrected: response must be 'auto', 'predict' or 'predict_proba'; got {response!r}.")

@@ -6,7 +6,7 @@ and `p_test`, the share of V̂ that belongs to T̂'s.
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ class Shares(NamedTuple):
     exposed: NDArray[np.float64]
 
 
+@runtime_checkable
 class Leakage(Protocol):
     mechanism: str
 
@@ -201,7 +202,7 @@ class SplitLeakage:
         return Shares(np.zeros(len(folds)), np.zeros(len(folds)), exposed)
 
 
-def check_known(leakage: Any) -> Leakage:
+def check_known(leakage: object) -> Leakage:
     """Raise where no leakage is given: it cannot be learned from the losses."""
     if leakage is None:
         raise ValueError(
@@ -211,7 +212,7 @@ def check_known(leakage: Any) -> Leakage:
             "RecordLeakage(p_train) from knowledge, and result.sensitivity(p) for a range of it; largest_leakage_share for an "
             "estimate of the most it could be; leakage_slope_test, which needs no p."
         )
-    if not hasattr(leakage, "shares"):
+    if not isinstance(leakage, Leakage):
         raise TypeError(f"leakage_corrected: leakage must be a RecordLeakage or SplitLeakage; got {type(leakage).__name__}.")
     return leakage
 

@@ -8,10 +8,11 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._fit import Fit
+from ..interop.sklearn import Host
 from ..models.glm import GLM
 from ..models.losses import Binomial
 from ..refit import AbstractRefit, Exact
-from ._losses import Measure, resolve
+from ._losses import Loss, Measure, resolve
 
 
 class Task(NamedTuple):
@@ -25,7 +26,7 @@ class Task(NamedTuple):
 
 
 def prepare(
-    caller: str, estimator: Any, X: Any, y: ArrayLike, loss: Any, response: str, refit: AbstractRefit | None = None
+    caller: str, estimator: Host | Fit, X: Any, y: ArrayLike, loss: Loss, response: str, refit: AbstractRefit | None = None
 ) -> Task:
     """Raises ValueError on lengths that differ, NaN or nothing; X may be an array, a sparse matrix or a DataFrame."""
     from sklearn.base import is_classifier
@@ -43,10 +44,9 @@ def prepare(
         raise ValueError(f"{caller}: y holds NaN or infinite values; drop those records.")
     if isinstance(X, np.ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
         raise ValueError(f"{caller}: X holds infinite values.")
-    ours = isinstance(estimator, Fit) and isinstance(estimator.objective, GLM)
-    if ours:
-        function = estimator.objective.loss_function
-        classifier = bool(estimator.objective.classes) or (isinstance(function, Binomial) and len(np.unique(target)) == 2)
+    glm = estimator.objective if isinstance(estimator, Fit) else None
+    if isinstance(glm, GLM):
+        classifier = bool(glm.classes) or (isinstance(glm.loss_function, Binomial) and len(np.unique(target)) == 2)
     else:
         classifier = not isinstance(estimator, Fit) and is_classifier(estimator)
     measure = resolve(loss, response, target, classifier)
@@ -63,7 +63,7 @@ def prepare(
     return Task(X, target, codes, measure, Exact() if refit is None else refit)
 
 
-def check_clonable(caller: str, estimator: Any) -> None:
+def check_clonable(caller: str, estimator: object) -> None:
     """Raise TypeError unless scikit-learn can clone it."""
     from sklearn.base import clone, is_classifier
 

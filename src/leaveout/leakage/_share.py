@@ -7,13 +7,16 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from ..interop.sklearn import Host
 from ._hosts import seeded
 from ._injection import make_folds
 
 LEAST = 20  # records of V̂ in the region where it stands out most
 
 
-def largest_leakage_share(X: Any, *, groups: ArrayLike, cv: Any = None, classifier: Any = None, seed: int = 0) -> pd.DataFrame:
+def largest_leakage_share(
+    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: Host | None = None, seed: int = 0
+) -> pd.DataFrame:
     """An *estimate* of the largest share of T̂ that can belong to V̂'s clusters, by fold: `fold`, `p_train`, `auc`.
 
     If a share p of T̂ is distributed as V̂ is, then in every region R of the records `P_T̂(R) ≥ p P_V̂(R)`, so p is at most the

@@ -7,8 +7,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from .._fit import Fit
+from ..interop.sklearn import Host
 from ._hosts import make_learner
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
+from ._losses import Loss
 from ._prepare import prepare
 from ._run import FoldLosses, run
 
@@ -49,12 +52,12 @@ class SlopeTest:
 
 
 def leakage_slope_test(
-    estimator: Any,
+    estimator: Host | Fit,
     X: Any,
     y: ArrayLike,
     *,
     groups: ArrayLike,
-    loss: Any = "squared",
+    loss: Loss = "squared",
     injection: Injection | None = None,
     cv: Any = None,
     seed: int = 0,

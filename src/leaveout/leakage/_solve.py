@@ -26,13 +26,13 @@ EQUALITY = 1e5  # weight of an equation that must hold, against the largest entr
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The loss by number of leaked records, `values` `[counts]`, and how it came about.
+    """The loss by number of leaked records, `values` `[counts]` (of both directions `[counts, counts]`), and how it came about.
 
     `lam` is the strength of the trend filter, `weights` `[levels]` those of the linear solution, `ê₀ ≈ weights @ b` (it
     is equal where no constraint is active), `residual` the norm `‖A e − b‖`.
     """
 
-    values: Float[np.ndarray, " counts"]
+    values: Float[np.ndarray, "*counts"]
     lam: float
     weights: Float[np.ndarray, " levels"]
     residual: float
@@ -82,8 +82,10 @@ def solve_curve(
     noise = None if covariance is None else _finite("covariance", covariance, 2)
     if noise is not None and (noise.shape != (len(losses),) * 2 or not np.allclose(noise, noise.T)):
         raise ValueError(f"solve_curve: covariance must be symmetric, {(len(losses),) * 2}; got {noise.shape}.")
-    chosen = system.choose(losses, noise) if lam is None else _strength(lam)
-    return system.solve(losses, chosen, monotone, upper)
+    if lam is not None:
+        return system.solve(losses, _strength(lam), monotone, upper)
+    assert noise is not None
+    return system.solve(losses, system.choose(losses, noise), monotone, upper)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +106,7 @@ class System:
             raise ValueError(
                 f"solve_curve: a trend filter of order {self.order} needs {self.order + 1} levels or more; got {levels}."
             )
-        P = np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1)
+        P = np.asarray(np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1), np.float64)
         R = right_inverse(counts, self.order)
         Q, triangle = np.linalg.qr(self.A @ P)
         if np.min(np.abs(np.diag(triangle))) < 1e-10 * np.max(np.abs(triangle)):

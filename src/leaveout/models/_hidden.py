@@ -1,7 +1,8 @@
 """What models of hidden states share: an emission's parameters beside those of the states' own distribution."""
 
 import abc
-from typing import Any, ClassVar
+from collections.abc import Collection
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -10,33 +11,45 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._objective import AbstractObjective, float64
-from .emissions._base import REAL, SIMPLEX, AbstractEmission, Constraint
+from ._observations import Given, read_parameters
+from .emissions._base import POSITIVE, PROBABILITY, REAL, SIMPLEX, AbstractEmission, Constraint
+from .emissions._covariance import MATRIX
 
 Shape = tuple[int, ...]
 KINDS = ("response", "state")  # of predictions
+EDGE = 1e-6  # the share of what is usual below which a probability, a rate, a variance sits on the boundary
+UNUSED = 1.0  # expected observations below which a state explains nothing
 LATENT = {"initial": SIMPLEX, "transition": SIMPLEX, "coupling": REAL}  # where parameters of the states' distribution live
 
 
 class AbstractHiddenStates(AbstractObjective):
     """An objective whose units are seen through emissions of states that are not."""
 
+    x: eqx.AbstractVar[Float[np.ndarray, "... channels"]]
+    data: eqx.AbstractVar[PyTree]  # what the emission made of x
     dense: eqx.AbstractVar[Bool[np.ndarray, "..."]]  # is there an observation?
     emission: eqx.AbstractVar[AbstractEmission]
+    drop: eqx.AbstractVar[str]
     joint: eqx.AbstractVar[bool]
     shapes: eqx.AbstractVar[tuple]  # of the emission's free parameters
     latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
 
     @property
     @abc.abstractmethod
+    def num_states(self) -> int:
+        """How many states there are."""
+
+    @property
+    @abc.abstractmethod
     def latent_shapes(self) -> dict[str, Shape]:
-        """Those of them that are free."""
+        """The shapes of those of `latent` that are free."""
 
     @abc.abstractmethod
     def latent_unconstrained(self, name: str, value: Array) -> Array:
-        """The part of θ that stands for one of them."""
+        """The part of θ that stands for one of `latent`."""
 
     @abc.abstractmethod
-    def log_likelihood(self, parameters: Any) -> float:
+    def log_likelihood(self, parameters: Given) -> float:
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
 
     def latent_names(self, name: str) -> list[str]:
@@ -50,17 +63,9 @@ class AbstractHiddenStates(AbstractObjective):
 
     @float64
     def _unconstrained(self, parameters):
-        parameters, model = getattr(parameters, "parameters", parameters), type(self).__name__
-        shapes = {**self.latent_shapes, **dict(self.shapes)}
-        known = {*self.latent, *shapes, *self.emission.fixed}
-        if not isinstance(parameters, dict) or set(shapes) - set(parameters) or set(parameters) - known:
-            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
-            raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
+        model, shapes = type(self).__name__, {**self.latent_shapes, **dict(self.shapes)}
         theta = {}
-        for name, shape in shapes.items():
-            value = np.asarray(parameters[name], float)
-            if value.shape != shape:
-                raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(value.shape)}.")
+        for name, value in read_parameters(model, parameters, shapes, {*self.latent, *self.emission.fixed}).items():
             own = self.emission.free.get(name)
             constraint = LATENT[name] if own is None else own
             with np.errstate(divide="ignore", invalid="ignore"):  # of zeros and the like, infinite
@@ -77,17 +82,62 @@ class AbstractHiddenStates(AbstractObjective):
         own = {name: entries(name, self.emission.free[name].entries(shape)) for name, shape in self.shapes}
         return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
 
+    def check_size(self, prior: bool) -> None:
+        """Raises ValueError where the data cannot determine the parameters, with or without a `prior` of all of them."""
+        count, seen = len(self._names()), int(self.dense.sum())
+        if seen < self.num_states or (not prior and seen * self.x.shape[-1] < count):
+            raise ValueError(
+                f"{type(self).__name__}: {seen * self.x.shape[-1]} observations cannot determine {count} parameters of "
+                f"{self.num_states} states; take fewer states{'' if prior else ', or a prior'}."
+            )
+
+    def check_kind(self, kind: str, of: str, whole: str) -> None:
+        """Raises ValueError where there are no predictions of this kind, which are `of` parts of a `whole`."""
+        if self.drop == whole or kind not in KINDS:
+            raise ValueError(
+                f'{type(self).__name__}: predictions are of {of}, kind "response" (means) or "state"; got {kind!r} with '
+                f"drop={self.drop!r}."
+            )
+
+    def means(self, states: Float[Array, "some states"], own: dict[str, Array], data: PyTree) -> Float[Array, "some channels"]:
+        """The mean observation of each, by the probabilities of its states and the emission's own parameters."""
+        return jnp.einsum("tk,tkr->tr", states, self.emission.means(own, data))
+
+    def on_boundary(self, found: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict) -> str:
+        """A sentence that names natural parameters on a boundary, or nothing; `support` says which are not held there."""
+        near = [
+            entry for name in found for entry in near_edge(self.emission, name, found[name], spread, support.get(name, True))
+        ]
+        return (
+            f"On the boundary: {', '.join(near[:5])}{', …' if len(near) > 5 else ''}; a prior keeps them off it."
+            if near
+            else ""
+        )
+
     @property
     def pointwise(self):
         return not self.joint
 
-    def aic(self, parameters: Any) -> float:
+    def aic(self, parameters: Given) -> float:
         """`2 D − 2 log p(x; θ)`."""
         return 2 * len(self._names()) - 2 * self.log_likelihood(parameters)
 
-    def bic(self, parameters: Any) -> float:
+    def bic(self, parameters: Given) -> float:
         """`D log(number of observations) − 2 log p(x; θ)`."""
         return len(self._names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
+
+
+def check_choices(model: str, emission: object, num_states: object, styles: Collection[str], drop: str, score: str) -> None:
+    """Raises TypeError or ValueError for what is not an emission, a number of states, a style or a score."""
+    if not isinstance(emission, AbstractEmission):
+        raise TypeError(f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")
+    if not isinstance(num_states, int | np.integer) or num_states < 1:
+        raise ValueError(f"{model}: num_states must be a whole number, 1 or more; got {num_states!r}.")
+    if emission.num_states not in (None, num_states):
+        raise ValueError(f"{model}: {type(emission).__name__} has {emission.num_states} states; got num_states={num_states}.")
+    for name, value, known in (("drop", drop, styles), ("score", score, ("pointwise", "joint"))):
+        if value not in known:
+            raise ValueError(f"{model}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
 def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> list[int] | None:
@@ -116,3 +166,43 @@ def mixture(states: Float[Array, "units states"], densities: Float[Array, "units
     top = jax.lax.stop_gradient(densities.max(-1))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
     return jnp.log(jnp.sum(states * jnp.exp(densities - top[:, None]), -1)) + top
+
+
+def near_edge(
+    emission: AbstractEmission,
+    name: str,
+    value: np.ndarray,
+    spread: Float[np.ndarray, " channels"],
+    free: np.ndarray | bool = True,
+) -> list[str]:
+    """The entries of a parameter that sit on the boundary, and their values; `spread` are the channels' variances, `free` says
+    which probabilities are not held."""
+    constraint, spread = emission.free.get(name, SIMPLEX), np.where(spread > 0, spread, 1.0)
+    if constraint is MATRIX:
+        least = _least_eigenvalue(value, spread)
+        return [f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})" for at in np.argwhere(least < EDGE).tolist()]
+    if constraint is SIMPLEX:
+        where = (value < EDGE) & free
+    elif constraint is POSITIVE:
+        where = _small(emission, name, value, spread)
+    elif constraint is PROBABILITY:
+        where = _small(emission, name, value, spread) | _small(emission, name, 1 - value, spread)
+    else:
+        return []
+    return [f"{name}{at or ''} = {value[*at]:.1g}" for at in np.argwhere(where).tolist()]
+
+
+def _small(
+    emission: AbstractEmission, name: str, value: np.ndarray, spread: Float[np.ndarray, " channels"]
+) -> Bool[np.ndarray, "..."]:
+    """Which entries are small beside those of other states in the same channel, for channels have scales of their own; and
+    beside the data's variances, or by EDGE more beside rates and probabilities of all channels."""
+    states = value if name in emission.shared else value.max(axis=0)
+    spread = spread if value.ndim > 1 else spread.min()
+    return value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max())
+
+
+def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:
+    """Of covariances, in units in which the channels' own variances are one."""
+    scaled = matrix / np.sqrt(spread[:, None] * spread)
+    return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]

@@ -14,7 +14,7 @@ expectation–maximisation, so that descent in coordinates in which it is the id
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,9 +23,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._objective import Blocks, ravel, unravel
+from ..inference.chain import Posterior, Potentials, posterior
+from ..inference.moments import spread_of_sums
 from ._hidden import times
-from ._moments import spread_of_sums
-from .chain import Posterior, Potentials, posterior
+from ._hidden_chain import AbstractHiddenChain
 
 MANY = 500  # parameters of emissions from which this is quicker than a derivative of the gradient for each
 NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
@@ -39,7 +40,7 @@ class Places(NamedTuple):
     chain: Int[np.ndarray, " chain"]
 
 
-def places(hmm: Any, theta: PyTree) -> Places:
+def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
     own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
     for name in sorted(theta):
         here = first + np.arange(np.size(theta[name]))
@@ -53,12 +54,12 @@ def places(hmm: Any, theta: PyTree) -> Places:
     return Places(np.concatenate(own, 1), np.concatenate(shared), np.concatenate(chain))
 
 
-def fits(hmm: Any, theta: PyTree) -> bool:
+def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     """Can the scores of all steps be held?"""
     return not hmm.layout.linked and places(hmm, theta).own.size * hmm.layout.place.size <= NUMBERS
 
 
-def apart(hmm: Any, theta: PyTree) -> bool:
+def apart(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     """Have states many parameters of their own, and do their blocks fit?
 
     The natural parameters of a state must depend on that state's part of θ only: an emission of one's own may order them.
@@ -88,24 +89,24 @@ class _Known(NamedTuple):
     expected: Float[Array, "steps states"]  # observations of each state
 
 
-def _known(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> _Known:
+def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> _Known:
     """`hmm` drops observations or sequences."""
     everyone, laid = jnp.ones(len(hmm.dense)), lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
     sequences = hmm.drop == "sequence"
-    seen = laid(hmm._seen(everyone if sequences else weights))
+    seen = laid(hmm.seen(everyone if sequences else weights))
     worth = laid(jnp.asarray(weights)[hmm.sequence] if sequences else everyone)
-    whole, _ = hmm._whole(theta, everyone if sequences else weights)
+    whole, _ = hmm.whole(theta, everyone if sequences else weights)
     found = posterior(whole, hmm.layout, worth.reshape(hmm.layout.shape))
     return _Known(whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1))
 
 
 @eqx.filter_jit
-def complete(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, Blocks, Blocks]:
+def complete(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, Blocks, Blocks]:
     """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
     and one for their distribution."""
     vector, where = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)
-    prior = jax.grad(lambda v: -hmm._log_prior(unravel(v, theta)))
+    prior = jax.grad(lambda v: -hmm.log_prior(unravel(v, theta)))
     slope = _slope(hmm, theta, known)
 
     def moved(v):
@@ -121,17 +122,17 @@ def complete(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> tuple[
     )
 
 
-def _slope(hmm: Any, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
+def _slope(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
     """The gradient of the emissions' expected log-density, a function of the raveled θ."""
 
     def expected(v):
-        densities = hmm._log_densities(unravel(v, theta)).reshape(known.expected.shape)
+        densities = hmm.log_densities(unravel(v, theta)).reshape(known.expected.shape)
         return jnp.sum(jnp.where(known.expected > 0, known.expected * densities, 0.0))
 
     return jax.grad(expected)
 
 
-def _bend(hmm: Any, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
+def _bend(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
     """Minus the derivative of `_slope`, by the own parameters of each state."""
     closed, own = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected), places(hmm, theta).own
     if closed is not None:
@@ -139,18 +140,20 @@ def _bend(hmm: Any, theta: PyTree, known: _Known) -> Float[Array, "states own ow
     return -_blocks(hmm, _slope(hmm, theta, known), ravel(theta), own)
 
 
-def _blocks(hmm: Any, gradient: Callable[[Array], Array], vector: Array, entries: Int[np.ndarray, "blocks own"]) -> Array:
+def _blocks(
+    hmm: AbstractHiddenChain, gradient: Callable[[Array], Array], vector: Array, entries: Int[np.ndarray, "blocks own"]
+) -> Array:
     """A gradient's derivatives at `vector` by the entries of each block: of all blocks at once, since they do not meet."""
     return jnp.moveaxis(hmm.along(gradient, vector, entries.T)[:, jnp.asarray(entries)], 0, 1)
 
 
-def hessian(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
+def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
     """∇²F(θ, w); `hmm` drops observations or sequences."""
     vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
     rest = np.concatenate([shared, chain])
     K, layout = hmm.num_states, hmm.layout
     known = _known(hmm, theta, weights)
-    densities = lambda v: hmm._log_densities(unravel(v, theta)).reshape(-1, K)
+    densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
 
     def scores(i):
         """By the i-th parameter of each state."""
@@ -169,7 +172,7 @@ def hessian(hmm: Any, theta: PyTree, weights: Float[Array, " units"]) -> Float[A
     )
     states = jnp.arange(K)
     block = -spread.at[states, :, states, :].add(-_bend(hmm, theta, known))
-    out = -hmm.along(jax.grad(lambda v: hmm._log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
+    out = -hmm.along(jax.grad(lambda v: hmm.log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
     widths = np.flatnonzero(np.diff(own[0]) != 1) + 1  # a block of consecutive parameters of a state is one name's
     names = np.split(np.arange(own.shape[1]), widths)
     for a in names:

@@ -6,18 +6,16 @@ The end belongs to the emission of the last step. θ is `{"start": [K], "end": [
 features, `"weights": [features, K]`.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
-from .._objective import aligned, ravel, unravel
-from ._moments import covariance
-from ._tags import Sparse, Turned, turned
-from .chain import FEW_STATES, TINY, Layout, Posterior, Potentials, layout, log_partition, posterior
+from .._objective import ravel, unravel
+from ..inference.chain import FEW_STATES, TINY, Layout, Posterior, Potentials, layout, log_partition, posterior
+from ..inference.moments import covariance
+from ..inference.sparse import Sparse, Turned, turned
 
 RANGE = 500.0  # scores further apart than that underflow as probabilities
 
@@ -29,11 +27,11 @@ class Block(eqx.Module):
     """Sequences in rows and lanes, each from top to bottom."""
 
     layout: Layout
-    labels: Int[Array, "rows lanes"]
-    ends: Bool[Array, "rows lanes"]
-    unit: Int[Array, "rows lanes"]  # the sequence at each place, by number
-    scores: Scores | None
-    features: Any  # of all places, one after another, dense or sparse
+    labels: Int[Array | np.ndarray, "rows lanes"]
+    ends: Bool[Array | np.ndarray, "rows lanes"]
+    unit: Int[Array | np.ndarray, "rows lanes"]  # the sequence at each place, by number
+    scores: Float[Array | np.ndarray, "rows lanes labels"] | None
+    features: Float[Array | np.ndarray, "places features"] | Sparse | None  # of all places, one after another, dense or sparse
     turned: Turned | None = None  # sparse features by column
 
     @property
@@ -46,17 +44,17 @@ class Block(eqx.Module):
 
 
 def lay_out(
-    codes: Int[np.ndarray, " steps"], lengths: Int[np.ndarray, " sequences"], num_labels: int, scores: Any, features: Any
+    codes: Int[np.ndarray, " steps"],
+    lengths: Int[np.ndarray, " sequences"],
+    num_labels: int,
+    scores: Float[np.ndarray, "steps labels"] | None,
+    features: Float[np.ndarray, "steps features"] | Sparse | None,
 ) -> tuple[Block, Int[np.ndarray, "sequences longest"]]:
     """All sequences in few lanes; and where the steps of each stand, row after row, −1 for padding."""
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros)  # no lanes are linked
-
-    def laid(leaf, fill=0):
-        padding = np.full((1, *leaf.shape[1:]), fill, leaf.dtype)
-        return aligned(np.concatenate([leaf, padding])[where.place])
-
+    laid = where.stored
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True
     sequence = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
@@ -68,9 +66,7 @@ def lay_out(
     scores = None if scores is None else laid(scores)
     by_column = turned(features) if isinstance(features, Sparse) else None
     block = Block(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column)
-    step = (np.cumsum(lengths) - lengths)[:, None] + np.arange(lengths.max())
-    inside = np.arange(lengths.max()) < lengths[:, None]
-    return block, np.where(inside, where.inverse[np.minimum(step, len(codes) - 1)], -1).astype(np.int32)
+    return block, where.slots(lengths)
 
 
 def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
@@ -89,8 +85,11 @@ def emission(theta: PyTree, block: Block) -> Scores:
     if block.scores is not None:
         out = out + block.scores
     if block.features is not None:
-        turned, weights = block.turned, theta["weights"]
-        own = block.features @ weights if turned is None else turned.times(block.features, weights)
+        weights = theta["weights"]
+        if isinstance(block.features, Sparse) and block.turned is not None:
+            own = block.turned.times(block.features, weights)
+        else:
+            own = block.features @ weights
         out = out + own.reshape(out.shape)
     return out
 

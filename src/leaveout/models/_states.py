@@ -1,15 +1,13 @@
 """The latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, Scalar
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
+from numpy.typing import ArrayLike
 
+from ..inference.chain import has_stationary, stationary
 from ._hidden import entries
 from .emissions._base import SIMPLEX
 
@@ -18,8 +16,8 @@ class Dirichlet(eqx.Module):
     """Dirichlet priors of the initial distribution and of every row of the transition matrix, by their concentrations:
     numbers, or arrays `[K]` and `[K, K]`. Two, the default, is one pseudo-transition of each kind (Laplace's rule)."""
 
-    initial: Any = 2.0
-    transition: Any = 2.0
+    initial: ArrayLike = 2.0
+    transition: ArrayLike = 2.0
 
 
 class States(eqx.Module):
@@ -33,12 +31,12 @@ class States(eqx.Module):
     stationary: bool = eqx.field(static=True)
     masks: tuple = eqx.field(static=True)  # which probabilities are free, by name, where others are zero
 
-    def __init__(self, number: int, initial: Any, transition: Any, prior: Any):
+    def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number = number
         self.stationary = isinstance(initial, str) and initial == "stationary"
         self.initial, first = _held("initial", initial, (number,), ("free", "stationary"))
         self.transition, moves = _held("transition", transition, (number, number), ("free",))
-        if self.stationary and self.transition is not None and not _has_stationary(self.transition):
+        if self.stationary and self.transition is not None and not has_stationary(self.transition):
             raise ValueError(
                 'HMM: initial="stationary" needs a transition matrix all of whose states lead to the first, in the end; got '
                 f"{self.transition.tolist()}. Give the initial distribution as an array."
@@ -74,7 +72,7 @@ class States(eqx.Module):
     @property
     def exchangeable(self) -> bool:
         """Is the model the same whatever the order of the states?"""
-        told = [self.initial, self.transition, *self.support.values()]
+        told: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
         if self.prior is not None:
             told += [self.prior.initial, self.prior.transition]
         return all(array is None or _is_symmetric(np.asarray(array, np.float64)) for array in told)
@@ -144,25 +142,6 @@ class States(eqx.Module):
         return "; ".join(f"{words[name]} ~ Dirichlet({_short(getattr(self.prior, name))})" for name in self.free)
 
 
-def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
-    """The stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK (Grassmann,
-    Taksar & Heyman 1985)."""
-    rest, columns = transition, []
-    for n in range(len(transition) - 1, 0, -1):
-        column = rest[:n, n] / jnp.sum(rest[n, :n])
-        columns.append(column)
-        rest = rest[:n, :n] + column[:, None] * rest[n, :n]
-    found = jnp.ones(1)
-    for column in reversed(columns):
-        found = jnp.append(found, found @ column)
-    return found / jnp.sum(found)
-
-
-def _has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
-    """Does every state lead to the first, as the elimination above needs?"""
-    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)
-
-
 def _log_simplex(ratios: Array) -> Array:
     return jax.nn.log_softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
 
@@ -173,7 +152,7 @@ def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows sta
 
 
 def _held(
-    name: str, value: Any, shape: tuple[int, ...], words: tuple[str, ...]
+    name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
 ) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
     """What is held fixed as a whole; and, of an array of NaN (free) and zeros, what is free."""
     if isinstance(value, str):

@@ -2,114 +2,32 @@
 
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import scipy.sparse
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from .._objective import aligned, stored
-from .._read import numbers
-
-CHUNK = 16  # entries of a column that are added up at once
-WIDE = 64  # features of one step beyond which the sum over them is not written out
+from .._objective import stored
+from .._read import Names, numbers
+from ..inference.sparse import Sparse
 
 
-class Names:
-    """What the labels are called. It enters no computation, so all are equal: other names compile nothing anew."""
-
-    def __init__(self, names: list[str] | None):
-        self.names = names
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Names)
-
-    def __hash__(self) -> int:
-        return 0
+class LabelNames(Names):
+    """What the labels are called."""
 
     def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
         """Codes in the dress in which the labels came."""
-        return codes if self.names is None else np.asarray(self.names, object)[codes]
+        return codes if self.index is None else self.index.to_numpy()[codes]
 
     def one(self, code: int) -> str:
-        return str(code) if self.names is None else self.names[code]
-
-
-class Sparse(eqx.Module):
-    """A few features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
-
-    columns: Int[np.ndarray, "steps width"]
-    values: Float[np.ndarray, "steps width"]
-    number: int = eqx.field(static=True)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.columns), self.number
-
-    def __matmul__(self, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
-        return _weighted(self.columns, self.values, weights)
-
-
-class Turned(eqx.Module):
-    """The same features column by column, in chunks of a few steps: padding has the step `number`."""
-
-    steps: Int[np.ndarray, "chunks few"]
-    values: Float[np.ndarray, "chunks few"]
-    column: Int[np.ndarray, " chunks"]
-    number: int = eqx.field(static=True)
-
-    def times(self, features: Sparse, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
-        """`features @ weights`, whose transpose is made from these chunks: XLA's own scatters entry by entry, which is
-        several times as dear. (A solve with [[1, 0], [−X, 1]] is a linear map that comes with its transpose.)"""
-        F = features.number
-
-        def down(_, x):
-            return jnp.concatenate([x[:F], x[F:] + features @ x[:F]])
-
-        def up(_, x):
-            sums = _weighted(self.steps, self.values, x[F:])
-            return jnp.concatenate([x[:F] + jax.ops.segment_sum(sums, self.column, F, indices_are_sorted=True), x[F:]])
-
-        inverse = lambda x: jnp.concatenate([x[:F], x[F:] - features @ x[:F]])
-        whole = jnp.concatenate([weights, jnp.zeros((self.number, weights.shape[1]))])
-        return jax.lax.custom_linear_solve(inverse, whole, down, up)[F:]
-
-
-def turned(features: Sparse) -> Turned:
-    """Sparse features, column by column."""
-    steps, place = np.nonzero(features.columns < features.number)
-    column = features.columns[steps, place]
-    order = np.argsort(column, kind="stable")
-    steps, place, column = steps[order], place[order], column[order]
-    each = np.bincount(column, minlength=features.number)
-    within = np.arange(len(column)) - np.repeat(np.cumsum(each) - each, each)
-    chunks = -(-each // CHUNK)
-    row = (np.cumsum(chunks) - chunks)[column] + within // CHUNK
-    total = int(chunks.sum())
-    where, values = np.full((total, CHUNK), len(features.columns), np.int32), np.zeros((total, CHUNK))
-    where[row, within % CHUNK] = steps
-    values[row, within % CHUNK] = features.values[steps, place]
-    own = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
-    return Turned(aligned(where), aligned(values), aligned(own), len(features.columns))
-
-
-def _weighted(places: Array, values: Array, matrix: Float[Array, "n k"]) -> Float[Array, "rows k"]:
-    """`Σ_i values[:, i] matrix[places[:, i]]`, the place n being none: added up column by column, which fuses."""
-    rows = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]))])
-    if places.shape[1] > WIDE:
-        return jnp.einsum("ti,tik->tk", values, rows[places])
-    total = jnp.zeros((len(places), matrix.shape[1]))
-    for i in range(places.shape[1]):
-        total = total + values[:, i, None] * rows.at[places[:, i]].get(mode="promise_in_bounds")
-    return total
+        return str(code) if self.index is None else self.index[code]
 
 
 Features = Float[np.ndarray, "steps features"] | Sparse
 
 
-def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) -> tuple[np.ndarray, int, Names]:
+def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) -> tuple[np.ndarray, int, LabelNames]:
     """Codes from 0, how many labels there are, and their names if they came as text."""
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size:
@@ -129,7 +47,7 @@ def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) 
             raise ValueError(f"CRF: labels have {len(names)} names, but num_labels is {known}; leave it out.")
         if len(names) < 2:
             raise ValueError(f"CRF: at least two labels are needed; all are {str(names[0])!r}.")
-        return codes.astype(np.int32), len(names), Names([str(name) for name in names])
+        return codes.astype(np.int32), len(names), LabelNames(pd.Index(names.astype(object), dtype=object))
     if array.dtype.kind not in "iu":
         raise TypeError(f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}.")
     known = int(array.max()) + 1 if known is None else known
@@ -140,20 +58,7 @@ def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) 
         )
     if known < 2:
         raise ValueError("CRF: at least two labels are needed; give num_labels=.")
-    return array.astype(np.int32), known, Names(None)
-
-
-def read_lengths(lengths: ArrayLike, steps: int) -> Int[np.ndarray, " sequences"]:
-    """The lengths of the sequences, one after another."""
-    array = np.asarray(lengths)
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
-        raise ValueError(f"CRF: lengths must be whole numbers, one for each sequence; got {lengths!r}.")
-    if (array < 1).any():
-        empty = np.flatnonzero(array < 1)
-        raise ValueError(f"CRF: sequence {empty[0]} has length {array[empty[0]]} ({empty.size} are empty); drop empty ones.")
-    if array.sum() != steps:
-        raise ValueError(f"CRF: lengths add up to {array.sum()}, but there are {steps} labels.")
-    return array.astype(np.int64)
+    return array.astype(np.int32), known, LabelNames()
 
 
 def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:

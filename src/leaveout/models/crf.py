@@ -16,6 +16,7 @@ w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *be
 order in 1 − w: derivatives at w = 1 are those of M up to the second.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -27,10 +28,10 @@ from numpy.typing import ArrayLike
 
 from .._objective import AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
-from . import _lattice, _tags, penalties
+from ..inference.chain import best_path
+from ..inference.moments import expected_counts
+from . import _lattice, _observations, _tags, penalties
 from ._lattice import Block
-from ._moments import expected_counts
-from .chain import Layout, best_path
 
 RIDGE = penalties.Ridge(1.0)
 LANES = 2**12  # numbers that a step of the scan takes along, by measurement
@@ -68,7 +69,7 @@ class CRF(AbstractObjective):
     drop: str = eqx.field(static=True)
     num_labels: int = eqx.field(static=True)
     num_features: int = eqx.field(static=True)
-    names: _tags.Names = eqx.field(static=True)
+    names: _tags.LabelNames = eqx.field(static=True)
     steps: Names = eqx.field(static=True)
 
     @float64
@@ -81,7 +82,7 @@ class CRF(AbstractObjective):
         features: Any = None,
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
-        penalty: Any = RIDGE,
+        penalty: Callable | None = RIDGE,
     ):
         if drop not in STYLES:
             raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
@@ -89,7 +90,7 @@ class CRF(AbstractObjective):
         shape = None if scores is None else np.shape(scores)
         columns = shape[1] if shape is not None and len(shape) == 2 else None
         self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
-        self.lengths = _tags.read_lengths(lengths, len(self.codes))
+        self.lengths = _observations.read_lengths("CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels")
         if drop == "sequence" and len(self.lengths) < 2:
             raise ValueError('CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".')
         self.drop = drop
@@ -100,7 +101,7 @@ class CRF(AbstractObjective):
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
 
-    def _checked(self, penalty: Any) -> penalties.AbstractPenalty:
+    def _checked(self, penalty: object) -> penalties.AbstractPenalty:
         if penalty is not None and not callable(penalty):
             raise TypeError(f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}.")
         found = penalties.resolve(penalty)
@@ -155,16 +156,7 @@ class CRF(AbstractObjective):
 
     @float64
     def _unconstrained(self, parameters):
-        parameters = getattr(parameters, "parameters", parameters)  # of a Fit
-        if not isinstance(parameters, dict) or set(parameters) != set(self._shapes):
-            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
-            raise ValueError(f"CRF: parameters are {sorted(self._shapes)}; got {got}.")
-        theta = {}
-        for name, shape in self._shapes.items():
-            theta[name] = np.asarray(parameters[name], np.float64)
-            if theta[name].shape != shape:
-                raise ValueError(f"CRF: {name} must have shape {list(shape)}; got {list(theta[name].shape)}.")
-        return theta
+        return _observations.read_parameters("CRF", parameters, self._shapes)
 
     def _start(self, seed):
         del seed  # F(·, 1) is convex
@@ -225,8 +217,7 @@ class CRF(AbstractObjective):
         inside = (slots >= 0) & (sequences < len(self.lengths))
         take = lambda leaf: jnp.where(inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0)
         laid = lambda leaf: take(leaf.reshape(-1, *leaf.shape[2:])).reshape(*slots.shape, *leaf.shape[2:])
-        starts = ~inside | (jnp.arange(len(slots)) == 0)[:, None]
-        where = Layout(jnp.where(inside, 0, 1), starts, np.zeros(1, np.int32), False, self.block.layout.zeros)
+        where = self.block.layout.side_by_side(inside)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
         scores = None if self.block.scores is None else laid(self.block.scores)
         return Block(
@@ -381,7 +372,7 @@ class CRF(AbstractObjective):
     # for users
 
     @float64
-    def decode(self, parameters: Any, sequences: ArrayLike | None = None) -> np.ndarray:
+    def decode(self, parameters: _observations.Given, sequences: ArrayLike | None = None) -> np.ndarray:
         """The most probable labels (Viterbi) of the listed sequences, one after another; of all by default."""
         theta = jax.tree.map(jnp.asarray, self._unconstrained(parameters))
         if sequences is None:
@@ -414,7 +405,7 @@ def _decoded(crf: CRF, theta: PyTree) -> Int[Array, " steps"]:
     return best_path(theta["start"], theta["transition"], emission, starts)
 
 
-def _paths(crf: CRF, theta: PyTree, sequences: Array) -> Int[Array, "sequences longest"]:
+def _paths(crf: CRF, theta: PyTree, sequences: Int[Array | np.ndarray, " sequences"]) -> Int[Array, "sequences longest"]:
     block, _ = crf._gathered(jnp.asarray(sequences))
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
     return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(_lattice.emission(theta, block), block.starts), -1).T

@@ -14,24 +14,26 @@ weight zero hangs loose. A missing observation has weight zero. Scores are taken
     −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from .._graph import blocks, read_edges
 from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
-from . import _em, _field, _series
-from ._hidden import KINDS, AbstractHiddenStates, mixture, times
-from ._passes import Passes
-from .clique import log_partition, marginals, tree
+from ..inference.clique import log_partition, marginals, tree
+from ..inference.passes import Passes
+from . import _hidden_field, _observations
+from ._hidden import KINDS, check_choices, mixture
+from ._hidden_field import AbstractHiddenField
 from .emissions._base import AbstractEmission
 
 LANES = 16  # refits that share a pass, by measurement
+BLOCKS = 20  # of sites, that standard errors go by, at least
 EM_STEPS = 5  # before descent takes over
 
 STYLES = {
@@ -45,11 +47,11 @@ class Free(eqx.Module):
     """A coupling to be learned, one number or one an edge, from `start`. `prior` is the mean and the standard deviation of
     a normal density, or None: flat, and then a field all of whose neighbours agree has no interior optimum."""
 
-    start: Any = 0.5
+    start: ArrayLike = 0.5
     prior: tuple[float, float] | None = (0.0, 1.0)
 
 
-class MRF(AbstractHiddenStates):
+class MRF(AbstractHiddenField):
     """A hidden Markov random field.
 
     `x` is `[sites]`, `[fields, sites]` (several fields over one graph) or `[fields, sites, channels]`; NaN is missing.
@@ -64,8 +66,6 @@ class MRF(AbstractHiddenStates):
     Raises ValueError on loops, duplicate and one-sided edges, on graphs too dense for exact inference, and on data that
     cannot determine the model.
     """
-
-    latent: ClassVar[tuple[str, ...]] = ("coupling",)
 
     x: Float[np.ndarray, "fields sites channels"]
     edges: Int[np.ndarray, "edges 2"]
@@ -83,7 +83,7 @@ class MRF(AbstractHiddenStates):
     joint: bool = eqx.field(static=True)
     flat: bool = eqx.field(static=True)  # no prior
     shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
-    labels: Any = eqx.field(static=True)
+    labels: _observations.FieldLabels = eqx.field(static=True)
 
     @float64
     def __init__(
@@ -98,14 +98,18 @@ class MRF(AbstractHiddenStates):
         prior: Literal["default"] | None = "default",
         score: Literal["pointwise", "joint"] = "pointwise",
     ):
-        _field.check_choices(emission, num_states, tuple(STYLES), drop, prior, score)
+        check_choices("MRF", emission, num_states, STYLES, drop, score)
+        if emission.reach:
+            raise ValueError(f"MRF: {type(emission).__name__} regresses on earlier steps, which sites of a graph do not have.")
+        if not (prior is None or (isinstance(prior, str) and prior == "default")):
+            raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
         self.drop, self.joint, self.flat, self.number = drop, score == "joint", prior is None, int(num_states)
-        self.x, self.labels = _field.read(x)
+        self.x, self.labels = _observations.read_fields(x)
         self.edges, _, _ = read_edges("MRF", edges, self.x.shape[1], self.labels.index)
         if drop == "field" and len(self.x) < 2:
             raise ValueError('MRF: drop="field" needs several fields; give x as [fields, sites].')
         self.learned = isinstance(coupling, Free)
-        self.coupling, self.coupling_prior = _field.read_coupling(coupling, len(self.edges), self.number, self.flat)
+        self.coupling, self.coupling_prior = _read_coupling(coupling, len(self.edges), self.number, self.flat)
         rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
         self.emission = emission.matched("MRF", self.labels.index).with_data(rows)
         self.data = self.emission.prepare(rows, lengths)
@@ -113,11 +117,11 @@ class MRF(AbstractHiddenStates):
         self.dense = dense.reshape(self.x.shape[:2])
         start = self.emission.initial(self.data, dense, self.number, 0)
         self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
-        _field.check_size(self)
+        self.check_size(not (self.flat or (self.learned and self.coupling_prior is None)))
         self.tree = tree(self.x.shape[1], self.edges, self.number)
-        self.normaliser = None if self.learned else stored(self._log_prior_partition(self._pairs(self.coupling)))
+        self.normaliser = None if self.learned else stored(self.log_prior_partition(self.pairs(self.coupling)))
         sites = self.x.shape[1]
-        self.block = blocks(self.edges, sites, max(1, min(max(_field.BLOCKS, round(sites**0.5)), sites // 2)))
+        self.block = blocks(self.edges, sites, max(1, min(max(BLOCKS, round(sites**0.5)), sites // 2)))
 
     # parameters
 
@@ -147,7 +151,7 @@ class MRF(AbstractHiddenStates):
     def _start(self, seed):
         """A few steps of EM from clusters of the observations."""
         own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
-        return self._unconstrained(_em.climb(self, {"coupling": self.coupling, **own}, EM_STEPS)[0])
+        return self._unconstrained(_hidden_field.climb(self, {"coupling": self.coupling, **own}, EM_STEPS)[0])
 
     @float64
     def _canonical(self, theta):
@@ -158,68 +162,13 @@ class MRF(AbstractHiddenStates):
 
     # F
 
-    @property
-    def num_units(self) -> int:
-        return len(self.x) if self.drop == "field" else self.dense.size
-
-    def _pairs(self, coupling: Array) -> Float[Array, "edges states states"]:
-        """Log-potentials of the edges."""
-        return jnp.broadcast_to(coupling, (len(self.edges),))[:, None, None] * jnp.eye(self.number)
-
-    def _coupled(self, theta: PyTree) -> Float[Array, "edges states states"]:
-        return self._pairs(theta["coupling"] if self.learned else self.coupling)
-
-    def _densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
-        data = self.data if data is None else data
-        return self.emission.log_densities(self.emitted(theta), data).reshape(-1, self.x.shape[1], self.number)
-
-    def _seen(self, weights: Array, densities: Array) -> Float[Array, "fields sites states"]:
-        """Weighted emissions; none where the observation is missing."""
-        return times(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
-
-    def _log_prior_partition(self, pairs: Array) -> Array:
-        """`log Z` of fields without observations."""
-        return log_partition(jnp.zeros((self.x.shape[1], self.number)), pairs, self.tree)
-
-    def _log_normaliser(self, pairs: Array) -> Scalar:
-        return jnp.asarray(self.normaliser) if self.normaliser is not None else self._log_prior_partition(pairs)
-
-    def loss(self, theta, weights):
-        weights, pairs, densities = jnp.asarray(weights), self._coupled(theta), self._densities(theta)
-        if self.drop == "field":
-            return weights @ self._losses(theta, densities, jnp.asarray(self.dense)) - self._log_prior(theta)
-        if self.drop == "observation":
-            total = log_partition(self._seen(weights, densities), pairs, self.tree)
-            return len(self.x) * self._log_normaliser(pairs) - jnp.sum(total) - self._log_prior(theta)
-        by_site = weights.reshape(self.dense.shape)
-        pairs = (by_site[:, self.edges[:, 0]] * by_site[:, self.edges[:, 1]])[..., None, None] * pairs
-        total = log_partition(self._seen(weights, densities), pairs, self.tree)
-        return jnp.sum(self._log_prior_partition(pairs) - total) - self._log_prior(theta)
-
-    def _losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
-        """`−log p(x_n; θ)` of fields."""
-        pairs = self._coupled(theta)
-        seen = times(jnp.where(dense, 1.0, 0.0)[..., None], densities)
-        return self._log_normaliser(pairs) - log_partition(seen, pairs, self.tree)
-
-    def _log_prior(self, theta: PyTree) -> Scalar:
-        if self.flat:
-            return jnp.zeros(())
-        total = self.emission.log_prior(self.emitted(theta))
-        if self.coupling_prior is not None:
-            mean, sd = self.coupling_prior
-            total = total - 0.5 * jnp.sum(((theta["coupling"] - mean) / sd) ** 2)
-        return total
-
     def score(self, theta, weights, index, held):
         if self.drop == "field":
-            return (
-                super().score(theta, weights, index, held) if self.joint else self._losses(theta, *self._listed(theta, index))
-            )
-        pairs = self._coupled(theta)
+            return super().score(theta, weights, index, held) if self.joint else self.losses(theta, *self._listed(theta, index))
+        pairs = self.coupled(theta)
         if self.joint:
-            densities, known = self._densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
-            both = jnp.stack([self._seen(weights, densities), self._seen(known, densities)])
+            densities, known = self.densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
+            both = jnp.stack([self.seen(weights, densities), self.seen(known, densities)])
             without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
             return without - complete
         states, densities = self._posterior(theta, weights, index, pairs)
@@ -227,8 +176,8 @@ class MRF(AbstractHiddenStates):
 
     def _posterior(self, theta: PyTree, weights: Array, index: Array, pairs: Array) -> tuple[Array, Array]:
         """State probabilities and densities of the listed units, `[width, states]` each; any for padding."""
-        densities = self._densities(theta)
-        seen, sites = self._seen(jnp.asarray(weights), densities), self.x.shape[1]
+        densities = self.densities(theta)
+        seen, sites = self.seen(jnp.asarray(weights), densities), self.x.shape[1]
         place = jnp.minimum(index, self.num_units - 1)
         if len(index) < len(self.x):  # the fields of the listed units only
             states = marginals(seen[place // sites], pairs, self.tree)[jnp.arange(len(index)), place % sites]
@@ -241,12 +190,12 @@ class MRF(AbstractHiddenStates):
         sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
         rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
-        return self._densities(theta, data), jnp.asarray(self.dense)[place]
+        return self.densities(theta, data), jnp.asarray(self.dense)[place]
 
     def perturbation(self, theta, index, delta):
         if self.drop != "field" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
-        return jnp.where(index < self.num_units, delta, 0.0) @ self._losses(theta, *self._listed(theta, index))
+        return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(theta, *self._listed(theta, index))
 
     def hessian_change(self, theta, index, delta):
         if self.drop != "field" or len(index) == self.num_units:
@@ -254,16 +203,13 @@ class MRF(AbstractHiddenStates):
         return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(ravel(theta))
 
     def predict(self, theta, weights, index, kind):
-        if self.drop == "field" or kind not in ("response", "state"):
-            raise ValueError(
-                f'MRF: predictions are of sites, kind "response" (means) or "state"; got {kind!r} with drop={self.drop!r}.'
-            )
-        states, _ = self._posterior(theta, weights, index, self._coupled(theta))
+        self.check_kind(kind, "sites", "field")
+        states, _ = self._posterior(theta, weights, index, self.coupled(theta))
         if kind == "state":
             return states
         place = jnp.minimum(index, self.num_units - 1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place], self.data)
-        means = jnp.einsum("tk,tkr->tr", states, self.emission.means(self.emitted(theta), data))
+        means = self.means(states, self.emitted(theta), data)
         return means[:, 0] if means.shape[1] == 1 else means
 
     # what the core asks of a model
@@ -307,40 +253,66 @@ class MRF(AbstractHiddenStates):
     @float64
     def _warning(self, theta: PyTree) -> str:
         """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
-        return _field.warning(self, jax.tree.map(jnp.asarray, theta))
+        return _hidden_field.warning(self, jax.tree.map(jnp.asarray, theta))
 
     # for users
 
     @float64
-    def log_partition(self, parameters: Any) -> float:
+    def log_partition(self, parameters: _observations.Given) -> float:
         """`log Z(β)` of one field without observations, of a `Fit` or its natural parameters."""
-        return float(_field.prior_partition(self, self._unconstrained(parameters)))
+        return float(_hidden_field.prior_partition(self, self._unconstrained(parameters)))
 
     @float64
-    def log_likelihood(self, parameters: Any) -> float:
+    def log_likelihood(self, parameters: _observations.Given) -> float:
         """`log p(x; θ)` of all fields, without the prior."""
-        return -float(jnp.sum(_field.losses(self, self._unconstrained(parameters))))
+        return -float(jnp.sum(_hidden_field.losses(self, self._unconstrained(parameters))))
 
     @float64
-    def em(self, parameters: Any, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
+    def em(self, parameters: _observations.Given, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
         """Natural parameters after steps of expectation–maximisation with exact expectations, until F falls by less than
         `tol` in a step; `lo.fit` goes on from there by Newton's method: `lo.fit(mrf, theta0=mrf.em(start))`."""
         found = self._natural(self._unconstrained(parameters))
-        return _em.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
+        return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
-    def state_probabilities(self, parameters: Any, weights: ArrayLike | None = None) -> Any:
+    def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
         """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
         seen (all, by default)."""
-        weights = _series.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
-        return self.labels.states(np.asarray(_field.smoothed(self, self._unconstrained(parameters), weights)))
+        weights = _observations.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
+        return self.labels.states(np.asarray(_hidden_field.smoothed(self, self._unconstrained(parameters), weights)))
 
     @float64
-    def decode(self, parameters: Any) -> Any:
+    def decode(self, parameters: _observations.Given) -> _observations.Steps:
         """The most probable configuration of the states, `[sites]` or `[fields, sites]`."""
-        return self.labels.sites(_field.decoded(self, self._unconstrained(parameters)))
+        return self.labels.sites(_hidden_field.decoded(self, self._unconstrained(parameters)))
 
     @float64
-    def simulate(self, parameters: Any, num_fields: int, seed: int) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
+    def simulate(
+        self, parameters: _observations.Given, num_fields: int, seed: int
+    ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states."""
-        return _field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))
+        return _hidden_field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))
+
+
+def _read_coupling(
+    coupling: "float | ArrayLike | Free", num_edges: int, num_states: int, flat: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """β, or where it starts; and its prior, where it has one."""
+    try:
+        value = stored(coupling.start if isinstance(coupling, Free) else coupling)
+    except (TypeError, ValueError):
+        raise TypeError(f"MRF: coupling must be a number, one an edge, or lo.Free(...); got {coupling!r}.") from None
+    if value.shape not in ((), (num_edges,)) or not np.isfinite(value).all():
+        raise ValueError(
+            f"MRF: coupling must be a finite number, or one for each of {num_edges} edges; got {np.asarray(value).tolist()}."
+        )
+    if not isinstance(coupling, Free):
+        return value, None
+    if num_states == 1 or num_edges == 0:
+        raise ValueError("MRF: a coupling can be learned where there are edges, and two states or more.")
+    if flat or coupling.prior is None:
+        return value, None
+    prior = stored(coupling.prior)
+    if prior.shape != (2,) or not np.isfinite(prior).all() or prior[1] <= 0:
+        raise ValueError(f"Free: prior must be a mean and a standard deviation, or None; got {coupling.prior!r}.")
+    return value, prior

@@ -6,7 +6,7 @@ mode does not depend on how we parametrise.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from ..._objective import traced
 
-Parameters = dict[str, Array]
+Parameters = Mapping[str, Array | np.ndarray]
 
 
 class Constraint(NamedTuple):
@@ -28,7 +28,9 @@ class Constraint(NamedTuple):
     natural: Callable[[Array], Array]
     unconstrained: Callable[[np.ndarray], ArrayLike]
     entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)  # as many as θ has
-    legal: Callable[[np.ndarray], Bool[np.ndarray, "..."]] = np.isfinite  # which entries, rows, matrices lie in the domain
+    legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = (
+        np.isfinite
+    )  # which entries, rows, matrices lie in the domain
     domain: str = "finite"  # in words
 
 
@@ -45,7 +47,7 @@ def _simplex(ratios: Array) -> Array:
     return jax.nn.softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
 
 
-def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"]:
+def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"] | np.bool_:
     return (p >= 0).all(-1) & np.isclose(p.sum(-1), 1)
 
 
@@ -180,5 +182,5 @@ class AbstractEmission(eqx.Module):
         value = parameters[name]
         return jnp.argsort(value.reshape(len(value), -1)[:, 0])
 
-    def permute(self, parameters: Parameters, order: Int[Array, " states"]) -> Parameters:
+    def permute(self, parameters: Parameters, order: Int[Array | np.ndarray, " states"]) -> Parameters:
         return {name: value if name in self.shared else value[order] for name, value in parameters.items()}

@@ -41,9 +41,9 @@ def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], F
 
 
 @jax.custom_jvp
-def inverse(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
+def inverse(matrix: Float[Array | np.ndarray, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
     """Inverse and log-determinant of positive definite matrices."""
-    precision, factor = _sweeps(matrix)
+    precision, factor = _sweeps(jnp.asarray(matrix))
     return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
 
 
@@ -64,7 +64,7 @@ def _covariance(vector: Float[Array, "... entries"]) -> Float[Array, "... n n"]:
     return factor @ jnp.swapaxes(factor, -1, -2)
 
 
-def _log_cholesky(matrix: Float[Array, "... n n"]) -> Float[Array, "... entries"]:
+def _log_cholesky(matrix: Float[Array | np.ndarray, "... n n"]) -> Float[Array, "... entries"]:
     factor = _sweeps(jnp.asarray(matrix))[1]
     size = factor.shape[-1]
     diagonal = np.eye(size, dtype=bool)
@@ -72,7 +72,7 @@ def _log_cholesky(matrix: Float[Array, "... n n"]) -> Float[Array, "... entries"
     return lower[(..., *np.tril_indices(size))]
 
 
-def _symmetric(matrix: np.ndarray) -> Bool[np.ndarray, "..."]:
+def _symmetric(matrix: np.ndarray) -> Bool[np.ndarray, "..."] | np.bool_:
     scale = np.sqrt(np.abs(np.diagonal(matrix, axis1=-2, axis2=-1)))
     skew = np.abs(matrix - np.swapaxes(matrix, -1, -2))
     return (skew <= SKEW * scale[..., :, None] * scale[..., None, :]).all((-2, -1))

@@ -33,7 +33,7 @@ def log_rising(size: Array, length: int) -> Float[Array, "... length"]:
     return jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
 
 
-def by_state(parameter: Array) -> Float[Array, "states channels"]:
+def by_state(parameter: Array | np.ndarray) -> Float[Array | np.ndarray, "states channels"]:
     """`[K]` of one channel as `[K, 1]`."""
     return parameter[:, None] if parameter.ndim == 1 else parameter
 
@@ -76,7 +76,7 @@ def _seen(x: np.ndarray) -> np.ndarray:
     return seen if seen.any() else ~seen
 
 
-def _matched(emission: Any, caller: str, index: Any) -> Any:
+def _matched(emission: "Poisson | NegativeBinomial", caller: str, index: Any) -> "Poisson | NegativeBinomial":
     """The emission with its regressors in the order of the data's labels."""
     found = emission.regressors.matched(caller, index)
     return emission if found is emission.regressors else eqx.tree_at(lambda own: own.regressors, emission, found)

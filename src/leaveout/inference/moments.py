@@ -11,20 +11,20 @@ Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} 
 one pass from the end, of two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._tags import Sparse
 from .chain import TINY, Layout, Posterior
+from .sparse import Sparse
 
 COLUMNS = 2**26  # numbers that the recursion leaves for the products after it
 
 
-def _rows(found: Posterior, transition: Array, layout: Layout, ends: Array, unit: Array, count: int) -> tuple:
+def _rows(
+    found: Posterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
+) -> tuple:
     """What the recursions read, row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
     starts = jnp.asarray(layout.starts)
     return _origins(found, transition, layout), found.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
@@ -43,8 +43,8 @@ def expected_counts(
     found: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
-    ends: Bool[Array, "rows lanes"],
-    unit: Int[Array, "rows lanes"],
+    ends: Bool[Array | np.ndarray, "rows lanes"],
+    unit: Int[Array | np.ndarray, "rows lanes"],
     count: int,
 ) -> Float[Array, "sequences params"]:
     """`E[s]` of each of `count` sequences; `unit` is the sequence at each place."""
@@ -67,10 +67,10 @@ def covariance(
     found: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
-    ends: Bool[Array, "rows lanes"],
-    unit: Int[Array, "rows lanes"],
+    ends: Bool[Array | np.ndarray, "rows lanes"],
+    unit: Int[Array | np.ndarray, "rows lanes"],
     worth: Float[Array, " sequences"],
-    features: Any = None,
+    features: Float[Array | np.ndarray, "places features"] | Sparse | None = None,
 ) -> Float[Array, "params params"]:
     """`Σ_n worth_n Cov(s_n)` over sequences; with features, dense or `Sparse` over all places, s has `Σ_t x_t[f] 1{z_t = k}`
     as well."""
@@ -108,14 +108,20 @@ def covariance(
         back, (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))), xs, reverse=True
     )
     mean = out[:-1]
+    return _square(sums, worth @ mean) - mean.T @ (worth[:, None] * mean)
+
+
+def _square(sums: dict[str, Array], mean: Float[Array, " params"]) -> Float[Array, "params params"]:
+    """`E[s sᵀ]`, from what was counted at a step times what was counted after it or at once."""
+    K, wide = sums["start"].shape
+    F = len(sums["weight"])
     pairs = jnp.swapaxes(sums["pair"], 0, 1).reshape(K * K, wide)
     cross = jnp.concatenate([jnp.zeros((K, wide)), sums["start"], pairs, sums["weight"].reshape(F * K, wide)])
     cross = jnp.insert(cross, jnp.full(K, K), 0.0, axis=1)  # nothing is counted after an end, a start after nothing
     counts = 2 * K + K * K
-    square = jnp.diag(jnp.where(jnp.arange(K + wide) < counts, worth @ mean, 0.0))
-    at_once = jnp.einsum("kfg,kl->fkgl", sums["same"], eye).reshape(F * K, F * K)
-    square = square.at[counts:, counts:].add(at_once)
-    return cross + cross.T + square - mean.T @ (worth[:, None] * mean)
+    once = jnp.diag(jnp.where(jnp.arange(K + wide) < counts, mean, 0.0))
+    features = jnp.einsum("kfg,kl->fkgl", sums["same"], jnp.eye(K)).reshape(F * K, F * K)
+    return cross + cross.T + once.at[counts:, counts:].add(features)
 
 
 def spread_of_sums(
@@ -164,7 +170,7 @@ def spread_of_sums(
     return (out + out.T - mean.T @ (weigh[:, None] * mean)).reshape(K, own, K, own)
 
 
-def _dense(features: Any) -> Float[Array, "lanes features"]:
+def _dense(features: Float[Array, "lanes features"] | Sparse) -> Float[Array, "lanes features"]:
     if not isinstance(features, Sparse):
         return features
     lane = jnp.arange(len(features.columns))[:, None]

@@ -4,7 +4,7 @@
     ∂ log Z/∂φ_s(k) = p(z_s = k),      ∂ log Z/∂φ_st(j, k) = p(z_s = j, z_t = k)
 
 Potentials are `[..., sites, states]` and `[..., edges, states, states]`, any axes before. The passes over the tree of cliques
-are NumPy (`_passes`), compiled into nothing; here they are given to JAX as two primitives: sums, whose derivatives are
+are NumPy (`passes`), compiled into nothing; here they are given to JAX as two primitives: sums, whose derivatives are
 marginals, and the tangents of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives
 of marginals work under `jit` and `vmap`; third derivatives do not.
 
@@ -24,11 +24,12 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
-from ._passes import Passes, passes
+from .passes import Passes, passes
 
-Sites = Float[Array, "*lanes sites states"]
-Edges = Float[Array, "*lanes edges states states"]
+Sites = Float[Array | np.ndarray, "..."]  # [lanes, sites, states], where lanes, any number of axes, broadcast
+Edges = Float[Array | np.ndarray, "..."]  # [lanes, edges, states, states]
 
 
 def tree(num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int) -> Passes:
@@ -36,23 +37,47 @@ def tree(num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int) -> 
     return passes(num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states)
 
 
-def log_partition(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "*lanes"]:
+def log_partition(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "..."]:
     """`log Z`, its gradient the marginals."""
     return _sums(sites, edges, tree, 0)[0]
 
 
-def marginals(sites: Sites, edges: Edges, tree: Passes) -> Sites:
+def marginals(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "... sites states"]:
     """`p(z_s = k)` of every site."""
     return _sums(sites, edges, tree, 1)[1]
 
 
-def pair_marginals(sites: Sites, edges: Edges, tree: Passes) -> tuple[Sites, Edges]:
+def pair_marginals(
+    sites: Sites, edges: Edges, tree: Passes
+) -> tuple[Float[Array, "... sites states"], Float[Array, "... edges states states"]]:
     """`p(z_s = k)` of every site, and `p(z_s = j, z_t = k)` of every edge."""
     _, of_sites, of_edges = _sums(sites, edges, tree, 2)
     return of_sites, of_edges
 
 
-def _sums(sites: Any, edges: Any, tree: Passes, level: int) -> list[Array]:
+def draw(
+    sites: Float[np.ndarray, "sites states"],
+    edges: Float[np.ndarray, "edges states states"],
+    tree: Passes,
+    num_draws: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "draws sites"]:
+    """Configurations drawn from the roots down."""
+    return tree.walk(_column(sites, edges), num_draws, rng)
+
+
+def best(
+    sites: Float[np.ndarray, "sites states"], edges: Float[np.ndarray, "edges states states"], tree: Passes
+) -> Int[np.ndarray, " sites"]:
+    """The most probable configuration, found going up by maxima, and read off going down."""
+    return tree.walk(_column(sites, edges), 1, np.random.default_rng(0), best=True)[0]
+
+
+def _column(sites: np.ndarray, edges: np.ndarray) -> Float[np.ndarray, "numbers 1"]:
+    return np.concatenate([sites.ravel(), edges.ravel()])[:, None]
+
+
+def _sums(sites: ArrayLike, edges: ArrayLike, tree: Passes, level: int) -> list[Array]:
     sites, edges = jnp.asarray(sites, float), jnp.asarray(edges, float)
     of_sites, of_edges = _shapes((), tree)
     if sites.shape[-2:] != of_sites or edges.shape[-3:] != of_edges:
@@ -182,6 +207,7 @@ def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
 
         pairs = [ShapedArray((*aval.shape, 2), np.uint32) for aval in ctx.avals_out]
         ctx_of_pairs = ctx.replace(avals_out=pairs)
+        results: Any  # one value each, since each is an array
         results, _, _ = mlir.emit_python_callback(
             ctx_of_pairs, call, None, list(args), ctx.avals_in, pairs, has_side_effect=False, returns_token=False
         )

@@ -13,13 +13,17 @@ Where no potential is −∞ the recursions run in probabilities that are normal
 structural zeros ask for logarithms.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from .._objective import aligned
 
 FEW_STATES = 4  # up to which linking lanes is worth its matrix products
 WIDE = 128  # lanes that a scan takes along; more bring nothing
@@ -31,15 +35,16 @@ UNROLLED = 16  # states up to which a matrix product is written out
 class Layout(eqx.Module):
     """Where each step of the sequences stands: `place[row, lane]` is its number, or the number of steps for padding."""
 
-    place: Int[np.ndarray, "rows lanes"]
-    starts: Bool[np.ndarray, "rows lanes"]
+    place: Int[Array | np.ndarray, "rows lanes"]
+    starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
     linked: bool = eqx.field(static=True)
     zeros: bool = eqx.field(static=True)  # may a potential be −∞?
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.place.shape
+        rows, lanes = self.place.shape
+        return rows, lanes
 
     def arrange(self, steps: Array, fill: float = 0.0) -> Array:
         """An array over the steps, laid out."""
@@ -48,6 +53,23 @@ class Layout(eqx.Module):
     def restore(self, laid: Array) -> Array:
         """An array over rows and lanes, back in the order of the steps."""
         return laid.reshape(-1, *laid.shape[2:])[self.inverse]
+
+    def stored(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
+        """Data of the steps, laid out once and for all."""
+        padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
+        return aligned(np.concatenate([steps, padding])[self.place])
+
+    def slots(self, lengths: Int[np.ndarray, " sequences"]) -> Int[np.ndarray, "sequences longest"]:
+        """Where the steps of each sequence stand, row after row; −1 is padding."""
+        step = np.arange(lengths.max())
+        place = (np.cumsum(lengths) - lengths)[:, None] + step
+        inside = step < lengths[:, None]
+        return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(np.int32)
+
+    def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
+        """That of some sequences alone, one to a lane; `real` says where a step is."""
+        starts = ~real | (jnp.arange(len(real)) == 0)[:, None]
+        return Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.zeros)
 
 
 def layout(lengths: Int[np.ndarray, " sequences"], num_states: int, zeros: bool = False) -> Layout:
@@ -156,91 +178,116 @@ class _Logarithmic:
         return _Logarithmic.total(p[:, None] + matrix, 0)
 
 
+Arithmetic = type[_Linear] | type[_Logarithmic]
+
+
+class _Inside:
+    """Potentials as the recursions take them, states before lanes, freed of what each step has in common."""
+
+    def __init__(self, potentials: Potentials, layout: Layout):
+        initial, transition, emission = potentials
+        self.own: Arithmetic = _Logarithmic if layout.zeros else _Linear
+        self.moving = transition.ndim > 2  # do transitions differ from step to step?
+        self.late = not (self.moving or layout.zeros)  # does the matrix multiply the sum of pairs, rather than each?
+        self.starts = jnp.asarray(layout.starts)
+        self.top = _finite(jax.lax.stop_gradient(emission.max(-1)))
+        self.e = self.own.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
+        if self.moving:
+            peak = _finite(jax.lax.stop_gradient(transition.max((-1, -2))))
+            self.top = self.top + peak
+            self.steps = self.own.inside(jnp.moveaxis(transition - peak[..., None, None], 1, -1))
+        else:
+            assert initial is not None
+            self.steps = jnp.zeros((len(self.e), 0))
+            self.start, self.matrix = self.own.inside(initial)[:, None], self.own.inside(transition)[:, :, None]
+
+    def into(self, step: tuple[Array, Array]) -> Array:
+        """The transitions into a step, which is whether it starts, and its own."""
+        return step[1] if self.moving else self.matrix
+
+    def move(self, p: Array, step: tuple[Array, Array]) -> Array:
+        """The distribution of the next state."""
+        on = self.own.through(p, self.into(step))
+        return on if self.moving else jnp.where(step[0], self.own.times(self.start, self.own.total(p)), on)
+
+    def forward(self, top_of: Array) -> tuple[Array, Array, Array]:
+        """The distributions before each step and after it, and what normalises the latter."""
+        own = self.own
+
+        def down(p, x):
+            joint = own.times(self.move(p, x[:2]), x[2])
+            c = own.total(joint)
+            new = own.over(joint, c)
+            return new, (p, new, c)
+
+        return jax.lax.scan(down, top_of, (self.starts, self.steps, self.e))[1]
+
+    def backward(
+        self, rest: Array, before: Array, filtered: Array, c: Array, weigh: Array
+    ) -> tuple[Array, Array, Array | None]:
+        """Pairs of successive states, weighed and summed over the steps of each lane; states; and the pairs of each step,
+        instead, where transitions differ."""
+        own, (K, lanes) = self.own, self.e.shape[1:]
+
+        def up(carry, x):
+            rest, count = carry
+            step, p, now, e, c, weigh = x[:2], *x[2:]
+            ahead = own.over(own.times(e, rest), c)
+            states = own.outside(own.times(now, rest))
+            pairs = own.times(p[:, None], ahead[None])
+            pairs = pairs if self.late else own.outside(own.times(pairs, self.into(step)))
+            rest = own.through(ahead, jnp.swapaxes(self.into(step), 0, 1))
+            if self.moving:
+                return (rest, count), (states, pairs * weigh)
+            rest = jnp.where(step[0], own.total(own.times(self.start, ahead)), rest)
+            return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, None)
+
+        none = jnp.zeros((0,)) if self.moving else jnp.zeros((K, K, lanes))
+        xs = (self.starts, self.steps, before, filtered, self.e, c, weigh)
+        (_, count), (states, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
+        return count, jnp.moveaxis(states, 1, -1), pairs
+
+
 def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
     """Forward–backward. `worth`, one number for each sequence at all its steps, weighs what is summed over steps."""
-    initial, transition, emission = potentials
-    own: Any = _Logarithmic if layout.zeros else _Linear
-    moving = transition.ndim > 2  # do transitions differ from step to step?
-    top = _finite(jax.lax.stop_gradient(emission.max(-1)))
-    e = own.inside(jnp.moveaxis(emission - top[..., None], -1, 1))
-    if moving:
-        peak = _finite(jax.lax.stop_gradient(transition.max((-1, -2))))
-        top = top + peak
-        steps = own.inside(jnp.moveaxis(transition - peak[..., None, None], 1, -1))
-        at = lambda x: x[1]
-    else:
-        steps = jnp.zeros((len(e), 0))
-        start, matrix = own.inside(initial)[:, None], own.inside(transition)[:, :, None]
-        at = lambda x: matrix
-    starts = jnp.asarray(layout.starts)
-
-    def move(p, x):
-        """The distribution of the next state."""
-        on = own.through(p, at(x))
-        return on if moving else jnp.where(x[0], own.times(start, own.total(p)), on)
-
-    top_of, below = _linked(own, move, (starts, steps), e) if layout.linked else _apart(own, e)
-
-    def forward(p, x):
-        joint = own.times(move(p, x[:2]), x[2])
-        c = own.total(joint)
-        new = own.over(joint, c)
-        return new, (p, new, c)
-
-    _, (before, filtered, c) = jax.lax.scan(forward, top_of, (starts, steps, e))
+    inside = _Inside(potentials, layout)
+    own = inside.own
+    top_of, below = _linked(inside) if layout.linked else _apart(inside)
+    before, filtered, c = inside.forward(top_of)
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
     rest = own.over(below, own.total(own.times(filtered[-1], below)))
-
-    def backward(carry, x):
-        rest, count = carry
-        step, p, now, e, c, weigh = x[:2], *x[2:]
-        ahead = own.over(own.times(e, rest), c)
-        states = own.outside(own.times(now, rest))
-        pairs = own.times(p[:, None], ahead[None])
-        if moving or layout.zeros:  # otherwise the matrix multiplies their sum
-            pairs = own.outside(own.times(pairs, at(step)))
-        rest = own.through(ahead, jnp.swapaxes(at(step), 0, 1))
-        if moving:
-            return (rest, count), (states, pairs * weigh)
-        rest = jnp.where(step[0], own.total(own.times(start, ahead)), rest)
-        return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, None)
-
-    K, lanes = e.shape[1:]
-    none = jnp.zeros((0,)) if moving else jnp.zeros((K, K, lanes))
-    xs = (starts, steps, before, filtered, e, c, weigh)
-    (_, count), (states, pairs) = jax.lax.scan(backward, (rest, none), xs, reverse=True)
-    states = jnp.moveaxis(states, 1, -1)
-    if moving:
-        expected_initial, expected = None, jnp.moveaxis(pairs, -1, 1)
+    count, states, pairs = inside.backward(rest, before, filtered, c, weigh)
+    if pairs is not None:
+        initial, transition = None, jnp.moveaxis(pairs, -1, 1)
     else:
-        expected_initial = jnp.sum(jnp.where(starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
-        expected = count.sum(-1) if layout.zeros else count.sum(-1) * matrix[..., 0]
-    log_normaliser = jnp.where(real, own.logarithm(c) + top, 0.0)
-    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), expected_initial, expected)
+        initial = jnp.sum(jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
+        transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
+    log_normaliser = jnp.where(real, own.logarithm(c) + inside.top, 0.0)
+    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), initial, transition)
 
 
 def _finite(top: Array) -> Array:
     return jnp.where(jnp.isfinite(top), top, 0.0)
 
 
-def _apart(own: Any, e: Array) -> tuple[Array, Array]:
+def _apart(inside: _Inside) -> tuple[Array, Array]:
     """Every lane begins with a start and ends with an end: any distribution before, nothing below."""
-    K, lanes = e.shape[1:]
-    return own.inside(jnp.full((K, lanes), -jnp.log(K))), own.inside(jnp.zeros((K, lanes)))
+    K, lanes = inside.e.shape[1:]
+    return inside.own.inside(jnp.full((K, lanes), -jnp.log(K))), inside.own.inside(jnp.zeros((K, lanes)))
 
 
-def _linked(own: Any, move: Any, steps: tuple, e: Array) -> tuple[Array, Array]:
+def _linked(inside: _Inside) -> tuple[Array, Array]:
     """The distribution at the top of each lane, and the evidence below it, by the product of each lane's matrices."""
-    K, lanes = e.shape[1:]
+    own, (K, lanes) = inside.own, inside.e.shape[1:]
     everything = lambda m: own.total(own.total(m, 0), 0)
 
     def step(product, x):
-        product = jax.vmap(lambda p: own.times(move(p, x[:2]), x[2]))(product)
+        product = jax.vmap(lambda p: own.times(inside.move(p, x[:2]), x[2]))(product)
         return own.over(product, everything(product)), None
 
     eye = jnp.where(jnp.eye(K)[..., None] > 0, own.one, own.zero)
-    product, _ = jax.lax.scan(step, jnp.broadcast_to(eye, (K, K, lanes)), (*steps, e))
+    product, _ = jax.lax.scan(step, jnp.broadcast_to(eye, (K, K, lanes)), (inside.starts, inside.steps, inside.e))
     matrices = jnp.moveaxis(product, -1, 0)[..., None]
 
     def down(p, matrix):
@@ -301,3 +348,22 @@ def best_path(
     last, origins = jax.lax.scan(forward, jnp.zeros(len(initial)), (starts, emission))
     _, path = jax.lax.scan(lambda z, origin: (origin[z], z), jnp.argmax(last), origins, reverse=True)
     return path
+
+
+def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
+    """The stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK (Grassmann,
+    Taksar & Heyman 1985)."""
+    rest, columns = transition, []
+    for n in range(len(transition) - 1, 0, -1):
+        column = rest[:n, n] / jnp.sum(rest[n, :n])
+        columns.append(column)
+        rest = rest[:n, :n] + column[:, None] * rest[n, :n]
+    found = jnp.ones(1)
+    for column in reversed(columns):
+        found = jnp.append(found, found @ column)
+    return found / jnp.sum(found)
+
+
+def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
+    """Does every state lead to the first, as the elimination above needs?"""
+    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
 
-from ._elimination import Clique, best_scopes, clique_tree, neighbours
+from .elimination import Clique, best_scopes, clique_tree, neighbours
 
 WIDE = 2**16  # entries of a table above which it has no matrix
 MANY = 2**21  # entries of all tables, from which matrices of the larger take too long to make

@@ -1,0 +1,83 @@
+"""Sparse features of the steps of a chain, row by row and column by column."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._objective import aligned
+
+CHUNK = 16  # entries of a column that are added up at once
+WIDE = 64  # features of one step beyond which the sum over them is not written out
+
+
+class Sparse(eqx.Module):
+    """A few features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
+
+    columns: Int[np.ndarray, "steps width"]
+    values: Float[np.ndarray, "steps width"]
+    number: int = eqx.field(static=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.columns), self.number
+
+    def __matmul__(self, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
+        return _weighted(self.columns, self.values, weights)
+
+
+class Turned(eqx.Module):
+    """The same features column by column, in chunks of a few steps: padding has the step `number`."""
+
+    steps: Int[np.ndarray, "chunks few"]
+    values: Float[np.ndarray, "chunks few"]
+    column: Int[np.ndarray, " chunks"]
+    number: int = eqx.field(static=True)
+
+    def times(self, features: Sparse, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
+        """`features @ weights`, whose transpose is made from these chunks: XLA's own scatters entry by entry, which is
+        several times as dear. (A solve with [[1, 0], [−X, 1]] is a linear map that comes with its transpose.)"""
+        F = features.number
+
+        def down(_, x):
+            return jnp.concatenate([x[:F], x[F:] + features @ x[:F]])
+
+        def up(_, x):
+            sums = _weighted(self.steps, self.values, x[F:])
+            return jnp.concatenate([x[:F] + jax.ops.segment_sum(sums, self.column, F, indices_are_sorted=True), x[F:]])
+
+        inverse = lambda x: jnp.concatenate([x[:F], x[F:] - features @ x[:F]])
+        whole = jnp.concatenate([weights, jnp.zeros((self.number, weights.shape[1]))])
+        return jax.lax.custom_linear_solve(inverse, whole, down, up)[F:]
+
+
+def turned(features: Sparse) -> Turned:
+    """Sparse features, column by column."""
+    steps, place = np.nonzero(features.columns < features.number)
+    column = features.columns[steps, place]
+    order = np.argsort(column, kind="stable")
+    steps, place, column = steps[order], place[order], column[order]
+    each = np.bincount(column, minlength=features.number)
+    within = np.arange(len(column)) - np.repeat(np.cumsum(each) - each, each)
+    chunks = -(-each // CHUNK)
+    row = (np.cumsum(chunks) - chunks)[column] + within // CHUNK
+    total = int(chunks.sum())
+    where, values = np.full((total, CHUNK), len(features.columns), np.int32), np.zeros((total, CHUNK))
+    where[row, within % CHUNK] = steps
+    values[row, within % CHUNK] = features.values[steps, place]
+    own = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
+    return Turned(aligned(where), aligned(values), aligned(own), len(features.columns))
+
+
+def _weighted(
+    places: Int[Array | np.ndarray, "rows width"], values: Float[Array | np.ndarray, "rows width"], matrix: Float[Array, "n k"]
+) -> Float[Array, "rows k"]:
+    """`Σ_i values[:, i] matrix[places[:, i]]`, the place n being none: added up column by column, which fuses."""
+    rows = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]))])
+    if places.shape[1] > WIDE:
+        return jnp.einsum("ti,tik->tk", values, rows[places])
+    total = jnp.zeros((len(places), matrix.shape[1]))
+    for i in range(places.shape[1]):
+        total = total + values[:, i, None] * rows.at[places[:, i]].get(mode="promise_in_bounds")
+    return total

@@ -1,0 +1,213 @@
+"""Hidden Markov chains: F and its parts, and what a fitted one says of its own data and of what comes after them."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree, Scalar
+
+from ..inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
+from ._hidden import UNUSED, AbstractHiddenStates, times
+from ._states import States
+from .emissions._base import AbstractEmission, Parameters
+
+TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
+DRAWS = 2000  # of the future
+
+
+class AbstractHiddenChain(AbstractHiddenStates):
+    """An objective whose hidden states form chains: `F(θ, w)` as in `hmm`, from the densities of an emission."""
+
+    latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
+
+    sequence: eqx.AbstractVar[Int[np.ndarray, " steps"]]
+    position: eqx.AbstractVar[Int[np.ndarray, " steps"]]  # within its sequence
+    lengths: eqx.AbstractVar[Int[np.ndarray, " sequences"]]
+    slots: eqx.AbstractVar[Int[np.ndarray, "sequences longest"] | None]  # where each sequence stands in the layout
+    layout: eqx.AbstractVar[Layout]
+    states: eqx.AbstractVar[States]
+
+    @property
+    def num_states(self) -> int:
+        return self.states.number
+
+    @property
+    def num_units(self) -> int:
+        return len(self.lengths) if self.drop == "sequence" else len(self.dense)
+
+    def log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
+        return self.emission.log_densities(self.emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
+
+    def seen(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
+        """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
+        return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
+
+    def regressors(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
+        """The product of the weights of each step's regressors, zero where there are none."""
+        product, seen = jnp.ones(len(self.dense)), jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
+        for lag in range(1, self.emission.reach + 1):
+            product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
+        return product
+
+    def _tempered(self, theta: PyTree, weights: Array) -> Float[Array, "rows lanes states states"]:
+        """Log transitions times `w_{t−1} w_t`, the initial ones times `w_1`."""
+        initial, transition = self.states.logs(theta)
+        before = jnp.concatenate([jnp.ones(1), weights[:-1]])
+        both = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[..., None, None]
+        steps = jnp.where(jnp.asarray(self.layout.starts)[..., None, None], initial[None], transition)
+        return times(both, steps)
+
+    def whole(self, theta: PyTree, weights: Array | np.ndarray) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+        """The whole chain with weighted emissions; and the emissions without weights."""
+        return self.chain(theta, self.seen(weights))
+
+    def chain(self, theta: PyTree, seen: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+        """The same, by the weights of the emissions themselves."""
+        densities = self.log_densities(theta)
+        weighted = times(self.layout.arrange(seen)[..., None], densities)
+        return Potentials(*self.states.logs(theta), weighted), densities
+
+    def loss(self, theta, weights):
+        if self.drop == "sequence":
+            worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
+            whole, _ = self.whole(theta, jnp.ones(len(self.dense)))
+            return -log_partition(whole, worth, self.layout) - self.log_prior(theta)
+        whole, _ = self.whole(theta, weights)
+        if self.drop == "observation":
+            return -log_partition(whole, None, self.layout) - self.log_prior(theta)
+        steps = self._tempered(theta, weights)
+        seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
+        both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
+        return both[1] - both[0] - self.log_prior(theta)
+
+    def log_prior(self, theta: PyTree) -> Scalar:
+        if self.states.prior is None:
+            return jnp.zeros(())
+        return self.states.log_prior(theta) + self.emission.log_prior(self.emitted(theta))
+
+    def listed(self, laid: Array, index: Array) -> Array:
+        """The listed steps of an array that is laid out; any for padding."""
+        flat = laid.reshape(-1, *laid.shape[2:])
+        inverse = jnp.asarray(self.layout.inverse)
+        return flat[inverse if len(index) == len(inverse) else inverse.at[index].get(mode="clip")]
+
+    def alone(self, theta: PyTree, index: Array) -> tuple[Potentials, Layout]:
+        """The potentials of the listed sequences alone, one to a lane."""
+        slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
+        densities = self.emission.log_densities(self.emitted(theta), data).reshape(*slots.shape, self.num_states)
+        real = slots >= 0
+        dense = real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
+        return Potentials(*self.states.logs(theta), times(dense[..., None], densities)), self.layout.side_by_side(real)
+
+    def along(
+        self, function: Callable[[Array], Array], vector: Array, entries: Int[Array | np.ndarray, "some ..."]
+    ) -> Float[Array, "some ..."]:
+        """Derivatives of a function of the raveled θ by some of its entries, or by sums of several, a group of tangents at a
+        time."""
+        size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
+        derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
+        if not len(entries):
+            return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
+        return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
+
+
+@eqx.filter_jit
+def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
+    return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
+
+
+def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Posterior:
+    steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
+    return posterior(hmm.whole(theta, steps)[0], hmm.layout)
+
+
+@eqx.filter_jit
+def smoothed(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
+    return hmm.layout.restore(_posterior(hmm, theta, weights).states)
+
+
+@eqx.filter_jit
+def filtered(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
+    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
+
+
+@eqx.filter_jit
+def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps channels"]:
+    states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
+    means = hmm.means(states, hmm.emitted(theta), hmm.data)
+    known = hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0
+    return jnp.where(known[:, None], means[hmm.layout.inverse], jnp.nan)
+
+
+@eqx.filter_jit
+def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
+    whole, _ = hmm.whole(theta, jnp.ones(len(hmm.dense)))
+    initial, transition = hmm.states.logs(theta)
+    return best_path(initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0)
+
+
+def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units states"]:
+    """Expected visits of every state while a unit, a step or a sequence, is observed."""
+    steps = np.where(hmm.dense[:, None], np.asarray(smoothed(hmm, theta, jnp.ones(hmm.num_units))), 0.0)
+    if hmm.drop != "sequence":
+        return steps
+    return np.add.reduceat(steps, np.cumsum(hmm.lengths) - hmm.lengths, axis=0)
+
+
+def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
+    """States that explain nothing, and parameters on a boundary."""
+    found, visited = jax.tree.map(np.asarray, hmm.parameters.natural(theta)), visits(hmm, theta).sum(0)
+    sentences = [
+        f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
+        for k in np.flatnonzero(visited < UNUSED)
+    ]
+    spread = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)  # an autoregression may wander
+    free = {name: found[name] for name in (*hmm.states.free, *hmm.emission.free)}
+    return " ".join(filter(None, (*sentences, hmm.on_boundary(free, spread, hmm.states.support))))
+
+
+def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
+    """What the steps after the last may be."""
+    found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
+    first = np.asarray(filtered(hmm, theta))[-1] @ np.asarray(found["transition"])
+    past = recent(hmm.x, hmm.emission.reach)
+    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(DRAWS)])
+
+
+def recent(x: Float[np.ndarray, "steps channels"], reach: int) -> Float[np.ndarray, "reach channels"]:
+    """The observations that the first step ahead regresses on; raises where one is missing."""
+    past = x[len(x) - reach :]
+    missing = len(x) - reach + np.flatnonzero(np.isnan(past).any(axis=1))
+    if missing.size:
+        raise ValueError(
+            f"forecast: the steps ahead regress on the last {reach}, of which {missing.tolist()} are missing (NaN). Fill them, "
+            f"or cut the series after the last {reach} steps in a row that are observed."
+        )
+    return past
+
+
+def draw(
+    emission: AbstractEmission,
+    parameters: Parameters,
+    first: Float[np.ndarray, " states"],
+    past: Float[np.ndarray, "past channels"],
+    at: int,
+    num_steps: int,
+    rng: np.random.Generator,
+) -> tuple[Float[np.ndarray, "steps channels"], Int[np.ndarray, " steps"]]:
+    """Steps `at`, `at + 1`, … and their states, the first of which has the distribution `first`."""
+    found = {name: np.asarray(value) for name, value in parameters.items()}
+    transition, K = found["transition"], len(first)
+    own = {name: value for name, value in found.items() if name not in ("initial", "transition")}
+    steps, states = np.concatenate([past, np.empty((num_steps, past.shape[1]))]), np.empty(num_steps, int)
+    chances = first
+    for t in range(num_steps):
+        states[t] = rng.choice(K, p=chances / chances.sum())
+        chances = transition[states[t]]
+        now = len(past) + t
+        steps[now] = emission.draw(own, states[t], at + t, steps[max(0, now - max(emission.reach, 1)) : now], rng)
+    return steps[len(past) :], states
