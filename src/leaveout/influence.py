@@ -25,7 +25,7 @@ from ._fit import Fit
 from ._objective import AbstractLinearPredictor, float64, ravel, unravel
 from ._plan import leave_one_out
 from ._refit import AbstractRefit, Exact
-from .models.glm import GLM
+from .models.linear import GLM
 
 BLOCK = 2**20  # numbers of the rows, or of the predictions, that are made at a time
 DEFAULT = Exact()

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 
 from .._fit import Fit, anchor
 from .._read import matched
-from ..models.glm import GLM
+from ..models.linear import GLM
 from ..models.losses import HuberScale, Tweedie
 from ..models.penalties import AbstractPenalty, Ridge, per_weight
-from ..models.regression import Regression
+from ..models.linear import Regression
 
 SUPPORTED = (
     "LinearRegression",

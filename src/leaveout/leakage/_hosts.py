@@ -12,7 +12,7 @@ from .._evaluate import fold_parameters
 from .._fit import Fit
 from .._plan import Plan
 from .._refit import AbstractRefit
-from ..models.glm import GLM
+from ..models.linear import GLM
 from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
 from ._losses import Measure
 

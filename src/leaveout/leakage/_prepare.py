@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._fit import Fit
 from .._refit import AbstractRefit, Exact
-from ..models.glm import GLM
+from ..models.linear import GLM
 from ..models.losses import Binomial
 from ._losses import Measure, resolve
 

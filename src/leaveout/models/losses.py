@@ -10,14 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr, ndtr, xlog1py, xlogy
+from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Array, Float, Scalar
 from scipy import special
 
 from .._objective import traced
-from . import _shared
 from . import links as links
-from ._families import QUASI
+from ._families import LEAST, AbstractQuasiLoss, exponential
 from ._families import Gamma as Gamma
 from ._families import InverseGaussian as InverseGaussian
 from ._families import NegativeBinomial as NegativeBinomial
@@ -26,8 +25,8 @@ from ._families import QuasiPoisson as QuasiPoisson
 from ._families import Squared as Squared
 from ._families import Tweedie as Tweedie
 from ._loss import AbstractLoss as AbstractLoss
-from ._loss import domain, positive
-from ._shared import AbstractSharedLoss as AbstractSharedLoss
+from ._loss import AbstractSharedLoss as AbstractSharedLoss
+from ._loss import Formulas, domain, positive, within
 from ._shared import Beta as Beta
 from ._shared import GammaShape as GammaShape
 from ._shared import GaussianScale as GaussianScale
@@ -71,7 +70,7 @@ LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, 
 }
 
 
-CLOGLOG_PEAK = 0.6208296638972954  # where ℓ″ = u (u eᵘ − eᵘ + 1) / (eᵘ − 1)², u = e^η, of y = 1 is largest
+CLOGLOG_PEAK = 0.6208296638972954  # where ℓ″ of the complementary log-log link is largest, of y = 1
 
 
 class Binomial(AbstractLoss):
@@ -93,30 +92,30 @@ class Binomial(AbstractLoss):
         success, failure = LINKS[self.link][0](eta)
         return -y * success - (1 - y) * failure
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         if self.link == "logit":
             e = np.exp(-np.abs(eta))
             s = 1 / (1 + e)
-            known = {
+            return {
                 0: lambda: np.log1p(e) + np.maximum(eta, 0.0) - y * eta,
                 1: lambda: np.where(eta >= 0, 1 - y - y * e, (1 - y) * e - y) * s,
                 2: lambda: e * s * s,
                 3: lambda: -np.sign(eta) * e * (1 - e) * s**3,
             }
-            return tuple(known[order]() for order in orders)
-        if self.link == "probit":
-            return _probit(eta, y, orders)
-        return super().derivatives(eta, y, orders)
+        if self.link not in FORMULAS:
+            return {}
+        success, failure = (of(eta) for of in FORMULAS[self.link])
+        known: Formulas = {k: lambda k=k: y * success[k]() + (1 - y) * failure[k]() for k in success}
+        return within((eta > 0) & (eta < 1), known) if self.link == "identity" else known
 
     @property
     def ceiling(self):
         return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
 
     def peak(self, y):
-        whole = np.all((y == 0) | (y == 1))
-        if whole and self.link == "probit":  # ℓ″ falls from one to zero as the row is fitted better
-            return np.where(y == 1, -np.inf, np.inf)
-        return np.where(y == 1, CLOGLOG_PEAK, np.inf) if whole and self.link == "cloglog" else None
+        """Of whole y, the link's; a fraction's ℓ″ may have two hills."""
+        peaks = PEAKS.get(self.link)
+        return np.where(y == 1, *peaks) if peaks and np.all((y == 0) | (y == 1)) else None
 
     def inverse_link(self, eta):
         return LINKS[self.link][1](eta)
@@ -145,21 +144,64 @@ class Binomial(AbstractLoss):
         return self.link != "cauchit"
 
 
-def _probit(eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """Derivatives of −y log Φ(η) − (1 − y) log Φ(−η), by m = φ/Φ and s = x + m: m′ = −ms."""
-
-    def one(x, order):
-        log_cdf = special.log_ndtr(x)
-        if order == 0:
-            return -log_cdf
-        m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
-        s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
-        return {1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}[order]()
-
-    return tuple(y * one(eta, order) + (1 - y) * (-1.0) ** order * one(-eta, order) for order in orders)
+def _normal(x: np.ndarray) -> Formulas:
+    """−log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
+    log_cdf = special.log_ndtr(x)
+    m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
+    s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
+    return {0: lambda: -log_cdf, 1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}
 
 
-class QuasiBinomial(AbstractLoss):
+def _extreme(x: np.ndarray) -> Formulas:
+    """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc (u/c − 2c − 1 + u).
+
+    ℓ″ has one hill: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that what is in brackets falls, from 1 to −∞.
+    """
+    u = exponential(x)
+    near, far = np.minimum(u, 0.1), np.clip(u, 0.1, 1e3)
+    c = np.where(u < 0.1, near / 2 + near**2 / 12 - near**4 / 720 + near**6 / 30240, far / -np.expm1(-far) - 1)
+    b = np.exp(-u) * (1 + c)
+    return {
+        0: lambda: np.where(u < 0.7, np.log1p(c) - x, -np.log1p(-np.exp(-far))),
+        1: lambda: -b,
+        2: lambda: b * c,
+        3: lambda: b * (u - c * (2 * c + 1 - u)),
+    }
+
+
+def _growing(x: np.ndarray) -> Formulas:
+    """eˣ."""
+    u = exponential(x)
+    return dict.fromkeys(range(4), lambda: u)
+
+
+def _log(x: np.ndarray) -> Formulas:
+    """−log x."""
+    x = np.maximum(x, LEAST)
+    return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
+
+
+def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
+    """f(c − η), of f at c − η."""
+    known = of(at)
+    return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
+
+
+FORMULAS: dict[str, tuple[Callable, Callable]] = {  # of −log μ and of −log(1 − μ)
+    "probit": (_normal, lambda eta: _mirrored(_normal, -eta)),
+    "cloglog": (_extreme, _growing),
+    "loglog": (lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta)),
+    "identity": (_log, lambda eta: _mirrored(_log, 1 - eta)),
+}
+PEAKS = {  # where ℓ″ is largest, of y = 1 and of y = 0: else it falls, or rises, all the way
+    "probit": (-np.inf, np.inf),
+    "cloglog": (CLOGLOG_PEAK, np.inf),
+    "loglog": (-np.inf, -CLOGLOG_PEAK),
+    "identity": (0.0, 1.0),
+}
+
+
+class QuasiBinomial(AbstractQuasiLoss):
     """`(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ` for y in [0, 1]: the quasi-likelihood of variance φμ(1 − μ), half the
     binomial deviance over φ, with any link of `Binomial`. The fit is the binomial one.
 
@@ -167,59 +209,13 @@ class QuasiBinomial(AbstractLoss):
     """
 
     dispersion: Float[np.ndarray, ""]
-    binomial: Binomial
+    likelihood: Binomial
 
     def __init__(self, dispersion: float = 1.0, link: str = "logit"):
-        self.dispersion, self.binomial = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
+        self.dispersion, self.likelihood = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
 
-    def __call__(self, eta, y):
-        return (self.binomial(eta, y) + xlogy(y, y) + xlog1py(1 - y, -y)) / self.dispersion
-
-    def derivatives(self, eta, y, orders):
-        known = self.binomial.derivatives(eta, y, orders)
-        constant = special.xlogy(y, y) + special.xlog1py(1 - y, -y)
-        return tuple(
-            (part + (order == 0) * constant) / float(self.dispersion) for part, order in zip(known, orders, strict=True)
-        )
-
-    @property
-    def ceiling(self):
-        return self.binomial.ceiling / float(self.dispersion)
-
-    def peak(self, y):
-        return self.binomial.peak(y)
-
-    def inverse_link(self, eta):
-        return self.binomial.inverse_link(eta)
-
-    def check(self, y):
-        self.binomial.check(y)
-
-    def start(self, y, weight):
-        return self.binomial.start(y, weight)
-
-    def variance(self, mean):
-        return self.dispersion * self.binomial.variance(mean)
-
-    @property
-    def dispersed(self):
-        return True
-
-    @property
-    def inside(self):
-        return self.binomial.inside
-
-    @property
-    def self_concordance(self):
-        return self.binomial.self_concordance
-
-    @property
-    def convex(self):
-        return self.binomial.convex
-
-    @property
-    def remark(self):
-        return QUASI
+    def least(self, y, special):
+        return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
 
 
 class Huber(AbstractLoss):
@@ -234,16 +230,15 @@ class Huber(AbstractLoss):
         r = jnp.abs(y - eta)
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         delta, r = float(self.delta), eta - y
         near = np.abs(r) <= delta
-        known = {
+        return {
             0: lambda: np.where(near, 0.5 * r**2, delta * np.abs(r) - 0.5 * delta**2),
             1: lambda: np.clip(r, -delta, delta),
             2: lambda: near.astype(float),
             3: lambda: np.zeros_like(r),
         }
-        return tuple(known[order]() for order in orders)
 
     @property
     def ceiling(self):
@@ -271,17 +266,16 @@ class PseudoHuber(AbstractLoss):
     def __call__(self, eta, y):
         return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         delta = float(self.delta)
         t = (eta - y) / delta
         root = np.sqrt(1 + t**2)
-        known = {
+        return {
             0: lambda: delta**2 * t**2 / (1 + root),
             1: lambda: delta * t / root,
             2: lambda: root**-3,
             3: lambda: -3 * t * root**-5 / delta,
         }
-        return tuple(known[order]() for order in orders)
 
     @property
     def ceiling(self):
@@ -307,19 +301,18 @@ class Multinomial(AbstractLoss):
     def inverse_link(self, eta):
         return jax.nn.softmax(eta, axis=-1)
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         """ℓ, p − e_y and diag(p) − p pᵀ; what is left of one beside a p near it is summed, never subtracted."""
         hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
         total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
         own = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
-        known = {
+        return {
             0: lambda: np.where(own == 0, np.log1p(others), np.log(total) - own)[..., 0],
             1: lambda: np.where(hot, -others, e) / total,
             2: lambda: _covariance(e / total, e @ (1 - np.eye(e.shape[-1])) / total),
         }
-        return tuple(known[order]() for order in orders)
 
     def roots(self, eta):
         """diag(√p) − p √pᵀ."""
@@ -373,7 +366,6 @@ class Custom(AbstractLoss):
         return False
 
 
-SHARED = _shared.NAMED  # losses with parameters of their own, of lo.Regression
 NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "squared": Squared,
     "logistic": Binomial,
@@ -390,28 +382,53 @@ NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "huber": Huber,
     "pseudo_huber": PseudoHuber,
 }
+SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {  # losses with parameters of their own, of lo.Regression
+    "negative_binomial": NegativeBinomialDispersion,
+    "beta": Beta,
+    "gaussian": GaussianScale,
+    "gamma": GammaShape,
+    "huber_scale": HuberScale,
+}
 
-OTHERS = {
-    name: f'the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}")'
-    for name in ("negative_binomial", "beta", "ordinal", "gaussian", "huber_scale")
-} | {"cox": "the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event)"}
+
+def _key(loss: str) -> str:
+    return loss.lower().replace("-", "_").replace(" ", "_")
 
 
 def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
     """A loss from its name, from an object of `losses`, or from any JAX function `(linear_predictor, y) -> scalar`."""
+    if isinstance(loss, AbstractSharedLoss):
+        raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
     if isinstance(loss, AbstractLoss):
         return loss
     if isinstance(loss, str):
-        name = loss.lower().replace("-", "_").replace(" ", "_")
-        if name in OTHERS:
-            raise ValueError(f"GLM: {OTHERS[name]}.")
-        if name not in NAMED:
-            raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
-        return NAMED[name]()
+        name = _key(loss)
+        if name in NAMED:
+            return NAMED[name]()
+        if name in SHARED or name == "ordinal":
+            raise ValueError(f'GLM: the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}").')
+        if name == "cox":
+            raise ValueError("GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event).")
+        raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
-        return loss()
-    if isinstance(loss, AbstractSharedLoss):
-        raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
+        return resolve(loss())
     if callable(loss):
         return Custom(loss)
     raise TypeError(f"GLM: loss must be a name, a loss of lo.losses or a JAX function; got {type(loss).__name__}.")
+
+
+def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
+    """A loss with parameters of its own, from its name or from an object of `losses`."""
+    if isinstance(loss, AbstractSharedLoss):
+        return loss
+    if not isinstance(loss, str):
+        raise TypeError(
+            f"Regression: loss must be a name, or a loss of lo.losses with parameters of its own such as "
+            f"lo.losses.Beta(); got {type(loss).__name__}. Losses without are for lo.GLM."
+        )
+    if _key(loss) not in SHARED:
+        raise ValueError(
+            f"Regression: no loss with parameters of its own is called {loss!r}; choose one of "
+            f"{', '.join([*SHARED, 'ordinal'])}. Losses without are for lo.GLM."
+        )
+    return SHARED[_key(loss)]()
