@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike
 
 from .._fit import Fit, anchor
 from .._read import matched
-from ..models.linear import GLM
+from ..models.linear import GLM, Regression
 from ..models.losses import HuberScale, Tweedie
 from ..models.penalties import AbstractPenalty, Ridge, per_weight
-from ..models.linear import Regression
 
 SUPPORTED = (
     "LinearRegression",

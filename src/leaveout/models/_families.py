@@ -4,7 +4,7 @@ With dispersion φ fixed, the minimiser does not depend on φ; the losses do.
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from scipy import special
 
 from . import links
-from ._loss import AbstractLoss, AbstractMeanLoss, domain, positive, within
+from ._loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, within
 
 LEAST = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
 HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
@@ -30,6 +30,8 @@ class Squared(AbstractMeanLoss):
     """`½ (y − μ)²`, with the identity link unless told otherwise."""
 
     link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"identity": 0.0}
 
     def __init__(self, link: str | links.AbstractLink = "identity"):
         self.link = links.resolve(link)
@@ -50,26 +52,19 @@ class Squared(AbstractMeanLoss):
         return jnp.ones_like(mean)
 
     @property
-    def dispersed(self):
-        return True
-
-    @property
-    def self_concordance(self):
-        return 0.0 if self.convex else None
-
-    @property
     def ceiling(self):
         return 1.0 if self.convex else np.inf
-
-    @property
-    def convex(self):
-        return self.linked == "identity"
 
 
 class Poisson(AbstractMeanLoss):
     """`μ − y log μ + log y!`, the Poisson density, with a log link unless told otherwise."""
 
     link: links.AbstractLink
+    convex_links: ClassVar[Convex] = {
+        "log": 1.0,
+        "identity": None,
+        "sqrt": None,
+    }  # ℓ″ = e^η; y/η²; 2 + 2y/η²
 
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
@@ -102,18 +97,6 @@ class Poisson(AbstractMeanLoss):
     def variance(self, mean):
         return mean
 
-    @property
-    def self_concordance(self):
-        return 1.0 if self.linked == "log" else None
-
-    def peak(self, y):
-        """ℓ″ = 2 + 2y/η² (sqrt, convex on either side of zero) and y/η² (identity) fall away from zero."""
-        return np.zeros_like(y) if self.linked in ("sqrt", "identity") else None
-
-    @property
-    def convex(self):
-        return self.linked in ("log", "identity", "sqrt")
-
 
 class Gamma(AbstractMeanLoss):
     """`ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: the gamma density of shape ν, with a log link unless told
@@ -121,6 +104,8 @@ class Gamma(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
@@ -147,22 +132,6 @@ class Gamma(AbstractMeanLoss):
     def variance(self, mean):
         return mean**2 / self.shape
 
-    @property
-    def dispersed(self):
-        return True
-
-    @property
-    def self_concordance(self):
-        return 1.0 if self.linked == "log" else None
-
-    def peak(self, y):
-        """ℓ″ = ν/η² falls where η = 1/μ is positive."""
-        return np.zeros_like(y) if self.linked == "inverse" else None
-
-    @property
-    def convex(self):
-        return self.linked in ("log", "inverse")
-
 
 class InverseGaussian(AbstractMeanLoss):
     """`λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: the inverse Gaussian density of shape λ (variance μ³/λ), with a log link
@@ -170,6 +139,8 @@ class InverseGaussian(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
@@ -177,19 +148,23 @@ class InverseGaussian(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         return self.shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
 
+    def formulas(self, eta, y):
+        if not self.convex:
+            return {}
+        half, x = float(self.shape) / 2, np.maximum(eta, LEAST)
+        known = {
+            0: lambda: half * (y * x - 2 * np.sqrt(x) + 1 / y) + 0.5 * np.log(np.pi * y**3 / half),
+            1: lambda: half * (y - x**-0.5),
+            2: lambda: half / 2 * x**-1.5,
+            3: lambda: -0.75 * half * x**-2.5,
+        }
+        return within(eta > 0, known)
+
     def check(self, y):
         domain(y, y > 0, "inverse Gaussian", "positive")
 
     def variance(self, mean):
         return mean**3 / self.shape
-
-    @property
-    def dispersed(self):
-        return True
-
-    @property
-    def convex(self):
-        return self.linked == "inverse_squared"
 
 
 class NegativeBinomial(AbstractMeanLoss):
@@ -198,6 +173,7 @@ class NegativeBinomial(AbstractMeanLoss):
 
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
+    convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
@@ -225,14 +201,6 @@ class NegativeBinomial(AbstractMeanLoss):
     def variance(self, mean):
         return mean + self.dispersion * mean**2
 
-    @property
-    def self_concordance(self):  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
-        return 1.0 if self.convex else None
-
-    @property
-    def convex(self):
-        return self.linked == "log"
-
 
 def negative_binomial(mean, log_mean, log_dispersion, y):
     """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
@@ -241,7 +209,7 @@ def negative_binomial(mean, log_mean, log_dispersion, y):
     return gammaln(size) + gammaln(y + 1.0) - gammaln(y + size) + size * total + y * (total - log_dispersion - log_mean)
 
 
-KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex with the log link
+KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex under the log link
 
 
 class Tweedie(AbstractMeanLoss):
@@ -258,6 +226,7 @@ class Tweedie(AbstractMeanLoss):
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
     kind: str = eqx.field(static=True)
+    dispersed = True
 
     def __init__(self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         if not np.isfinite(power) or 0 < power < 1:
@@ -304,14 +273,10 @@ class Tweedie(AbstractMeanLoss):
         return self.dispersion * mean**self.power
 
     @property
-    def dispersed(self):
-        return True
-
-    @property
     def self_concordance(self):
         if self.kind == "normal" or not self.convex:
-            return None
-        return jnp.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
+            return 0.0 if self.convex else None
+        return np.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
 
     @property
     def convex(self):
@@ -330,6 +295,8 @@ class AbstractQuasiLoss(AbstractLoss):
 
     dispersion: eqx.AbstractVar[Float[np.ndarray, ""]]
     likelihood: eqx.AbstractVar[AbstractLoss]
+    dispersed = True
+    remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
 
     @abc.abstractmethod
     def least(self, y: Array, special: Any) -> Array:
@@ -363,10 +330,6 @@ class AbstractQuasiLoss(AbstractLoss):
         return self.dispersion * self.likelihood.variance(mean)
 
     @property
-    def dispersed(self):
-        return True
-
-    @property
     def inside(self):
         return self.likelihood.inside
 
@@ -377,10 +340,6 @@ class AbstractQuasiLoss(AbstractLoss):
     @property
     def convex(self):
         return self.likelihood.convex
-
-    @property
-    def remark(self):
-        return "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
 
 
 class QuasiPoisson(AbstractQuasiLoss):

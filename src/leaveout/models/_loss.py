@@ -1,8 +1,8 @@
-"""What a loss of one observation is, `ℓ(η, y)`; one through a mean, `ℓ(μ(η), y)`; one whose parameters all share, `ℓ(η, τ, y)`."""
+"""What a loss of one observation is: `ℓ(η, y)`, through a mean `ℓ(μ(η), y)`, with parameters that all share `ℓ(η, τ, y)`."""
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Scalar
 
 from . import links
 
-
+Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
 Formulas = dict[int, Callable[[], np.ndarray]]  # by the order of the derivative
 OUTSIDE = -1e100  # no derivative that a convex loss has: nothing is proved of a ball that leaves the domain
 
@@ -70,7 +70,7 @@ class AbstractLoss(eqx.Module):
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """ℓ and its derivatives in η by their orders, in NumPy, where there is a closed form.
 
-        Where η is outside the domain, ℓ is infinite and a derivative `OUTSIDE`.
+        Where η is outside the domain, ℓ is NaN and a derivative `OUTSIDE`.
         """
         return {}
 
@@ -112,6 +112,7 @@ class AbstractMeanLoss(AbstractLoss):
     """A loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
 
     link: eqx.AbstractVar[links.AbstractLink]
+    convex_links: ClassVar[Convex] = {}
 
     @abc.abstractmethod
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
@@ -135,17 +136,27 @@ class AbstractMeanLoss(AbstractLoss):
         """The name of the link, where it has one."""
         return links.name_of(self.link)
 
+    @property
+    def convex(self):
+        return self.linked in self.convex_links
+
+    @property
+    def self_concordance(self):
+        return self.convex_links.get(self.linked)
+
+    def peak(self, y):
+        return np.zeros_like(y) if self.convex and self.self_concordance is None else None
+
 
 class AbstractSharedLoss(AbstractLoss):
     """A loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, by JAX."""
 
+    own = 1
+    convex = False
+
     @abc.abstractmethod
     def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         """The loss of one observation."""
-
-    @abc.abstractmethod
-    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
-        """τ as users see it, by name."""
 
     @abc.abstractmethod
     def unconstrained(self, parameters: dict) -> np.ndarray:
@@ -158,14 +169,6 @@ class AbstractSharedLoss(AbstractLoss):
     @abc.abstractmethod
     def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
         """The prediction on the scale of the response."""
-
-    @property
-    def own(self):
-        return 1
-
-    @property
-    def convex(self):
-        return False
 
 
 def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) -> np.ndarray:
@@ -183,7 +186,7 @@ def _compiled(loss: AbstractLoss, eta: Array, y: Array, order: int) -> Array:
 
 def within(inside: np.ndarray, known: Formulas) -> Formulas:
     """Formulas of a loss, and what is said of it outside its domain."""
-    return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE if k else np.inf) for k in known}
+    return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE if k else np.nan) for k in known}
 
 
 def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:

@@ -125,6 +125,7 @@ class HuberScale(AbstractScaleLoss):
     """
 
     named = "scale"
+    smooth = False
 
     epsilon: Float[np.ndarray, ""]
 
@@ -143,10 +144,6 @@ class HuberScale(AbstractScaleLoss):
         median = float(np.median(y))
         return median, np.log([max(1.48 * float(np.median(np.abs(y - median))), 1e-6)])
 
-    @property
-    def smooth(self):
-        return False
-
 
 class Ordinal(AbstractSharedLoss):
     """`P(y ≤ k) = sigmoid(c_k − η)`, y the number of a level, 0, 1, …: proportional odds, no intercept.
@@ -155,6 +152,7 @@ class Ordinal(AbstractSharedLoss):
     """
 
     num_levels: int = eqx.field(static=True)
+    intercept = False
 
     def __check_init__(self):
         if self.num_levels < 2:
@@ -196,10 +194,6 @@ class Ordinal(AbstractSharedLoss):
     @property
     def own(self):
         return self.num_levels - 1
-
-    @property
-    def intercept(self):
-        return False
 
 
 def _thresholds(tau: Array) -> Array:

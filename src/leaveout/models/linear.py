@@ -9,7 +9,6 @@ A unit sees θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class,
 it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is left out of with it.
 """
 
-import abc
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -32,7 +31,7 @@ EVERYONE = slice(None)
 
 
 class AbstractRegression(AbstractLinearPredictor):
-    """A sum of losses of rows beside a penalty; how its loss is named is a matter of the two classes below."""
+    """A sum of losses of rows beside a penalty: `GLM` and `Regression`, which differ in the losses that they name."""
 
     design: Float[np.ndarray, "units coefficients"]
     y: Float[np.ndarray, " units"]
@@ -49,24 +48,12 @@ class AbstractRegression(AbstractLinearPredictor):
     remark: str = eqx.field(static=True)
     labels: Names = eqx.field(static=True)
 
-    @float64
-    def __init__(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        loss: str | losses.AbstractLoss | Callable,
-        penalty: penalties.AbstractPenalty | Callable | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        intercept: bool = True,
-        class_weight: Literal["balanced"] | None = None,
-        remark: str = "",
-    ):
+    def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
+        """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
         me = type(self).__name__
         self.penalty, self.remark = penalties.resolve(penalty), remark
         self.labels, X, y, sample_weight, offset = matched(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
-        self.loss_function, y, self.levels = self._resolved(loss, y)
+        self.loss_function, y, self.levels = resolve(y)
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(me, X, self.intercept)
         n = len(self.design)
@@ -85,10 +72,6 @@ class AbstractRegression(AbstractLinearPredictor):
         code, found = _coded(me, self.y, n) if class_weight else (None, ())
         self.class_code, self.balanced = None if code is None else stored(code), len(found)
         self.penalty.check(self.num_features)
-
-    @abc.abstractmethod
-    def _resolved(self, loss: Any, y: Any) -> tuple[losses.AbstractLoss, Any, tuple]:
-        """The loss, from what the caller gave, y as it reads it, and the levels of an ordinal y."""
 
     # the shape of θ: [params], or [outputs, params_per_output]
 
@@ -284,7 +267,10 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def predictors(self):
-        if not (self.loss_function.convex and self.penalty.quadratic):
+        loss = self.loss_function
+        if not (loss.convex and self.penalty.quadratic):
+            return None
+        if loss.self_concordance is None and loss.peak(self.y) is None:  # nothing could be proved
             return None
         size = self.design.shape[1]
         matrix = np.zeros((size, size))
@@ -294,7 +280,7 @@ class AbstractRegression(AbstractLinearPredictor):
             matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
         offset = 0.0 if self.offset is None else np.asarray(self.offset)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(rows, offset, self.y, self.loss_function, matrix, self._weigh, separate)
+        return Predictors(rows, offset, self.y, loss, matrix, self._weigh, separate)
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
         """ω and κ of one refit, or of many, by NumPy or by JAX."""
@@ -339,15 +325,29 @@ class GLM(AbstractRegression):
     lengths that differ, weights below zero, y outside the domain; TypeError on what holds no numbers.
     """
 
-    def _resolved(self, loss, y):
-        return losses.resolve(loss), y, ()
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        loss: str | losses.AbstractLoss | Callable,
+        penalty: penalties.AbstractPenalty | Callable | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        intercept: bool = True,
+        class_weight: Literal["balanced"] | None = None,
+        remark: str = "",
+    ):
+        resolve = lambda y: (losses.resolve(loss), y, ())
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark)
 
 
 class Regression(AbstractRegression):
     """A regression whose loss has parameters of its own: negative binomial, beta, ordinal, a scale that is estimated.
 
-    `X`, `penalty`, `sample_weight`, `offset`, `class_weight` are as in `lo.GLM`. `loss` is "negative_binomial", "beta",
-    "ordinal", "gaussian", "gamma", "huber_scale", or an object of `lo.losses` (`NegativeBinomialDispersion`, `Beta`, …).
+    `X`, `penalty`, `sample_weight`, `offset` are as in `lo.GLM`. `loss` is "negative_binomial", "beta", "ordinal",
+    "gaussian", "gamma", "huber_scale", or an object of `lo.losses` (`NegativeBinomialDispersion`, `Beta`, `Ordinal`, …).
     For "ordinal", `y` holds numbers, or is an ordered categorical; its thresholds take the place of an intercept.
 
     `fit(...).parameters` is `{"intercept", "coef"}` and the loss's own: `dispersion`, `precision`, `scale`, `shape` or
@@ -356,11 +356,22 @@ class Regression(AbstractRegression):
     Raises ValueError on NaN, infinities, lengths that differ, weights below zero, y outside the domain.
     """
 
-    def _resolved(self, loss, y):
-        if not (isinstance(loss, str) and loss.lower() == "ordinal"):
-            return losses.resolve_shared(loss), y, ()
-        y, levels = _ordered(y)
-        return losses.Ordinal(len(levels)), y, levels
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        loss: str | losses.AbstractSharedLoss,
+        penalty: penalties.AbstractPenalty | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        intercept: bool = True,
+        remark: str = "",
+    ):
+        ordinal = isinstance(loss, str) and loss.lower() == "ordinal"
+        resolve = _ordinal if ordinal else lambda y: (losses.resolve_shared(loss), y, ())
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark)
 
 
 def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
@@ -373,25 +384,25 @@ def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
     return found, tuple(classes.tolist())
 
 
-def _ordered(y: ArrayLike) -> tuple[np.ndarray, tuple]:
-    """Numbers of levels 0, 1, … in their order, and the levels."""
+def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
+    """The loss, numbers of levels 0, 1, … in their order, and the levels."""
     categories: Any = getattr(y, "cat", y)
-    if getattr(categories, "ordered", False):
-        array, names = np.asarray(categories.codes), np.asarray(categories.categories)
-        missing = np.sum(array < 0)
+    names = np.asarray(categories.categories) if getattr(categories, "ordered", False) else None
+    if names is not None:
+        array = np.where(categories.codes < 0, np.nan, categories.codes)
     else:
         try:
-            array, names = numbers("Regression", "y", y), None
+            array = numbers("Regression", "y", y)
         except TypeError as error:
             raise TypeError(
                 "Regression: an ordinal y needs an order of its levels: give numbers, or pd.Categorical(..., ordered=True). "
                 f"{error}"
             ) from None
-        missing = np.sum(~np.isfinite(array.astype(float)))
-    if missing:
-        raise ValueError(f"Regression: y holds {missing} {'missing' if names is not None else 'NaN or infinite'} values.")
+    if not np.isfinite(array.astype(float)).all():
+        raise ValueError(f"Regression: y holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
     levels, found = np.unique(array, return_inverse=True)
-    return found.astype(float), tuple((levels if names is None else names[levels]).tolist())
+    named = levels if names is None else names[levels.astype(int)]
+    return losses.Ordinal(len(levels)), found.astype(float), tuple(named.tolist())
 
 
 def _times(weight: Array, value: Array) -> Array:

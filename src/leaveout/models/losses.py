@@ -5,6 +5,7 @@ knows its inverse link, the domain of y, and, where there is one, the constant M
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -70,9 +71,6 @@ LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, 
 }
 
 
-CLOGLOG_PEAK = 0.6208296638972954  # where ℓ″ of the complementary log-log link is largest, of y = 1
-
-
 class Binomial(AbstractLoss):
     """`−y log μ − (1 − y) log(1 − μ)` for y in [0, 1], with the link "logit", "probit", "cloglog", "loglog", "cauchit",
     "log", "log_complement" (`η = log(1 − μ)`) or "identity".
@@ -102,11 +100,12 @@ class Binomial(AbstractLoss):
                 2: lambda: e * s * s,
                 3: lambda: -np.sign(eta) * e * (1 - e) * s**3,
             }
-        if self.link not in FORMULAS:
+        if self.link not in CLOSED:
             return {}
-        success, failure = (of(eta) for of in FORMULAS[self.link])
-        known: Formulas = {k: lambda k=k: y * success[k]() + (1 - y) * failure[k]() for k in success}
-        return within((eta > 0) & (eta < 1), known) if self.link == "identity" else known
+        closed = CLOSED[self.link]
+        success, failure = closed.success(eta), closed.failure(eta)
+        known = {k: lambda k=k: y * success[k]() + (1 - y) * failure[k]() for k in success}
+        return within((closed.domain[0] < eta) & (eta < closed.domain[1]), known)
 
     @property
     def ceiling(self):
@@ -114,8 +113,8 @@ class Binomial(AbstractLoss):
 
     def peak(self, y):
         """Of whole y, the link's; a fraction's ℓ″ may have two hills."""
-        peaks = PEAKS.get(self.link)
-        return np.where(y == 1, *peaks) if peaks and np.all((y == 0) | (y == 1)) else None
+        known = self.link in CLOSED and np.all((y == 0) | (y == 1))
+        return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
 
     def inverse_link(self, eta):
         return LINKS[self.link][1](eta)
@@ -175,6 +174,18 @@ def _growing(x: np.ndarray) -> Formulas:
     return dict.fromkeys(range(4), lambda: u)
 
 
+def _rest(x: np.ndarray) -> Formulas:
+    """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v²: ℓ″ = v + v² grows with v, and so with x."""
+    x = np.minimum(x, -LEAST)
+    v = np.exp(x) / -np.expm1(x)
+    return {0: lambda: np.log1p(v), 1: lambda: v, 2: lambda: v + v**2, 3: lambda: (v + v**2) * (1 + 2 * v)}
+
+
+def _line(x: np.ndarray) -> Formulas:
+    """−x."""
+    return {0: lambda: -x, 1: lambda: -np.ones_like(x), 2: lambda: np.zeros_like(x), 3: lambda: np.zeros_like(x)}
+
+
 def _log(x: np.ndarray) -> Formulas:
     """−log x."""
     x = np.maximum(x, LEAST)
@@ -187,17 +198,23 @@ def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
     return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
 
 
-FORMULAS: dict[str, tuple[Callable, Callable]] = {  # of −log μ and of −log(1 − μ)
-    "probit": (_normal, lambda eta: _mirrored(_normal, -eta)),
-    "cloglog": (_extreme, _growing),
-    "loglog": (lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta)),
-    "identity": (_log, lambda eta: _mirrored(_log, 1 - eta)),
-}
-PEAKS = {  # where ℓ″ is largest, of y = 1 and of y = 0: else it falls, or rises, all the way
-    "probit": (-np.inf, np.inf),
-    "cloglog": (CLOGLOG_PEAK, np.inf),
-    "loglog": (-np.inf, -CLOGLOG_PEAK),
-    "identity": (0.0, 1.0),
+class Closed(NamedTuple):
+    """A link of `Binomial`: −log μ and −log(1 − μ), where their ℓ″ are largest, and between what η must lie."""
+
+    success: Callable[[np.ndarray], Formulas]
+    failure: Callable[[np.ndarray], Formulas]
+    peaks: tuple[float, float]
+    domain: tuple[float, float] = (-np.inf, np.inf)
+
+
+EXTREME_PEAK = 0.6208296638972954  # of ℓ″ in `_extreme`
+CLOSED = {
+    "probit": Closed(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
+    "cloglog": Closed(_extreme, _growing, (EXTREME_PEAK, np.inf)),
+    "loglog": Closed(lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta), (-np.inf, -EXTREME_PEAK)),
+    "log": Closed(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
+    "log_complement": Closed(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
+    "identity": Closed(_log, lambda eta: _mirrored(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
 }
 
 
@@ -222,6 +239,8 @@ class Huber(AbstractLoss):
     """`½ r²` for |r| ≤ δ, `δ |r| − ½ δ²` beyond, r = y − η; the scale δ is fixed. Its ℓ″ jumps at |r| = δ."""
 
     delta: Float[np.ndarray, ""]
+    smooth = False
+    ceiling = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("Huber: delta", delta)
@@ -240,25 +259,18 @@ class Huber(AbstractLoss):
             3: lambda: np.zeros_like(r),
         }
 
-    @property
-    def ceiling(self):
-        return 1.0
-
     def peak(self, y):
         return y
 
     def start(self, y, weight):
         return float(np.median(y))
 
-    @property
-    def smooth(self):
-        return False
-
 
 class PseudoHuber(AbstractLoss):
     """`δ² (√(1 + (r/δ)²) − 1)`, r = y − η: squared near zero, absolute far away, smooth between."""
 
     delta: Float[np.ndarray, ""]
+    ceiling = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("PseudoHuber: delta", delta)
@@ -277,10 +289,6 @@ class PseudoHuber(AbstractLoss):
             3: lambda: -3 * t * root**-5 / delta,
         }
 
-    @property
-    def ceiling(self):
-        return 1.0
-
     def peak(self, y):
         return y
 
@@ -294,6 +302,8 @@ class PseudoHuber(AbstractLoss):
 
 class Multinomial(AbstractLoss):
     """`log Σ_k e^{η_k} − η_y`: one linear predictor a class, y the class's number. A common shift of all η is flat."""
+
+    self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
     def __call__(self, eta, y):
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]
@@ -337,10 +347,6 @@ class Multinomial(AbstractLoss):
         with np.errstate(divide="ignore"):
             return np.minimum(spread, -np.log1p(np.maximum(other * np.expm1(-spread), -1.0))), rise
 
-    @property
-    def self_concordance(self):
-        return 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
-
 
 def _covariance(p: np.ndarray, rest: np.ndarray) -> np.ndarray:
     """diag(p) − p pᵀ, `rest` being 1 − p."""
@@ -353,17 +359,11 @@ class Custom(AbstractLoss):
     """A user's JAX function `(linear_predictor, y) -> scalar`. No link, no domain, and nothing known of its kinks."""
 
     function: Callable[[Scalar, Scalar], Scalar]
+    smooth = False
+    convex = False
 
     def __call__(self, eta, y):
         return traced("GLM: loss", self.function, eta, y)
-
-    @property
-    def smooth(self):
-        return False
-
-    @property
-    def convex(self):
-        return False
 
 
 NAMED: dict[str, Callable[[], AbstractLoss]] = {
