@@ -159,6 +159,10 @@ class AbstractSharedLoss(AbstractLoss):
         """The loss of one observation."""
 
     @abc.abstractmethod
+    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
+        """τ as users see it, by name."""
+
+    @abc.abstractmethod
     def unconstrained(self, parameters: dict) -> np.ndarray:
         """The inverse of `natural`."""
 

@@ -414,19 +414,11 @@ def _times(weight: Array, value: Array) -> Array:
 @jax.custom_batching.custom_vmap
 def _weighted_gram(design: Array, curvature: Array) -> Array:
     """`Σ_n U_nᵀ C_n U_n`, summed over blocks of rows so that no second copy of the design is made."""
-    n, q = design.shape
-    size = min(BLOCK, n)
-    if size == n:
-        return _gram(design, curvature)
-
-    def add(k, total):
-        start = jnp.minimum(k * size, n - size)  # the last block overlaps: rows already counted get weight zero
-        fresh = start + jnp.arange(size) >= k * size
-        x = jax.lax.dynamic_slice_in_dim(design, start, size)
-        return total + _gram(x, _times(fresh, jax.lax.dynamic_slice_in_dim(curvature, start, size)))
-
-    params = q * (1 if curvature.ndim == 1 else curvature.shape[-1])
-    return jax.lax.fori_loop(0, -(-n // size), add, jnp.zeros((params, params)))
+    whole, left = divmod(len(design), BLOCK)
+    total = _gram(design[len(design) - left :], curvature[len(design) - left :])
+    block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * BLOCK, BLOCK)
+    add = lambda k, total: total + _gram(block(design, k), block(curvature, k))
+    return jax.lax.fori_loop(0, whole, add, total) if whole else total
 
 
 @_weighted_gram.def_vmap

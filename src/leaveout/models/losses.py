@@ -102,10 +102,17 @@ class Binomial(AbstractLoss):
             }
         if self.link not in CLOSED:
             return {}
-        closed = CLOSED[self.link]
-        success, failure = closed.success(eta), closed.failure(eta)
-        known = {k: lambda k=k: y * success[k]() + (1 - y) * failure[k]() for k in success}
-        return within((closed.domain[0] < eta) & (eta < closed.domain[1]), known)
+        closed, (eta, y) = CLOSED[self.link], np.broadcast_arrays(eta, y)
+        some, others = y > 0, y < 1
+        success, failure = closed.success(eta[some]), closed.failure(eta[others])
+
+        def total(k):
+            out = np.zeros(eta.shape)
+            out[some] += y[some] * success[k]()
+            out[others] += (1 - y[others]) * failure[k]()
+            return out
+
+        return within((closed.domain[0] < eta) & (eta < closed.domain[1]), {k: lambda k=k: total(k) for k in success})
 
     @property
     def ceiling(self):
@@ -156,16 +163,19 @@ def _extreme(x: np.ndarray) -> Formulas:
 
     ℓ″ has one hill: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that what is in brackets falls, from 1 to −∞.
     """
-    u = exponential(x)
-    near, far = np.minimum(u, 0.1), np.clip(u, 0.1, 1e3)
-    c = np.where(u < 0.1, near / 2 + near**2 / 12 - near**4 / 720 + near**6 / 30240, far / -np.expm1(-far) - 1)
-    b = np.exp(-u) * (1 + c)
-    return {
-        0: lambda: np.where(u < 0.7, np.log1p(c) - x, -np.log1p(-np.exp(-far))),
-        1: lambda: -b,
-        2: lambda: b * c,
-        3: lambda: b * (u - c * (2 * c + 1 - u)),
-    }
+    u = np.exp(np.minimum(x, 7.0))  # beyond, e⁻ᵘ is no number
+    left, near = np.exp(-u), np.flatnonzero(u < 0.1)
+    c = u / np.maximum(1 - left, 1e-300) - 1
+    v = u[near]
+    c[near] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240
+    b = left * (1 + c)
+
+    def value():
+        out = -np.log1p(-np.minimum(left, 0.95))
+        out[near] = np.log1p(c[near]) - x[near]
+        return out
+
+    return {0: value, 1: lambda: -b, 2: lambda: b * c, 3: lambda: b * (u - c * (2 * c + 1 - u))}
 
 
 def _growing(x: np.ndarray) -> Formulas:
