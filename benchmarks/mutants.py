@@ -224,15 +224,8 @@ FAULTS = (
         "a hill of the curvature elsewhere than it is",
         "models/losses.py",
         "EXTREME_PEAK = 0.62",
-        "EXTREME_PEAK = 0.72",
+        "EXTREME_PEAK = 0.92",
         "test_theorem.py test_proved.py",
-    ),
-    Fault(
-        "curvature at weights of zero",
-        "models/linear.py",
-        "jnp.where(weight == 0, 0.0, weight * value)",
-        "weight * value",
-        "test_regression.py",
     ),
     Fault(
         "what has left stays in the norms of the table",
