@@ -213,6 +213,27 @@ FAULTS = (
         "test_theorem.py test_proved.py",
     ),
     Fault(
+        "a ball may leave the domain of a loss",
+        "models/_loss.py",
+        "OUTSIDE = -1e100",
+        "OUTSIDE = 0.0",
+        "test_theorem.py test_proved.py",
+    ),
+    Fault(
+        "a pole of a loss between the ends is not seen",
+        "_proved.py",
+        "ends.append(np.clip(peak, *ends))",
+        "ends.append(center)",
+        "test_theorem.py test_proved.py",
+    ),
+    Fault(
+        "a hill of the curvature elsewhere than it is",
+        "models/losses.py",
+        "EXTREME_PEAK = 0.62",
+        "EXTREME_PEAK = 0.92",
+        "test_theorem.py test_proved.py",
+    ),
+    Fault(
         "what has left stays in the norms of the table",
         "_proved.py",
         "root = np.sqrt(kept)\n",

@@ -16,6 +16,7 @@ LISTED = re.findall(
 )  # the layout that CONTRIBUTING gives, in the order in which modules may import one another
 CORE = LISTED[LISTED.index("_proved") : LISTED.index("influence")]
 
+
 def imports(path: Path) -> set[str]:
     """Our own modules that a file imports, by their first name below `leaveout`."""
     package = ["leaveout", *path.relative_to(SOURCE).parts[:-1]]

@@ -41,6 +41,78 @@ def test_secants_stay_within_their_gaps(loss):
         assert (secant >= curvature - gap.below - 1e-12).all() and (secant <= curvature + gap.beyond + 1e-12).all()
 
 
+HILLS = {  # losses whose ℓ″ has one hill: the domain of η, and y
+    "probit": (losses.Binomial("probit"), (-9.0, 9.0), (0.0, 1.0)),
+    "cloglog": (losses.Binomial("cloglog"), (-30.0, 4.0), (0.0, 1.0)),
+    "loglog": (losses.Binomial("loglog"), (-4.0, 30.0), (0.0, 1.0)),
+    "log": (losses.Binomial("log"), (-30.0, 0.0), (0.0, 1.0)),
+    "log_complement": (losses.Binomial("log_complement"), (-30.0, 0.0), (0.0, 1.0)),
+    "identity": (losses.Binomial("identity"), (0.0, 1.0), (0.0, 1.0)),
+    "quasi": (losses.QuasiBinomial(2.0, "cloglog"), (-30.0, 4.0), (0.0, 1.0)),
+    "sqrt": (losses.Poisson("sqrt"), (0.0, 9.0), (0.0, 1.0, 7.0)),
+    "sqrt, below zero": (losses.Poisson("sqrt"), (-9.0, 0.0), (1.0, 7.0)),
+    "counts, identity": (losses.Poisson("identity"), (0.0, 9.0), (0.0, 1.0, 7.0)),
+    "quasi-Poisson, sqrt": (losses.QuasiPoisson(2.0, "sqrt"), (0.0, 9.0), (0.0, 1.0, 7.5)),
+    "inverse": (losses.Gamma(2.5, "inverse"), (0.0, 9.0), (0.2, 7.0)),
+    "inverse_squared": (losses.InverseGaussian(2.5, "inverse_squared"), (0.0, 9.0), (0.2, 7.0)),
+}
+
+
+@pytest.mark.parametrize("name", HILLS)
+def test_curvatures_of_one_hill(name):
+    """Closed forms are what JAX derives; ℓ″ rises up to its peak and falls from there on."""
+    loss, (low, high), responses = HILLS[name]
+    eta = low + (high - low) * np.sort(np.r_[np.linspace(0.002, 0.998, 397), np.geomspace(1e-6, 1e-3, 20)])
+    for y in responses:
+        y = np.full_like(eta, y)
+        found = loss.derivatives(eta, y, (0, 1, 2, 3))
+        by_jax = losses.AbstractLoss.derivatives(Bare(loss), eta, y, (0, 1, 2, 3))
+        for order, (mine, theirs) in enumerate(zip(found, by_jax, strict=True)):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-8, err_msg=f"order {order}")
+        rises = np.diff(found[2]) / (np.abs(found[2][1:]) + np.abs(found[2][:-1]) + 1e-300)
+        peak = loss.peak(y)
+        assert (rises[eta[1:] <= peak[1:]] >= -1e-12).all() and (rises[eta[:-1] >= peak[1:]] <= 1e-12).all()
+
+
+class Bare(losses.AbstractLoss):
+    """A loss without its closed forms."""
+
+    loss: losses.AbstractLoss
+
+    def __call__(self, eta, y):
+        return self.loss(eta, y)
+
+
+@pytest.mark.parametrize("name", HILLS)
+def test_nothing_is_proved_of_a_ball_that_leaves_the_domain(name):
+    """Gaps hold for all secants inside it; where it ends within reach they are too large for any proof."""
+    loss, (low, high), responses = HILLS[name]
+    eta = low + (high - low) * np.linspace(0.02, 0.98, 49)[None]
+    edges = [edge for edge in (low, high) if edge in ((0.0, 1.0) if name == "identity" else (0.0,))]
+    for y in responses:
+        y = np.full(49, y)
+        here, curvature = loss.derivatives(eta, y, (1, 2))
+        for reach in (1e-3, 0.1, 1.0):
+            gap = _proved.gaps(loss, y, eta, _proved.Bend(curvature, curvature), reach + 0 * eta, curvature)
+            leaves = (
+                sum((np.abs(eta - edge) <= reach for edge in edges), np.zeros(eta.shape)) * (("sqrt" not in name) | (y > 0)) > 0
+            )
+            assert (gap.beyond[leaves] > 1e6).all()
+            for move in reach * np.r_[-1.0, -0.3, 0.3, 1.0]:
+                secant = (loss.derivatives(eta + move, y, (1,))[0] - here) / move
+                slack = 1e-9 * (1 + np.abs(secant) + 1 / reach)
+                assert (leaves | (secant >= curvature - gap.below - slack)).all()
+                assert (leaves | (secant <= curvature + gap.beyond + slack)).all()
+
+
+def test_a_loss_has_no_bound_across_its_pole():
+    """(√μ) The density of a count at η = 0 is zero, whatever it is on either side."""
+    loss, one = losses.Poisson("sqrt"), np.ones(1)
+    assert np.isinf(_proved.change(loss, one, 0.5 * one, 0.5 * one, 0.9 * one)).all()
+    assert np.isfinite(_proved.change(loss, one, 0.5 * one, 0.5 * one, 0.4 * one)).all()
+    assert np.isfinite(_proved.change(loss, 0 * one, 0.5 * one, 0.5 * one, 0.9 * one)).all()
+
+
 def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
     """The radius of a ball is the reach of its gaps, in every rung."""
     seen, gaps, ball = [], _proved.gaps, _proved.ball

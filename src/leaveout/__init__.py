@@ -128,13 +128,13 @@ from .models import penalties as penalties
 from .models._states import Dirichlet as Dirichlet
 from .models.cox import Cox as Cox
 from .models.crf import CRF as CRF
-from .models.glm import GLM as GLM
 from .models.hmm import HMM as HMM
+from .models.linear import GLM as GLM
+from .models.linear import Regression as Regression
 from .models.mrf import MRF as MRF
 from .models.mrf import Free as Free
 from .models.penalties import per_row as per_row
 from .models.penalties import per_weight as per_weight
-from .models.regression import Regression as Regression
 from .models.tagging import entities as entities
 from .models.tagging import entity_f1 as entity_f1
 from .models.tagging import token_accuracy as token_accuracy

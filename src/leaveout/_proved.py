@@ -167,10 +167,12 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
         return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
     known = np.isfinite(half)
     wide = np.where(known, half, 0.0)
-    (low,), (high,) = (loss.derivatives(center + sign * wide, y, (0,)) for sign in (-1, 1))
+    ends, peak = [center - wide, center + wide], loss.peak(y)
+    if peak is not None:  # a pole of ℓ″ is one of ℓ
+        ends.append(np.clip(peak, *ends))
     (base,) = loss.derivatives(reported, y, (0,))
     with np.errstate(invalid="ignore"):
-        most = np.maximum(low, high) - base
+        most = np.max([loss.derivatives(at, y, (0,))[0] for at in ends], axis=0) - base
         if reported is not center:  # else no fall is larger than the rise on the other side
             here, slope = loss.derivatives(center, y, (0, 1))
             most = np.maximum(most, base - here + np.abs(slope) * wide)  # no lower than the tangent at the center

@@ -24,7 +24,7 @@ from ._evaluate import fold_thetas
 from ._fit import Fit
 from ._objective import AbstractLinearPredictor, float64, ravel, unravel
 from ._plan import leave_one_out
-from .models.glm import GLM
+from .models.linear import GLM
 from .refit import AbstractRefit, Exact
 
 BLOCK = 2**20  # numbers of the rows, or of the predictions, that are made at a time

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from .._fit import Fit, anchor
 from ..models import losses
-from ..models.glm import GLM
+from ..models.linear import GLM
 from ..models.penalties import Quadratic, Ridge, per_weight
 
 POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}

@@ -17,10 +17,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._fit import Fit, anchor
 from .._read import matched
-from ..models.glm import GLM
+from ..models.linear import GLM, Regression
 from ..models.losses import AbstractLoss, HuberScale, Tweedie
 from ..models.penalties import AbstractPenalty, Ridge, per_weight
-from ..models.regression import Regression
 
 
 @runtime_checkable

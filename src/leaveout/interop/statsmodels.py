@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike
 from .._fit import Fit, anchor
 from ..models import losses
 from ..models.cox import Cox
-from ..models.glm import GLM
+from ..models.linear import GLM, Regression
 from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight
-from ..models.regression import Regression
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line
     "Identity": lambda link: "identity",

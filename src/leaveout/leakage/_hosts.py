@@ -18,7 +18,7 @@ from .._evaluate import fold_parameters
 from .._fit import Fit
 from .._plan import Plan
 from ..interop.sklearn import Described, Host, described
-from ..models.glm import GLM
+from ..models.linear import GLM
 from ..refit import AbstractRefit
 from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
 from ._losses import Measure

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._fit import Fit
 from ..interop.sklearn import Host
-from ..models.glm import GLM
+from ..models.linear import GLM
 from ..models.losses import Binomial
 from ..refit import AbstractRefit, Exact
 from ._losses import Loss, Measure, resolve

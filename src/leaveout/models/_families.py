@@ -3,16 +3,21 @@
 With dispersion φ fixed, the minimiser does not depend on φ; the losses do.
 """
 
+import abc
+from typing import Any, ClassVar
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln, xlogy
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from scipy import special
 
 from . import links
-from ._loss import AbstractMeanLoss, domain, positive
+from ._loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, within
 
+LEAST = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
 HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
 
 
@@ -25,6 +30,8 @@ class Squared(AbstractMeanLoss):
     """`½ (y − μ)²`, with the identity link unless told otherwise."""
 
     link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"identity": 0.0}
 
     def __init__(self, link: str | links.AbstractLink = "identity"):
         self.link = links.resolve(link)
@@ -32,41 +39,32 @@ class Squared(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         return 0.5 * (y - mean) ** 2
 
-    def derivatives(self, eta, y, orders):
-        if not isinstance(self.link, links.Identity):
-            return super().derivatives(eta, y, orders)
+    def formulas(self, eta, y):
+        if not self.convex:
+            return {}
         r = eta - y
-        known = {0: lambda: 0.5 * r**2, 1: lambda: r, 2: lambda: np.ones_like(r), 3: lambda: np.zeros_like(r)}
-        return tuple(known[order]() for order in orders)
+        return {0: lambda: 0.5 * r**2, 1: lambda: r, 2: lambda: np.ones_like(r), 3: lambda: np.zeros_like(r)}
 
     def start(self, y, weight):
-        mean = float(np.average(y, weights=weight))
-        return mean if isinstance(self.link, links.Identity) else float(np.asarray(self.link(max(mean, 1e-3))))
+        return float(np.average(y, weights=weight)) if self.convex else super().start(y, weight)
 
     def variance(self, mean):
         return jnp.ones_like(mean)
 
     @property
-    def dispersed(self):
-        return True
-
-    @property
-    def self_concordance(self):
-        return 0.0 if isinstance(self.link, links.Identity) else None
-
-    @property
     def ceiling(self):
-        return 1.0 if isinstance(self.link, links.Identity) else np.inf
-
-    @property
-    def convex(self):
-        return isinstance(self.link, links.Identity)
+        return 1.0 if self.convex else np.inf
 
 
 class Poisson(AbstractMeanLoss):
     """`μ − y log μ + log y!`, the Poisson density, with a log link unless told otherwise."""
 
     link: links.AbstractLink
+    convex_links: ClassVar[Convex] = {
+        "log": 1.0,
+        "identity": None,
+        "sqrt": None,
+    }  # ℓ″ = e^η; y/η²; 2 + 2y/η²
 
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
@@ -74,25 +72,30 @@ class Poisson(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         return mean - y * log_mean + gammaln(y + 1.0)
 
-    def derivatives(self, eta, y, orders):
-        if not isinstance(self.link, links.Log):
-            return super().derivatives(eta, y, orders)
-        constant = {0: lambda: special.gammaln(y + 1.0) - y * eta, 1: lambda: -y}
-        return tuple(exponential(eta) + (constant[order]() if order < 2 else 0.0) for order in orders)
+    def formulas(self, eta, y):
+        constant = lambda: special.gammaln(y + 1.0)
+        if self.linked == "log":
+            mean = exponential(eta)
+            return {0: lambda: mean - y * eta + constant(), 1: lambda: mean - y, 2: lambda: mean, 3: lambda: mean}
+        if self.linked == "sqrt":
+            x = np.copysign(np.maximum(np.abs(eta), LEAST), eta)
+            return {
+                0: lambda: eta**2 - 2 * special.xlogy(y, np.abs(eta)) + constant(),
+                1: lambda: 2 * (eta - y / x),
+                2: lambda: 2 * (1 + y / x**2),
+                3: lambda: -4 * y / x**3,
+            }
+        if self.linked == "identity":
+            x = np.maximum(eta, LEAST)
+            known = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
+            return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
+        return {}
 
     def check(self, y):
         domain(y, y >= 0, "Poisson", "not negative")
 
     def variance(self, mean):
         return mean
-
-    @property
-    def self_concordance(self):
-        return 1.0 if isinstance(self.link, links.Log) else None
-
-    @property
-    def convex(self):
-        return isinstance(self.link, links.Log) or links.is_power(self.link, 1.0) or links.is_power(self.link, 0.5)
 
 
 class Gamma(AbstractMeanLoss):
@@ -101,6 +104,8 @@ class Gamma(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
@@ -109,32 +114,23 @@ class Gamma(AbstractMeanLoss):
         nu = self.shape
         return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + gammaln(nu)
 
-    def derivatives(self, eta, y, orders):
-        if not isinstance(self.link, links.Log):
-            return super().derivatives(eta, y, orders)
+    def formulas(self, eta, y):
         nu = float(self.shape)
-        term = nu * y * exponential(-eta)
         constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + special.gammaln(nu)
-        known = {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
-        return tuple(known[order]() for order in orders)
+        if self.linked == "log":
+            term = nu * y * exponential(-eta)
+            return {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
+        if self.linked == "inverse":
+            x = np.maximum(eta, LEAST)
+            known = {0: lambda: nu * (y * x - np.log(x)) + constant(), 1: lambda: nu * (y - 1 / x)}
+            return within(eta > 0, known | {2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3})
+        return {}
 
     def check(self, y):
         domain(y, y > 0, "gamma", "positive")
 
     def variance(self, mean):
         return mean**2 / self.shape
-
-    @property
-    def dispersed(self):
-        return True
-
-    @property
-    def self_concordance(self):
-        return 1.0 if isinstance(self.link, links.Log) else None
-
-    @property
-    def convex(self):
-        return isinstance(self.link, links.Log) or links.is_power(self.link, -1.0)
 
 
 class InverseGaussian(AbstractMeanLoss):
@@ -143,6 +139,8 @@ class InverseGaussian(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
@@ -150,19 +148,23 @@ class InverseGaussian(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         return self.shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
 
+    def formulas(self, eta, y):
+        if not self.convex:
+            return {}
+        half, x = float(self.shape) / 2, np.maximum(eta, LEAST)
+        known = {
+            0: lambda: half * (y * x - 2 * np.sqrt(x) + 1 / y) + 0.5 * np.log(np.pi * y**3 / half),
+            1: lambda: half * (y - x**-0.5),
+            2: lambda: half / 2 * x**-1.5,
+            3: lambda: -0.75 * half * x**-2.5,
+        }
+        return within(eta > 0, known)
+
     def check(self, y):
         domain(y, y > 0, "inverse Gaussian", "positive")
 
     def variance(self, mean):
         return mean**3 / self.shape
-
-    @property
-    def dispersed(self):
-        return True
-
-    @property
-    def convex(self):
-        return links.is_power(self.link, -2.0)
 
 
 class NegativeBinomial(AbstractMeanLoss):
@@ -171,6 +173,7 @@ class NegativeBinomial(AbstractMeanLoss):
 
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
+    convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
@@ -178,20 +181,19 @@ class NegativeBinomial(AbstractMeanLoss):
     def of_mean(self, mean, log_mean, y):
         return negative_binomial(mean, log_mean, jnp.log(self.dispersion), y)
 
-    def derivatives(self, eta, y, orders):
-        if not isinstance(self.link, links.Log):
-            return super().derivatives(eta, y, orders)
+    def formulas(self, eta, y):
+        if not self.convex:
+            return {}
         size = 1 / float(self.dispersion)
         x = eta - np.log(size)
         p, q = special.expit(x), special.expit(-x)
         constant = lambda: special.gammaln(size) + special.gammaln(y + 1.0) - special.gammaln(y + size)
-        known = {
+        return {
             0: lambda: constant() + (size + y) * np.logaddexp(0.0, x) - y * x,
             1: lambda: size * p - y * q,
             2: lambda: (y + size) * p * q,
             3: lambda: (y + size) * p * q * (q - p),
         }
-        return tuple(known[order]() for order in orders)
 
     def check(self, y):
         domain(y, y >= 0, "negative binomial", "not negative")
@@ -199,20 +201,15 @@ class NegativeBinomial(AbstractMeanLoss):
     def variance(self, mean):
         return mean + self.dispersion * mean**2
 
-    @property
-    def self_concordance(self):  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
-        return 1.0 if isinstance(self.link, links.Log) else None
-
-    @property
-    def convex(self):
-        return isinstance(self.link, links.Log)
-
 
 def negative_binomial(mean, log_mean, log_dispersion, y):
     """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
     size = jnp.exp(-log_dispersion)
     total = jnp.log1p(mean / size)  # log(1 + αμ)
     return gammaln(size) + gammaln(y + 1.0) - gammaln(y + size) + size * total + y * (total - log_dispersion - log_mean)
+
+
+KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex under the log link
 
 
 class Tweedie(AbstractMeanLoss):
@@ -229,6 +226,7 @@ class Tweedie(AbstractMeanLoss):
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
     kind: str = eqx.field(static=True)
+    dispersed = True
 
     def __init__(self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         if not np.isfinite(power) or 0 < power < 1:
@@ -251,20 +249,19 @@ class Tweedie(AbstractMeanLoss):
             half = reference - y * jnp.exp((1 - p) * log_mean) / (1 - p) + jnp.exp((2 - p) * log_mean) / (2 - p)
         return half / self.dispersion
 
-    def derivatives(self, eta, y, orders):
-        if not isinstance(self.link, links.Log) or self.kind != "compound":
-            return super().derivatives(eta, y, orders)
+    def formulas(self, eta, y):
+        if self.linked != "log" or self.kind != "compound":
+            return {}
         p, phi = float(self.power), float(self.dispersion)
         first = y * exponential((1 - p) * eta) / phi
         second = exponential((2 - p) * eta) / phi
         reference = lambda: np.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p) * phi)
-        known = {
+        return {
             0: lambda: reference() + first / (p - 1) + second / (2 - p),
             1: lambda: second - first,
             2: lambda: (p - 1) * first + (2 - p) * second,
             3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
         }
-        return tuple(known[order]() for order in orders)
 
     def check(self, y):
         if self.kind in ("Poisson", "compound"):
@@ -276,27 +273,76 @@ class Tweedie(AbstractMeanLoss):
         return self.dispersion * mean**self.power
 
     @property
-    def dispersed(self):
-        return True
-
-    @property
     def self_concordance(self):
-        if not isinstance(self.link, links.Log) or self.kind not in ("Poisson", "gamma", "compound"):
-            return None
-        return jnp.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
+        if self.kind == "normal" or not self.convex:
+            return 0.0 if self.convex else None
+        return np.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
 
     @property
     def convex(self):
-        if self.kind == "normal":
-            return isinstance(self.link, links.Identity)
-        return isinstance(self.link, links.Log) and self.kind in ("Poisson", "gamma", "compound")
+        return self.linked == "identity" if self.kind == "normal" else self.linked == "log" and self.kind in KINDS
 
     @property
     def remark(self):
         return "the loss is half the Tweedie deviance over φ; compare it with models of the same power and φ"
 
 
-class QuasiPoisson(AbstractMeanLoss):
+class AbstractQuasiLoss(AbstractLoss):
+    """Half the deviance of another loss, over φ: the fit is that loss's.
+
+    It states a mean and a variance, and is no −log density: compare it with models of the same φ only.
+    """
+
+    dispersion: eqx.AbstractVar[Float[np.ndarray, ""]]
+    likelihood: eqx.AbstractVar[AbstractLoss]
+    dispersed = True
+    remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
+
+    @abc.abstractmethod
+    def least(self, y: Array, special: Any) -> Array:
+        """The least that the other loss can be, by special functions of SciPy's or of JAX's."""
+
+    def __call__(self, eta, y):
+        return (self.likelihood(eta, y) - self.least(y, jax.scipy.special)) / self.dispersion
+
+    def formulas(self, eta, y):
+        known = self.likelihood.formulas(eta, y)
+        least = lambda k: 0.0 if k else self.least(y, special)
+        return {k: lambda k=k: (known[k]() - least(k)) / float(self.dispersion) for k in known}
+
+    @property
+    def ceiling(self):
+        return self.likelihood.ceiling / float(self.dispersion)
+
+    def peak(self, y):
+        return self.likelihood.peak(y)
+
+    def inverse_link(self, eta):
+        return self.likelihood.inverse_link(eta)
+
+    def check(self, y):
+        self.likelihood.check(y)
+
+    def start(self, y, weight):
+        return self.likelihood.start(y, weight)
+
+    def variance(self, mean):
+        return self.dispersion * self.likelihood.variance(mean)
+
+    @property
+    def inside(self):
+        return self.likelihood.inside
+
+    @property
+    def self_concordance(self):
+        return self.likelihood.self_concordance
+
+    @property
+    def convex(self):
+        return self.likelihood.convex
+
+
+class QuasiPoisson(AbstractQuasiLoss):
     """`(y log(y/μ) − (y − μ)) / φ`: the quasi-likelihood of variance φμ, half the Poisson deviance over φ, with a log link
     unless told otherwise. The fit is the Poisson one; y need not be whole.
 
@@ -304,41 +350,13 @@ class QuasiPoisson(AbstractMeanLoss):
     """
 
     dispersion: Float[np.ndarray, ""]
-    link: links.AbstractLink
+    likelihood: Poisson
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.dispersion, self.link = positive("QuasiPoisson: dispersion", dispersion), links.resolve(link)
+        self.dispersion, self.likelihood = positive("QuasiPoisson: dispersion", dispersion), Poisson(link)
 
-    def of_mean(self, mean, log_mean, y):
-        return (xlogy(y, y) - y * log_mean - y + mean) / self.dispersion
-
-    def derivatives(self, eta, y, orders):
-        if not isinstance(self.link, links.Log):
-            return super().derivatives(eta, y, orders)
-        phi, rest = float(self.dispersion), {0: lambda: special.xlogy(y, y) - y * eta - y, 1: lambda: -y}
-        return tuple((exponential(eta) + (rest[order]() if order < 2 else 0.0)) / phi for order in orders)
+    def least(self, y, special):
+        return y - special.xlogy(y, y) + special.gammaln(y + 1.0)
 
     def check(self, y):
         domain(y, y >= 0, "quasi-Poisson", "not negative")
-
-    def variance(self, mean):
-        return self.dispersion * mean
-
-    @property
-    def dispersed(self):
-        return True
-
-    @property
-    def self_concordance(self):
-        return 1.0 if isinstance(self.link, links.Log) else None
-
-    @property
-    def convex(self):
-        return isinstance(self.link, links.Log)
-
-    @property
-    def remark(self):
-        return QUASI
-
-
-QUASI = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"

@@ -1,13 +1,19 @@
-"""What a loss of one observation is, `ℓ(η, y)`, and what one through a mean is, `ℓ(μ(η), y)`."""
+"""What a loss of one observation is: `ℓ(η, y)`, through a mean `ℓ(μ(η), y)`, with parameters that all share `ℓ(η, τ, y)`."""
 
 import abc
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
-from .links import AbstractLink
+from . import links
+
+Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
+Formulas = dict[int, Callable[[], np.ndarray]]  # by the order of the derivative
+OUTSIDE = -1e100  # no derivative that a convex loss has: nothing is proved of a ball that leaves the domain
 
 
 class AbstractLoss(eqx.Module):
@@ -24,9 +30,23 @@ class AbstractLoss(eqx.Module):
     def check(self, y: np.ndarray) -> None:
         """Raise where y lies outside the domain."""
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> float:
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         """An intercept to start from, inside the domain."""
         return 0.0
+
+    @property
+    def own(self) -> int:
+        """How many parameters of its own, shared by all units: the length of τ."""
+        return 0
+
+    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
+        """τ as users see it, by name."""
+        return {}
+
+    @property
+    def intercept(self) -> bool:
+        """May there be an intercept?"""
+        return True
 
     def variance(self, mean: Array) -> Array:
         """The variance of y that the loss stands for, at dispersion one where `dispersed`; for standardised residuals."""
@@ -47,8 +67,18 @@ class AbstractLoss(eqx.Module):
         """M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
         return None
 
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+        """ℓ and its derivatives in η by their orders, in NumPy, where there is a closed form.
+
+        Where η is outside the domain, ℓ is NaN and a derivative `OUTSIDE`.
+        """
+        return {}
+
     def derivatives(self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-        """ℓ and its derivatives in η of these orders, in NumPy: in closed form where it is overridden, else by JAX."""
+        """ℓ and its derivatives in η of these orders, in NumPy: in closed form where there is one, else by JAX."""
+        known = self.formulas(eta, y)
+        if known:
+            return tuple(known[order]() for order in orders)
         eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))
         size = max(1024, 1 << max(eta.size - 1, 1).bit_length())  # few sizes to compile for
         at, of = (np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y))
@@ -81,7 +111,8 @@ class AbstractLoss(eqx.Module):
 class AbstractMeanLoss(AbstractLoss):
     """A loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
 
-    link: eqx.AbstractVar[AbstractLink]
+    link: eqx.AbstractVar[links.AbstractLink]
+    convex_links: ClassVar[Convex] = {}
 
     @abc.abstractmethod
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
@@ -100,6 +131,49 @@ class AbstractMeanLoss(AbstractLoss):
     def inside(self):
         return self.link.inside
 
+    @property
+    def linked(self) -> str:
+        """The name of the link, where it has one."""
+        return links.name_of(self.link)
+
+    @property
+    def convex(self):
+        return self.linked in self.convex_links
+
+    @property
+    def self_concordance(self):
+        return self.convex_links.get(self.linked)
+
+    def peak(self, y):
+        return np.zeros_like(y) if self.convex and self.self_concordance is None else None
+
+
+class AbstractSharedLoss(AbstractLoss):
+    """A loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, by JAX."""
+
+    own = 1
+    convex = False
+
+    @abc.abstractmethod
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+        """The loss of one observation."""
+
+    @abc.abstractmethod
+    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
+        """τ as users see it, by name."""
+
+    @abc.abstractmethod
+    def unconstrained(self, parameters: dict) -> np.ndarray:
+        """The inverse of `natural`."""
+
+    @abc.abstractmethod
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+        """An intercept and τ to start from."""
+
+    @abc.abstractmethod
+    def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
+        """The prediction on the scale of the response."""
+
 
 def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) -> np.ndarray:
     with jax.enable_x64(True):
@@ -112,6 +186,11 @@ def _compiled(loss: AbstractLoss, eta: Array, y: Array, order: int) -> Array:
     for _ in range(order):
         function = jax.grad(function)
     return jax.vmap(function)(eta, y)
+
+
+def within(inside: np.ndarray, known: Formulas) -> Formulas:
+    """Formulas of a loss, and what is said of it outside its domain."""
+    return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE if k else np.nan) for k in known}
 
 
 def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:

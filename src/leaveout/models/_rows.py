@@ -8,7 +8,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from .._objective import stored
-from .._read import codes, numbers
+from .._read import numbers
 
 
 def pick(array: Any, index: Any) -> Array:
@@ -18,30 +18,12 @@ def pick(array: Any, index: Any) -> Array:
     return jnp.asarray(array).at[index].get(mode="clip")
 
 
-def touched(index: Array, delta: Array, n: int) -> tuple[Any, Array]:
-    """The touched units of n and their δ, zero for padding, without a gather where they are all."""
-    return (slice(None), delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
-
-
-def by_weight(value: Array, weight: Any, index: Any) -> Array:
-    """Values of the listed rows, `[rows, ...]`, times their sample weights, if there are any."""
-    if weight is None:
-        return value
-    own = pick(weight, index)
-    return value * own.reshape(own.shape + (1,) * (value.ndim - 1))
-
-
 def shift(offset: Any, index: Any = slice(None)) -> Any:
     """The offsets of the listed rows, or zero."""
     return 0.0 if offset is None else pick(offset, index)
 
 
-def mean_offset(offset: Any, weight: np.ndarray) -> Any:
-    """The weighted mean of the offsets, which an intercept to start from must not count again."""
-    return 0.0 if offset is None else np.average(offset, weights=weight)
-
-
-def design(X: ArrayLike, intercept: bool, caller: str = "GLM") -> tuple[np.ndarray, tuple[str, ...]]:
+def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     """The rows, a column of ones at their end where there is an intercept; and what the columns are called."""
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
@@ -65,33 +47,13 @@ def design(X: ArrayLike, intercept: bool, caller: str = "GLM") -> tuple[np.ndarr
     return np.asarray(design), names
 
 
-def column(name: str, value: ArrayLike, n: int, caller: str = "GLM") -> np.ndarray:
-    """One finite number a row; of offsets perhaps several."""
+def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:
+    """One finite number a row, or one for each of its outputs."""
     array = numbers(caller, name, value)
-    if array.ndim > 1 and array.shape[1:] == (1,):
+    if array.shape == (n, 1) and not outputs:
         array = array[:, 0]
-    if len(np.atleast_1d(array)) != n or array.ndim not in (1, 2 if name == "offset" else 1):
+    if array.shape != (n, *outputs):
         raise ValueError(f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
     if not np.isfinite(array.astype(np.float64)).all():
         raise ValueError(f"{caller}: {name} holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
     return stored(array)
-
-
-def sample_weights(value: ArrayLike | None, n: int, caller: str = "GLM") -> np.ndarray | None:
-    """Sample weights, not negative."""
-    if value is None:
-        return None
-    array = column("sample_weight", value, n, caller)
-    if (array < 0).any() or not array.any():
-        raise ValueError(f"{caller}: sample_weight must not be negative, nor zero everywhere.")
-    return array
-
-
-def coded(y: ArrayLike, n: int, caller: str = "GLM") -> tuple[np.ndarray, np.ndarray]:
-    """Classes, and the number of each unit's."""
-    if np.shape(y) != (n,):
-        raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}.")
-    found, classes = codes(caller, "y", y)
-    if len(classes) < 2:
-        raise ValueError(f"{caller}: y has one class only; two or more are needed.")
-    return classes, found

@@ -10,68 +10,30 @@ A dispersion, a scale, thresholds: estimated with the coefficients, and so diffe
     Ordinal                      P(y ≤ k) = sigmoid(c_k − η)                         thresholds c, by the logs of their gaps
 """
 
-import abc
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Array, Float
 
 from ._families import negative_binomial
-from ._loss import domain, positive
+from ._loss import AbstractSharedLoss, domain, positive
 
 
-class AbstractSharedLoss(eqx.Module):
-    """A loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, by JAX."""
+class AbstractScaleLoss(AbstractSharedLoss):
+    """One positive parameter of its own, `named`: τ is its logarithm."""
 
-    @abc.abstractmethod
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
-        """The loss of one observation."""
+    named: eqx.AbstractClassVar[str]
 
-    @abc.abstractmethod
-    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
-        """τ as users see it, by name."""
+    def natural(self, tau):
+        return {self.named: jnp.exp(tau[0])}
 
-    @abc.abstractmethod
-    def unconstrained(self, parameters: dict) -> np.ndarray:
-        """The inverse of `natural`."""
+    def unconstrained(self, parameters):
+        return np.log(positive(f"Regression: {self.named}", parameters[self.named]))[None]
 
-    @abc.abstractmethod
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-        """An intercept and τ to start from."""
-
-    @abc.abstractmethod
-    def inverse_link(self, eta: Array, tau: Array) -> Array:
-        """The prediction on the scale of the response."""
-
-    def check(self, y: np.ndarray) -> None:
-        """Raise where y lies outside the domain."""
-
-    @property
-    def own(self) -> int:
-        """How many parameters of its own: the length of τ."""
-        return 1
-
-    @property
-    def intercept(self) -> bool:
-        """May there be an intercept?"""
-        return True
-
-    @property
-    def smooth(self) -> bool:
-        """Is ℓ twice continuously differentiable?"""
-        return True
-
-    def region(self, eta: Scalar, tau: Array, y: Scalar) -> Scalar:
-        """The number of the piece of ℓ that (η, τ) lies in, where ℓ″ jumps between pieces."""
-        return jnp.zeros(())
-
-
-def _log_of(parameters: dict, name: str) -> np.ndarray:
-    return np.log(positive(f"Regression: {name}", parameters[name]))[None]
+    def inverse_link(self, eta, tau):
+        return eta
 
 
 def _moments(y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
@@ -79,20 +41,16 @@ def _moments(y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
     return mean, float(np.average((y - mean) ** 2, weights=weight))
 
 
-class NegativeBinomialDispersion(AbstractSharedLoss):
+class NegativeBinomialDispersion(AbstractScaleLoss):
     """The negative binomial density of mean μ = e^η, its dispersion α estimated: variance `μ + α μ²`, or `μ + α μ` where
     `linear`."""
+
+    named = "dispersion"
 
     linear: bool = eqx.field(static=True, default=False)
 
     def __call__(self, eta, tau, y):
         return negative_binomial(jnp.exp(eta), eta, tau[0] - eta if self.linear else tau[0], y)
-
-    def natural(self, tau):
-        return {"dispersion": jnp.exp(tau[0])}
-
-    def unconstrained(self, parameters):
-        return _log_of(parameters, "dispersion")
 
     def start(self, y, weight):
         mean, variance = _moments(y, weight)
@@ -106,19 +64,15 @@ class NegativeBinomialDispersion(AbstractSharedLoss):
         domain(y, (y >= 0) & (y == np.floor(y)), "negative binomial", "whole and not negative")
 
 
-class Beta(AbstractSharedLoss):
+class Beta(AbstractScaleLoss):
     """The beta density of mean μ = sigmoid(η) and precision φ: y in (0, 1) has variance `μ (1 − μ) / (1 + φ)`."""
+
+    named = "precision"
 
     def __call__(self, eta, tau, y):
         precision = jnp.exp(tau[0])
         a, b = jax.nn.sigmoid(eta) * precision, jax.nn.sigmoid(-eta) * precision
         return gammaln(a) + gammaln(b) - gammaln(precision) - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
-
-    def natural(self, tau):
-        return {"precision": jnp.exp(tau[0])}
-
-    def unconstrained(self, parameters):
-        return _log_of(parameters, "precision")
 
     def start(self, y, weight):
         mean, variance = _moments(y, weight)
@@ -131,38 +85,27 @@ class Beta(AbstractSharedLoss):
         domain(y, (y > 0) & (y < 1), "beta", "strictly between 0 and 1")
 
 
-class GaussianScale(AbstractSharedLoss):
+class GaussianScale(AbstractScaleLoss):
     """−log of the Gaussian density of mean η, its standard deviation σ estimated."""
+
+    named = "scale"
 
     def __call__(self, eta, tau, y):
         return 0.5 * ((y - eta) * jnp.exp(-tau[0])) ** 2 + tau[0] + 0.5 * jnp.log(2 * jnp.pi)
-
-    def natural(self, tau):
-        return {"scale": jnp.exp(tau[0])}
-
-    def unconstrained(self, parameters):
-        return _log_of(parameters, "scale")
 
     def start(self, y, weight):
         mean, variance = _moments(y, weight)
         return mean, np.log([np.sqrt(max(variance, 1e-12))])
 
-    def inverse_link(self, eta, tau):
-        return eta
 
-
-class GammaShape(AbstractSharedLoss):
+class GammaShape(AbstractScaleLoss):
     """−log of the gamma density of mean μ = e^η, its shape ν estimated: variance `μ² / ν`."""
+
+    named = "shape"
 
     def __call__(self, eta, tau, y):
         nu = jnp.exp(tau[0])
         return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + gammaln(nu)
-
-    def natural(self, tau):
-        return {"shape": jnp.exp(tau[0])}
-
-    def unconstrained(self, parameters):
-        return _log_of(parameters, "shape")
 
     def start(self, y, weight):
         mean, variance = _moments(y, weight)
@@ -175,11 +118,14 @@ class GammaShape(AbstractSharedLoss):
         domain(y, y > 0, "gamma", "positive")
 
 
-class HuberScale(AbstractSharedLoss):
+class HuberScale(AbstractScaleLoss):
     """`σ + σ H((y − η)/σ)`, H(z) = z² for |z| < ε, else 2ε|z| − ε²: robust, its scale σ estimated (Huber 1981, §7.7).
 
     ℓ″ jumps where |y − η| = εσ.
     """
+
+    named = "scale"
+    smooth = False
 
     epsilon: Float[np.ndarray, ""]
 
@@ -194,25 +140,9 @@ class HuberScale(AbstractSharedLoss):
         near = r**2 / scale
         return scale + jnp.where(far, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, near)
 
-    def natural(self, tau):
-        return {"scale": jnp.exp(tau[0])}
-
-    def unconstrained(self, parameters):
-        return _log_of(parameters, "scale")
-
     def start(self, y, weight):
         median = float(np.median(y))
         return median, np.log([max(1.48 * float(np.median(np.abs(y - median))), 1e-6)])
-
-    def inverse_link(self, eta, tau):
-        return eta
-
-    @property
-    def smooth(self):
-        return False
-
-    def region(self, eta, tau, y):
-        return jnp.where(jnp.abs(y - eta) >= self.epsilon * jnp.exp(tau[0]), 1.0, 0.0)
 
 
 class Ordinal(AbstractSharedLoss):
@@ -222,6 +152,7 @@ class Ordinal(AbstractSharedLoss):
     """
 
     num_levels: int = eqx.field(static=True)
+    intercept = False
 
     def __check_init__(self):
         if self.num_levels < 2:
@@ -264,37 +195,6 @@ class Ordinal(AbstractSharedLoss):
     def own(self):
         return self.num_levels - 1
 
-    @property
-    def intercept(self):
-        return False
-
 
 def _thresholds(tau: Array) -> Array:
     return tau[0] + jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.exp(tau[1:]))])
-
-
-NAMED: dict[str, Callable[[], AbstractSharedLoss]] = {
-    "negative_binomial": NegativeBinomialDispersion,
-    "beta": Beta,
-    "gaussian": GaussianScale,
-    "gamma": GammaShape,
-    "huber_scale": HuberScale,
-}
-
-
-def resolve(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
-    """A loss from its name, or from an object of `losses`."""
-    if isinstance(loss, AbstractSharedLoss):
-        return loss
-    if isinstance(loss, str):
-        name = loss.lower().replace("-", "_").replace(" ", "_")
-        if name in NAMED:
-            return NAMED[name]()
-        raise ValueError(
-            f"Regression: no loss with parameters of its own is called {loss!r}; choose one of "
-            f"{', '.join([*NAMED, 'ordinal'])}. Losses without are for lo.GLM."
-        )
-    raise TypeError(
-        f"Regression: loss must be a name, or a loss of lo.losses with parameters of its own such as "
-        f"lo.losses.Beta(); got {type(loss).__name__}. Losses without are for lo.GLM."
-    )

@@ -67,14 +67,14 @@ class Cox(AbstractObjective):
         if ties not in ("efron", "breslow"):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
         self.labels, X, time, event, strata, offset = matched("Cox", X=X, time=time, event=event, strata=strata, offset=offset)
-        self.design, self.names = design(X, False, "Cox")
+        self.design, self.names = design("Cox", X, False)
         n = len(self.design)
-        times, self.event = column("time", time, n, "Cox"), column("event", event, n, "Cox")
+        times, self.event = column("Cox", "time", time, n), column("Cox", "event", event, n)
         if (times < 0).any():
             raise ValueError(f"Cox: times must not be negative; got {times.min():g}.")
         if not np.isin(self.event, (0, 1)).all() or not self.event.any():
             raise ValueError("Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere.")
-        self.offset = None if offset is None else column("offset", offset, n, "Cox")
+        self.offset = None if offset is None else column("Cox", "offset", offset, n)
         self.penalty, self.ties, self.remark = penalties.resolve(penalty), ties, remark
         self.penalty.check(self.design.shape[1])
         if strata is not None and np.shape(strata) != (n,):

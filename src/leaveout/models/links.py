@@ -135,8 +135,9 @@ def resolve(link: str | AbstractLink) -> AbstractLink:
     return NAMED[link]()
 
 
-def is_power(link: AbstractLink, exponent: float) -> bool:
-    """Is it `μ^exponent`? Of a link that is being traced, never."""
-    if isinstance(link, Identity):
-        return exponent == 1.0
-    return isinstance(link, Power) and isinstance(link.exponent, np.ndarray) and float(link.exponent) == exponent
+def name_of(link: AbstractLink) -> str:
+    """What it is called among `NAMED`, for those that are known by a formula; of a power that is being traced, nothing."""
+    if isinstance(link, Power):
+        known = {-1.0: "inverse", 0.5: "sqrt", -2.0: "inverse_squared", 1.0: "identity"}
+        return known.get(float(link.exponent), "") if isinstance(link.exponent, np.ndarray) else ""
+    return {Identity: "identity", Log: "log"}.get(type(link), "")

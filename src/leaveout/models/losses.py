@@ -5,19 +5,19 @@ knows its inverse link, the domain of y, and, where there is one, the constant M
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr, ndtr, xlog1py, xlogy
+from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Array, Float, Scalar
 from scipy import special
 
 from .._objective import traced
-from . import _shared
 from . import links as links
-from ._families import QUASI
+from ._families import LEAST, AbstractQuasiLoss, exponential
 from ._families import Gamma as Gamma
 from ._families import InverseGaussian as InverseGaussian
 from ._families import NegativeBinomial as NegativeBinomial
@@ -26,8 +26,8 @@ from ._families import QuasiPoisson as QuasiPoisson
 from ._families import Squared as Squared
 from ._families import Tweedie as Tweedie
 from ._loss import AbstractLoss as AbstractLoss
-from ._loss import domain, positive
-from ._shared import AbstractSharedLoss as AbstractSharedLoss
+from ._loss import AbstractSharedLoss as AbstractSharedLoss
+from ._loss import Formulas, domain, positive, within
 from ._shared import Beta as Beta
 from ._shared import GammaShape as GammaShape
 from ._shared import GaussianScale as GaussianScale
@@ -71,9 +71,6 @@ LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, 
 }
 
 
-CLOGLOG_PEAK = 0.6208296638972954  # where ℓ″ = u (u eᵘ − eᵘ + 1) / (eᵘ − 1)², u = e^η, of y = 1 is largest
-
-
 class Binomial(AbstractLoss):
     """`−y log μ − (1 − y) log(1 − μ)` for y in [0, 1], with the link "logit", "probit", "cloglog", "loglog", "cauchit",
     "log", "log_complement" (`η = log(1 − μ)`) or "identity".
@@ -93,30 +90,38 @@ class Binomial(AbstractLoss):
         success, failure = LINKS[self.link][0](eta)
         return -y * success - (1 - y) * failure
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         if self.link == "logit":
             e = np.exp(-np.abs(eta))
             s = 1 / (1 + e)
-            known = {
+            return {
                 0: lambda: np.log1p(e) + np.maximum(eta, 0.0) - y * eta,
                 1: lambda: np.where(eta >= 0, 1 - y - y * e, (1 - y) * e - y) * s,
                 2: lambda: e * s * s,
                 3: lambda: -np.sign(eta) * e * (1 - e) * s**3,
             }
-            return tuple(known[order]() for order in orders)
-        if self.link == "probit":
-            return _probit(eta, y, orders)
-        return super().derivatives(eta, y, orders)
+        if self.link not in CLOSED:
+            return {}
+        closed, (eta, y) = CLOSED[self.link], np.broadcast_arrays(eta, y)
+        some, others = y > 0, y < 1
+        success, failure = closed.success(eta[some]), closed.failure(eta[others])
+
+        def total(k):
+            out = np.zeros(eta.shape)
+            out[some] += y[some] * success[k]()
+            out[others] += (1 - y[others]) * failure[k]()
+            return out
+
+        return within((closed.domain[0] < eta) & (eta < closed.domain[1]), {k: lambda k=k: total(k) for k in success})
 
     @property
     def ceiling(self):
         return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
 
     def peak(self, y):
-        whole = np.all((y == 0) | (y == 1))
-        if whole and self.link == "probit":  # ℓ″ falls from one to zero as the row is fitted better
-            return np.where(y == 1, -np.inf, np.inf)
-        return np.where(y == 1, CLOGLOG_PEAK, np.inf) if whole and self.link == "cloglog" else None
+        """Of whole y, the link's; a fraction's ℓ″ may have two hills."""
+        known = self.link in CLOSED and np.all((y == 0) | (y == 1))
+        return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
 
     def inverse_link(self, eta):
         return LINKS[self.link][1](eta)
@@ -145,21 +150,85 @@ class Binomial(AbstractLoss):
         return self.link != "cauchit"
 
 
-def _probit(eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """Derivatives of −y log Φ(η) − (1 − y) log Φ(−η), by m = φ/Φ and s = x + m: m′ = −ms."""
-
-    def one(x, order):
-        log_cdf = special.log_ndtr(x)
-        if order == 0:
-            return -log_cdf
-        m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
-        s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
-        return {1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}[order]()
-
-    return tuple(y * one(eta, order) + (1 - y) * (-1.0) ** order * one(-eta, order) for order in orders)
+def _normal(x: np.ndarray) -> Formulas:
+    """−log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
+    log_cdf = special.log_ndtr(x)
+    m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
+    s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
+    return {0: lambda: -log_cdf, 1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}
 
 
-class QuasiBinomial(AbstractLoss):
+def _extreme(x: np.ndarray) -> Formulas:
+    """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc (u/c − 2c − 1 + u).
+
+    ℓ″ has one hill: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that what is in brackets falls, from 1 to −∞.
+    """
+    u = np.exp(np.minimum(x, 7.0))  # beyond, e⁻ᵘ is no number
+    left, near = np.exp(-u), np.flatnonzero(u < 0.1)
+    c = u / np.maximum(1 - left, 1e-300) - 1
+    v = u[near]
+    c[near] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240
+    b = left * (1 + c)
+
+    def value():
+        out = -np.log1p(-np.minimum(left, 0.95))
+        out[near] = np.log1p(c[near]) - x[near]
+        return out
+
+    return {0: value, 1: lambda: -b, 2: lambda: b * c, 3: lambda: b * (u - c * (2 * c + 1 - u))}
+
+
+def _growing(x: np.ndarray) -> Formulas:
+    """eˣ."""
+    u = exponential(x)
+    return dict.fromkeys(range(4), lambda: u)
+
+
+def _rest(x: np.ndarray) -> Formulas:
+    """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v²: ℓ″ = v + v² grows with v, and so with x."""
+    x = np.minimum(x, -LEAST)
+    v = np.exp(x) / -np.expm1(x)
+    return {0: lambda: np.log1p(v), 1: lambda: v, 2: lambda: v + v**2, 3: lambda: (v + v**2) * (1 + 2 * v)}
+
+
+def _line(x: np.ndarray) -> Formulas:
+    """−x."""
+    return {0: lambda: -x, 1: lambda: -np.ones_like(x), 2: lambda: np.zeros_like(x), 3: lambda: np.zeros_like(x)}
+
+
+def _log(x: np.ndarray) -> Formulas:
+    """−log x."""
+    x = np.maximum(x, LEAST)
+    return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
+
+
+def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
+    """f(c − η), of f at c − η."""
+    known = of(at)
+    return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
+
+
+class Closed(NamedTuple):
+    """A link of `Binomial`: −log μ and −log(1 − μ), where their ℓ″ are largest, and between what η must lie."""
+
+    success: Callable[[np.ndarray], Formulas]
+    failure: Callable[[np.ndarray], Formulas]
+    peaks: tuple[float, float]
+    domain: tuple[float, float] = (-np.inf, np.inf)
+
+
+EXTREME_PEAK = 0.6208296638972954  # of ℓ″ in `_extreme`
+CLOSED = {
+    "probit": Closed(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
+    "cloglog": Closed(_extreme, _growing, (EXTREME_PEAK, np.inf)),
+    "loglog": Closed(lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta), (-np.inf, -EXTREME_PEAK)),
+    "log": Closed(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
+    "log_complement": Closed(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
+    "identity": Closed(_log, lambda eta: _mirrored(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
+}
+
+
+class QuasiBinomial(AbstractQuasiLoss):
     """`(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ` for y in [0, 1]: the quasi-likelihood of variance φμ(1 − μ), half the
     binomial deviance over φ, with any link of `Binomial`. The fit is the binomial one.
 
@@ -167,65 +236,21 @@ class QuasiBinomial(AbstractLoss):
     """
 
     dispersion: Float[np.ndarray, ""]
-    binomial: Binomial
+    likelihood: Binomial
 
     def __init__(self, dispersion: float = 1.0, link: str = "logit"):
-        self.dispersion, self.binomial = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
+        self.dispersion, self.likelihood = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
 
-    def __call__(self, eta, y):
-        return (self.binomial(eta, y) + xlogy(y, y) + xlog1py(1 - y, -y)) / self.dispersion
-
-    def derivatives(self, eta, y, orders):
-        known = self.binomial.derivatives(eta, y, orders)
-        constant = special.xlogy(y, y) + special.xlog1py(1 - y, -y)
-        return tuple(
-            (part + (order == 0) * constant) / float(self.dispersion) for part, order in zip(known, orders, strict=True)
-        )
-
-    @property
-    def ceiling(self):
-        return self.binomial.ceiling / float(self.dispersion)
-
-    def peak(self, y):
-        return self.binomial.peak(y)
-
-    def inverse_link(self, eta):
-        return self.binomial.inverse_link(eta)
-
-    def check(self, y):
-        self.binomial.check(y)
-
-    def start(self, y, weight):
-        return self.binomial.start(y, weight)
-
-    def variance(self, mean):
-        return self.dispersion * self.binomial.variance(mean)
-
-    @property
-    def dispersed(self):
-        return True
-
-    @property
-    def inside(self):
-        return self.binomial.inside
-
-    @property
-    def self_concordance(self):
-        return self.binomial.self_concordance
-
-    @property
-    def convex(self):
-        return self.binomial.convex
-
-    @property
-    def remark(self):
-        return QUASI
+    def least(self, y, special):
+        return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
 
 
 class Huber(AbstractLoss):
     """`½ r²` for |r| ≤ δ, `δ |r| − ½ δ²` beyond, r = y − η; the scale δ is fixed. Its ℓ″ jumps at |r| = δ."""
 
     delta: Float[np.ndarray, ""]
+    smooth = False
+    ceiling = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("Huber: delta", delta)
@@ -234,20 +259,15 @@ class Huber(AbstractLoss):
         r = jnp.abs(y - eta)
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         delta, r = float(self.delta), eta - y
         near = np.abs(r) <= delta
-        known = {
+        return {
             0: lambda: np.where(near, 0.5 * r**2, delta * np.abs(r) - 0.5 * delta**2),
             1: lambda: np.clip(r, -delta, delta),
             2: lambda: near.astype(float),
             3: lambda: np.zeros_like(r),
         }
-        return tuple(known[order]() for order in orders)
-
-    @property
-    def ceiling(self):
-        return 1.0
 
     def peak(self, y):
         return y
@@ -255,15 +275,12 @@ class Huber(AbstractLoss):
     def start(self, y, weight):
         return float(np.median(y))
 
-    @property
-    def smooth(self):
-        return False
-
 
 class PseudoHuber(AbstractLoss):
     """`δ² (√(1 + (r/δ)²) − 1)`, r = y − η: squared near zero, absolute far away, smooth between."""
 
     delta: Float[np.ndarray, ""]
+    ceiling = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("PseudoHuber: delta", delta)
@@ -271,21 +288,16 @@ class PseudoHuber(AbstractLoss):
     def __call__(self, eta, y):
         return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         delta = float(self.delta)
         t = (eta - y) / delta
         root = np.sqrt(1 + t**2)
-        known = {
+        return {
             0: lambda: delta**2 * t**2 / (1 + root),
             1: lambda: delta * t / root,
             2: lambda: root**-3,
             3: lambda: -3 * t * root**-5 / delta,
         }
-        return tuple(known[order]() for order in orders)
-
-    @property
-    def ceiling(self):
-        return 1.0
 
     def peak(self, y):
         return y
@@ -301,25 +313,26 @@ class PseudoHuber(AbstractLoss):
 class Multinomial(AbstractLoss):
     """`log Σ_k e^{η_k} − η_y`: one linear predictor a class, y the class's number. A common shift of all η is flat."""
 
+    self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
+
     def __call__(self, eta, y):
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]
 
     def inverse_link(self, eta):
         return jax.nn.softmax(eta, axis=-1)
 
-    def derivatives(self, eta, y, orders):
+    def formulas(self, eta, y):
         """ℓ, p − e_y and diag(p) − p pᵀ; what is left of one beside a p near it is summed, never subtracted."""
         hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
         total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
         own = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
-        known = {
+        return {
             0: lambda: np.where(own == 0, np.log1p(others), np.log(total) - own)[..., 0],
             1: lambda: np.where(hot, -others, e) / total,
             2: lambda: _covariance(e / total, e @ (1 - np.eye(e.shape[-1])) / total),
         }
-        return tuple(known[order]() for order in orders)
 
     def roots(self, eta):
         """diag(√p) − p √pᵀ."""
@@ -344,10 +357,6 @@ class Multinomial(AbstractLoss):
         with np.errstate(divide="ignore"):
             return np.minimum(spread, -np.log1p(np.maximum(other * np.expm1(-spread), -1.0))), rise
 
-    @property
-    def self_concordance(self):
-        return 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
-
 
 def _covariance(p: np.ndarray, rest: np.ndarray) -> np.ndarray:
     """diag(p) − p pᵀ, `rest` being 1 − p."""
@@ -360,20 +369,13 @@ class Custom(AbstractLoss):
     """A user's JAX function `(linear_predictor, y) -> scalar`. No link, no domain, and nothing known of its kinks."""
 
     function: Callable[[Scalar, Scalar], Scalar]
+    smooth = False
+    convex = False
 
     def __call__(self, eta, y):
         return traced("GLM: loss", self.function, eta, y)
 
-    @property
-    def smooth(self):
-        return False
 
-    @property
-    def convex(self):
-        return False
-
-
-SHARED = _shared.NAMED  # losses with parameters of their own, of lo.Regression
 NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "squared": Squared,
     "logistic": Binomial,
@@ -390,28 +392,53 @@ NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "huber": Huber,
     "pseudo_huber": PseudoHuber,
 }
+SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {  # losses with parameters of their own, of lo.Regression
+    "negative_binomial": NegativeBinomialDispersion,
+    "beta": Beta,
+    "gaussian": GaussianScale,
+    "gamma": GammaShape,
+    "huber_scale": HuberScale,
+}
 
-OTHERS = {
-    name: f'the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}")'
-    for name in ("negative_binomial", "beta", "ordinal", "gaussian", "huber_scale")
-} | {"cox": "the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event)"}
+
+def _key(loss: str) -> str:
+    return loss.lower().replace("-", "_").replace(" ", "_")
 
 
 def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
     """A loss from its name, from an object of `losses`, or from any JAX function `(linear_predictor, y) -> scalar`."""
+    if isinstance(loss, AbstractSharedLoss):
+        raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
     if isinstance(loss, AbstractLoss):
         return loss
     if isinstance(loss, str):
-        name = loss.lower().replace("-", "_").replace(" ", "_")
-        if name in OTHERS:
-            raise ValueError(f"GLM: {OTHERS[name]}.")
-        if name not in NAMED:
-            raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
-        return NAMED[name]()
+        name = _key(loss)
+        if name in NAMED:
+            return NAMED[name]()
+        if name in SHARED or name == "ordinal":
+            raise ValueError(f'GLM: the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}").')
+        if name == "cox":
+            raise ValueError("GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event).")
+        raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
-        return loss()
-    if isinstance(loss, AbstractSharedLoss):
-        raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
+        return resolve(loss())
     if callable(loss):
         return Custom(loss)
     raise TypeError(f"GLM: loss must be a name, a loss of lo.losses or a JAX function; got {type(loss).__name__}.")
+
+
+def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
+    """A loss with parameters of its own, from its name or from an object of `losses`."""
+    if isinstance(loss, AbstractSharedLoss):
+        return loss
+    if not isinstance(loss, str):
+        raise TypeError(
+            f"Regression: loss must be a name, or a loss of lo.losses with parameters of its own such as "
+            f"lo.losses.Beta(); got {type(loss).__name__}. Losses without are for lo.GLM."
+        )
+    if _key(loss) not in SHARED:
+        raise ValueError(
+            f"Regression: no loss with parameters of its own is called {loss!r}; choose one of "
+            f"{', '.join([*SHARED, 'ordinal'])}. Losses without are for lo.GLM."
+        )
+    return SHARED[_key(loss)]()

@@ -1,0 +1,442 @@
+"""Linear predictors with any smooth loss and penalty, and perhaps a few parameters τ that all units share.
+
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, τ, y_n) + R(coef),      s sample weights, o offsets,      θ = (β, τ)
+
+Third source document (T. Shlomo, *Efficient Leave One Out Cross Validation, Part 2*, 2024) with offsets,
+weights, several outputs and hosts that average. The intercept, last of β, is not penalised, nor is τ.
+
+A unit sees θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class, or x_nᵀβ and τ, U_n = diag(x_nᵀ, I). So leaving
+it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is left out of with it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from .._design import Dense, Predictors, Several
+from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
+from .._read import Names, codes, matched, numbers
+from . import losses, penalties
+from ._rows import column, design, pick, shift
+
+SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
+BLOCK = 8192  # rows of the design that are weighted at a time when a Hessian is summed
+EVERYONE = slice(None)
+
+
+class AbstractRegression(AbstractLinearPredictor):
+    """A sum of losses of rows beside a penalty: `GLM` and `Regression`, which differ in the losses that they name."""
+
+    design: Float[np.ndarray, "units coefficients"]
+    y: Float[np.ndarray, " units"]
+    sample_weight: Float[np.ndarray, " units"] | None
+    offset: Float[np.ndarray, "units ..."] | None
+    class_code: Float[np.ndarray, " units"] | None
+    loss_function: losses.AbstractLoss
+    penalty: penalties.AbstractPenalty
+    intercept: bool = eqx.field(static=True)
+    classes: tuple = eqx.field(static=True)
+    levels: tuple = eqx.field(static=True)
+    balanced: int = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    remark: str = eqx.field(static=True)
+    labels: Names = eqx.field(static=True)
+
+    def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
+        """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
+        me = type(self).__name__
+        self.penalty, self.remark = penalties.resolve(penalty), remark
+        self.labels, X, y, sample_weight, offset = matched(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
+        self.loss_function, y, self.levels = resolve(y)
+        self.intercept = bool(intercept) and self.loss_function.intercept
+        self.design, self.names = design(me, X, self.intercept)
+        n = len(self.design)
+        y, self.classes = _coded(me, y, n) if isinstance(self.loss_function, losses.Multinomial) else (y, ())
+        self.y = column(me, "y", y, n)
+        self.loss_function.check(self.y)
+        self.sample_weight = None if sample_weight is None else column(me, "sample_weight", sample_weight, n)
+        if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
+            raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
+        each = (len(self.classes),) if self.classes else ()
+        if offset is not None and self.classes:
+            offset = np.broadcast_to(numbers(me, "offset", offset).reshape(n, -1), (n, *each))
+        self.offset = None if offset is None else column(me, "offset", offset, n, each)
+        if class_weight not in (None, "balanced"):
+            raise ValueError(f"{me}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight.")
+        code, found = _coded(me, self.y, n) if class_weight else (None, ())
+        self.class_code, self.balanced = None if code is None else stored(code), len(found)
+        self.penalty.check(self.num_features)
+
+    # the shape of θ: [params], or [outputs, params_per_output]
+
+    @property
+    def num_units(self) -> int:
+        return self.design.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.design.shape[1] - self.intercept
+
+    @property
+    def own(self) -> int:
+        """How many parameters all units share."""
+        return self.loss_function.own
+
+    @property
+    def outputs(self) -> int:
+        return max(1, len(self.classes)) + self.own
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=self._names,
+            symmetries=self._symmetries,
+            penalty_curvature=self._penalty_curvature,
+        )
+
+    def _start(self, seed):
+        del seed  # the usual losses are convex
+        q = self.design.shape[1]
+        if self.classes:
+            return np.zeros((len(self.classes), q))
+        weight = np.ones(self.num_units) if self.sample_weight is None else np.asarray(self.sample_weight)
+        found = self.loss_function.start(np.asarray(self.y), weight)
+        start, tau = found if self.own else (found, [])
+        theta = np.r_[np.zeros(q), tau]
+        if self.intercept:
+            theta[q - 1] = start - (0.0 if self.offset is None else np.average(self.offset, weights=weight))
+        return theta
+
+    def _natural(self, theta):
+        q = self.design.shape[1]
+        found = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
+        if self.intercept:
+            return {"intercept": theta[..., q - 1]} | found
+        return found if self.own else {"intercept": jnp.zeros(theta.shape[:-1])} | found
+
+    def _unconstrained(self, parameters):
+        me, shape = type(self).__name__, (len(self.classes),) if self.classes else ()
+        own = list(self.loss_function.natural(np.zeros(self.own)))
+        if set(parameters) | {"intercept"} != {"intercept", "coef", *own}:
+            wanted = ", ".join(map(repr, ["intercept", "coef", *own]))
+            raise ValueError(f"{me}: parameters are {{{wanted}}}; got {sorted(parameters)}.")
+        coef = np.asarray(parameters["coef"], np.float64)
+        intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
+        if coef.shape != (*shape, self.num_features):
+            raise ValueError(f"{me}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}.")
+        if not self.intercept and np.any(intercept != 0):
+            raise ValueError(f"{me}: this model has no intercept, yet one was given.")
+        parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
+        return np.concatenate([*parts, self.loss_function.unconstrained(parameters)] if own else parts, axis=-1)
+
+    def _names(self) -> list[str]:
+        one = [*self.names, *["intercept"] * self.intercept]
+        own = self.loss_function.natural(np.zeros(self.own))
+        listed = [f"{name} {k}" if np.ndim(value) else name for name, value in own.items() for k in range(np.size(value))]
+        return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else [*one, *listed]
+
+    def _penalty_curvature(self, theta):
+        kappa, shape = self._weigh(jnp.ones(self.num_units), jnp)[1], np.shape(theta)
+        return penalties.curvature(lambda v: kappa * self.penalty(self._coef(v.reshape(shape))), jnp.ravel(theta))
+
+    def _symmetries(self, theta):
+        """The multinomial's common shift of all intercepts; with no penalty, of every coefficient."""
+        if not self.classes:
+            return np.zeros((0, len(theta)))
+        K, q = theta.shape
+        free = range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
+        return np.concatenate([np.zeros((0, K * q)), *(np.kron(np.ones((1, K)), np.eye(q)[[at]]) / np.sqrt(K) for at in free)])
+
+    # F and its parts
+
+    def _coef(self, theta: Array) -> Array:
+        return theta[..., : self.num_features]
+
+    def _predictor(self, theta: Array, index: Any) -> Array:
+        """z of the listed units, `[width]` or `[width, outputs]`."""
+        x, q = pick(self.design, index), self.design.shape[1]
+        if not self.own:
+            return x @ theta.T + shift(self.offset, index)
+        eta = x @ theta[:q] + shift(self.offset, index)
+        return jnp.concatenate([eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], axis=1)
+
+    def _each(self, z: Array, index: Any, order: int = 0) -> Array:
+        """ℓ of the listed units, or a derivative of it in z."""
+        loss: Callable[..., Array] = self.loss_function
+        function = (lambda z, y: loss(z[0], z[1:], y)) if self.own else loss
+        for _ in range(order):
+            function = jax.jacfwd(function)
+        return jax.vmap(function)(z, pick(self.y, index))
+
+    def _weighted(self, value: Array, index: Any) -> Array:
+        """Values of the listed units, `[width, ...]`, times their sample weights, if there are any."""
+        return value if self.sample_weight is None else _times(pick(self.sample_weight, index), value)
+
+    def loss(self, theta, weights):
+        omega, kappa = self._weigh(weights, jnp)
+        z = self._predictor(theta, EVERYONE)
+        out = omega == 0  # a row of weight zero may lie outside the domain of ℓ: it must not reach F, nor its derivatives
+        z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
+        return omega @ self._each(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
+
+    def hessian(self, theta, weights):
+        omega, kappa = self._weigh(weights, jnp)
+        curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
+        return self._gram(self.design, _times(omega, curvature)) + kappa * self._penalty_hessian(theta)
+
+    def score(self, theta, weights, index, held):
+        del weights, held
+        return self._each(self._predictor(theta, index), index)
+
+    def perturbation(self, theta, index, delta):
+        if self.class_code is not None:  # every row's weight changes with the size of its class
+            return super().perturbation(theta, index, delta)
+        index, delta = self._touched(index, delta)
+        omega = self._weighted(delta, index)
+        value = omega @ self.score(theta, None, index, None)
+        return value if self.low_rank else value + self.penalty.times(delta, omega) * self.penalty(self._coef(theta))
+
+    def hessian_change(self, theta, index, delta):
+        if self.class_code is not None:
+            return super().hessian_change(theta, index, delta)
+        index, delta = self._touched(index, delta)
+        change = self._gram(pick(self.design, index), _times(delta, self.derivative(theta, index, 2)))
+        if self.low_rank:
+            return change
+        return change + self.penalty.times(delta, self._weighted(delta, index)) * self._penalty_hessian(theta)
+
+    def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
+        """The touched units and their δ, zero for padding, without a gather where they are all."""
+        n = self.num_units
+        return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
+
+    def _gram(self, x: Array, curvature: Array) -> Array:
+        """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
+        if not self.own:
+            return _weighted_gram(x, curvature)
+        across = x.T @ curvature[:, 0, 1:]
+        return jnp.block([[_weighted_gram(x, curvature[:, 0, 0]), across], [across.T, curvature[:, 1:, 1:].sum(0)]])
+
+    def _penalty_hessian(self, theta: Array) -> Array:
+        return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(theta.reshape(-1))
+
+    def predict(self, theta, weights, index, kind):
+        z = self._predictor(theta, index)
+        eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
+        return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
+
+    # the fast path
+
+    @property
+    def low_rank(self):
+        return self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
+
+    @property
+    def smooth(self):
+        return self.loss_function.smooth
+
+    def rows(self, index):
+        x = pick(self.design, index)
+        if self.classes:
+            return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
+        own = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
+        return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
+
+    def derivative(self, theta, index, order):
+        return self._weighted(self._each(self._predictor(theta, index), index, order), index)
+
+    def crossings(self, start, end):
+        if self.smooth or self.classes:
+            return jnp.zeros(())
+        # ℓ″ at 17 points between: a smooth loss spreads its change over the pieces, a kink makes it in one
+        between = jnp.linspace(*(self._predictor(theta, EVERYONE) for theta in (start, end)), 17)
+        curvature = jax.vmap(lambda z: self._each(z, EVERYONE, 2))(between)
+        curvature = curvature[..., 0, 0] if self.own else curvature
+        spread = curvature.max(0) - curvature.min(0)
+        jump = jnp.abs(jnp.diff(curvature, axis=0)).max(0)
+        return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
+
+    @property
+    def predictors(self):
+        loss = self.loss_function
+        if not (loss.convex and self.penalty.quadratic):
+            return None
+        if loss.self_concordance is None and loss.peak(self.y) is None:  # nothing could be proved
+            return None
+        size = self.design.shape[1]
+        matrix = np.zeros((size, size))
+        matrix[: self.num_features, : self.num_features] = self.penalty.second(self.num_features)
+        rows: Dense | Several = Dense(self.design)
+        if self.classes:
+            matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
+        offset = 0.0 if self.offset is None else np.asarray(self.offset)
+        separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
+        return Predictors(rows, offset, self.y, loss, matrix, self._weigh, separate)
+
+    def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
+        """ω and κ of one refit, or of many, by NumPy or by JAX."""
+        omega = weights if self.sample_weight is None else weights * self.sample_weight
+        kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
+        if self.class_code is not None:
+            member = self.class_code == np.arange(self.balanced)[:, None]
+            total = omega @ member.T
+            seen = xp.maximum((total > 0).sum(-1, keepdims=True), 1)
+            share = omega.sum(-1, keepdims=True) / (seen * xp.where(total > 0, total, 1.0))
+            omega = omega * share[..., self.class_code.astype(int)]
+        return omega, kappa
+
+    # what the core asks of a model
+
+    @property
+    def convex(self):
+        return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
+
+    @property
+    def units(self):
+        return Units(names=self.labels.index, weight=self.sample_weight, target=self.y)
+
+    @property
+    def note(self):
+        return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
+
+
+class GLM(AbstractRegression):
+    """A generalised linear model as an objective: a sum over rows plus the penalty.
+
+    `X` is `[units, features]`, NumPy or a DataFrame, whose names are kept; `y` is `[units]`. `loss` is a
+    name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
+    scalar`; `penalty` an object of `lo.penalties`, a JAX function of the coefficients, or None. A unit is a
+    row; leaving it out removes it with all its weight. `class_weight="balanced"` weighs each class by
+    `Σw / (K Σ_class w)`, recomputed in every fold.
+
+    `fit(...).parameters` is `{"intercept", "coef"}`: a number and `[features]`, for the multinomial loss
+    `[classes]` and `[classes, features]`.
+
+    Labelled arguments are put into the order of X by their labels. Raises ValueError on labels that differ, NaN, infinities,
+    lengths that differ, weights below zero, y outside the domain; TypeError on what holds no numbers.
+    """
+
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        loss: str | losses.AbstractLoss | Callable,
+        penalty: penalties.AbstractPenalty | Callable | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        intercept: bool = True,
+        class_weight: Literal["balanced"] | None = None,
+        remark: str = "",
+    ):
+        resolve = lambda y: (losses.resolve(loss), y, ())
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark)
+
+
+class Regression(AbstractRegression):
+    """A regression whose loss has parameters of its own: negative binomial, beta, ordinal, a scale that is estimated.
+
+    `X`, `penalty`, `sample_weight`, `offset` are as in `lo.GLM`. `loss` is "negative_binomial", "beta", "ordinal",
+    "gaussian", "gamma", "huber_scale", or an object of `lo.losses` (`NegativeBinomialDispersion`, `Beta`, `Ordinal`, …).
+    For "ordinal", `y` holds numbers, or is an ordered categorical; its thresholds take the place of an intercept.
+
+    `fit(...).parameters` is `{"intercept", "coef"}` and the loss's own: `dispersion`, `precision`, `scale`, `shape` or
+    `thresholds`. Own parameters are not penalised.
+
+    Raises ValueError on NaN, infinities, lengths that differ, weights below zero, y outside the domain.
+    """
+
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        loss: str | losses.AbstractSharedLoss,
+        penalty: penalties.AbstractPenalty | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        intercept: bool = True,
+        remark: str = "",
+    ):
+        ordinal = isinstance(loss, str) and loss.lower() == "ordinal"
+        resolve = _ordinal if ordinal else lambda y: (losses.resolve_shared(loss), y, ())
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark)
+
+
+def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
+    """The number of each unit's class, and the classes."""
+    if np.shape(y) != (n,):
+        raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}.")
+    found, classes = codes(caller, "y", y)
+    if len(classes) < 2:
+        raise ValueError(f"{caller}: y has one class only; two or more are needed.")
+    return found, tuple(classes.tolist())
+
+
+def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
+    """The loss, numbers of levels 0, 1, … in their order, and the levels."""
+    categories: Any = getattr(y, "cat", y)
+    names = np.asarray(categories.categories) if getattr(categories, "ordered", False) else None
+    if names is not None:
+        array = np.where(categories.codes < 0, np.nan, categories.codes)
+    else:
+        try:
+            array = numbers("Regression", "y", y)
+        except TypeError as error:
+            raise TypeError(
+                "Regression: an ordinal y needs an order of its levels: give numbers, or pd.Categorical(..., ordered=True). "
+                f"{error}"
+            ) from None
+    if not np.isfinite(array.astype(float)).all():
+        raise ValueError(f"Regression: y holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
+    levels, found = np.unique(array, return_inverse=True)
+    named = levels if names is None else names[levels.astype(int)]
+    return losses.Ordinal(len(levels)), found.astype(float), tuple(named.tolist())
+
+
+def _times(weight: Array, value: Array) -> Array:
+    """Weights `[units]` times values `[units, ...]`, zero where a weight is, whatever the value."""
+    weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
+    return jnp.where(weight == 0, 0.0, weight * value)
+
+
+@jax.custom_batching.custom_vmap
+def _weighted_gram(design: Array, curvature: Array) -> Array:
+    """`Σ_n U_nᵀ C_n U_n`, summed over blocks of rows so that no second copy of the design is made."""
+    whole, left = divmod(len(design), BLOCK)
+    total = _gram(design[len(design) - left :], curvature[len(design) - left :])
+    block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * BLOCK, BLOCK)
+    add = lambda k, total: total + _gram(block(design, k), block(curvature, k))
+    return jax.lax.fori_loop(0, whole, add, total) if whole else total
+
+
+@_weighted_gram.def_vmap
+def _(axis_size, in_batched, design, curvature):
+    """Of many refits: one product of all their curvatures with all x xᵀ, where those fit into memory."""
+    n, q = design.shape[-2:]
+    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL:
+        i, j = np.triu_indices(q)
+        place = np.zeros((q, q), int)
+        place[i, j] = place[j, i] = np.arange(len(i))
+        return (curvature @ (design[:, i] * design[:, j]))[:, place], True
+    blocks = jax.vmap(_weighted_gram.fun, [0 if batched else None for batched in in_batched])
+    return blocks(design, curvature), True
+
+
+def _gram(x: Array, curvature: Array) -> Array:
+    """`Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
+    if curvature.ndim == 1:
+        return x.T @ (curvature[:, None] * x)
+    params = x.shape[1] * curvature.shape[-1]
+    return jnp.einsum("nkl,np,nq->kplq", curvature, x, x, optimize=True).reshape(params, params)
