@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._fit import Fit
 from ._functions import fold_weights, own_passes
-from ._objective import AbstractLinearPredictor, unravel
+from ._objective import AbstractLinearPredictor, Arrays, unravel
 from ._plan import CAPACITY, Plan, Rows
 from .refit import Refitted
 
@@ -96,7 +96,7 @@ def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], N
 
 
 @eqx.filter_jit
-def _natural(fit: Fit, theta: Array) -> PyTree:
+def _natural(fit: Fit, theta: Arrays) -> PyTree:
     return jax.vmap(lambda v: fit.objective.parameters.natural(unravel(v, fit.theta)))(theta)
 
 
@@ -106,7 +106,7 @@ def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
 
 
 @eqx.filter_jit
-def _of_rows(fit: Fit, rows: Rows, theta: Array, size: int, kind: str | None) -> Array:
+def _of_rows(fit: Fit, rows: Rows, theta: Arrays, size: int, kind: str | None) -> Array:
     """The model's own scores of a batch, or its predictions of a kind, `size` refits at once."""
 
     def one(args):

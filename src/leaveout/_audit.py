@@ -76,7 +76,7 @@ def affordable(gradients: float) -> int:
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
     """The minimiser that descent from `start` reaches, whitened, and whether it was reached."""
-    F, whitened = function(fit.objective, fit.theta, weights), lambda slope: np.asarray(fit.whiten(slope))
+    F, whitened = function(fit.objective, fit.theta, weights), lambda slope: fit.whiten(slope)
 
     def look(u):
         value, slope = F.look(fit.at(u))
@@ -88,7 +88,7 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
         size = float(np.linalg.norm(gradient))
         if size <= REACHED * first:
             return u, True
-        along = lambda v, u=u: whitened(F.product(fit.at(u), np.asarray(fit.unwhiten(np.ravel(v)))))
+        along = lambda v, u=u: whitened(F.product(fit.at(u), fit.unwhiten(np.ravel(v))))
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
         step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
@@ -112,7 +112,7 @@ def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[i
     for refit, reason in chosen.items():
         _, place, rows = asked.plan.one(refit)
         weights = weights_of(rows, asked.plan.num_units)[0]
-        u, reached = repeated(fit, weights, np.asarray(fit.back(start.get(refit, at) - at)))
+        u, reached = repeated(fit, weights, fit.back(start.get(refit, at) - at))
         value = asked.losses(rows, fit.at(u[None]))[0]
         exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
         told = found.losses[[refit] if asked.joint else place[rows.held]]

@@ -290,15 +290,16 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
         own, difference = estimate._standard_error(values[name]), values[name] - values[best]
         paired = estimate._standard_error(difference)
         error = 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error
+        mean = estimate._mean(values[name])
         rows[name] = {
-            "mean": estimate._mean(values[name]),
+            "mean": mean,
             "se": own.value,
             "difference": estimate._mean(difference),
             "se_difference": 0.0 if name == best else paired.value,
             "approximation_error": error,
             "kind": own.kind,
         }
-        if error > 0.1 * paired.value + ROUNDING * (1 + abs(rows[name]["mean"])):
+        if error > 0.1 * paired.value + ROUNDING * (1 + abs(mean)):
             warnings.warn(
                 f"compare: the approximation error of {name!r} against {best!r}, {error:.1g}, exceeds a tenth of the standard "
                 f"error of their difference, {paired.value:.1g}; use Exact().",

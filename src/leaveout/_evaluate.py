@@ -37,7 +37,7 @@ MILD = (RESULTS.successful, RESULTS.kink, RESULTS.not_converged, RESULTS.other_m
 DEFAULT = Certified()
 
 Made = TypeVar("Made")
-Take = Callable[[Batch, Refitted, NDArray | None], None]
+Take = Callable[[Batch, Refitted, NDArray], None]
 Losses = Callable[[Rows, Refitted], NDArray]
 
 
@@ -295,6 +295,7 @@ class _Gathered:
         """Which refits have a lower minimum elsewhere; their losses there are kept."""
         lower, there = minima.lower(self.asked.fit, batch.rows, theta, exists)
         if lower.any():
+            assert self.found.elsewhere is not None
             _put(self.found.elsewhere, batch.take(lower), self.asked.losses(batch.rows, there)[lower])
         return lower
 
@@ -304,8 +305,11 @@ class _Gathered:
         table, said = self._audited(improve) if self.candidates.number else (None, "")
         found.result[np.isin(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
         labels = found.labels | {"audit": said, "copies": copies(fit, plan)}
-        measured = {} if self.pooled is None else measure(metrics, fit, plan, *self.pooled.per_unit())
-        return replace(found, audit=table, labels=labels, **measured)
+        found = replace(found, audit=table, labels=labels)
+        if self.pooled is None:
+            return found
+        value, se, error = measure(metrics, fit, plan, *self.pooled.per_unit())
+        return replace(found, metrics=value, metric_se=se, metric_error=error)
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
         """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""

@@ -24,9 +24,10 @@ from ._definite import IndefiniteHessianError, cholesky, indefinite
 from ._design import Predictors
 from ._functions import Function, function
 from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
-from ._objective import AbstractLinearPredictor, AbstractObjective, float64, placed, ravel, stored
+from ._objective import AbstractLinearPredictor, AbstractObjective, Arrays, float64, placed, ravel, stored
 from ._products import (
     FINE,
+    Coordinates,
     Scaling,
     least_curvature,
     minimise_by_products,
@@ -93,7 +94,18 @@ class Fit(eqx.Module):
 
     def at(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The raveled θ at whitened displacements u."""
-        return self.vector + np.asarray(self.unwhiten(u))
+        return self.vector + self.unwhiten(u)
+
+    @property
+    def root(self) -> Float[np.ndarray, "params params"]:
+        """L⁻¹, where H = L Lᵀ is formed."""
+        assert not isinstance(self.whitener, Scaling)
+        return self.whitener
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """What whitens: the fit itself, where H is formed."""
+        return self.whitener if isinstance(self.whitener, Scaling) else self
 
     @property
     def num_params(self) -> int:
@@ -124,7 +136,7 @@ class Fit(eqx.Module):
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
         at = np.broadcast_to(self.vector, columns.shape)
         F = function(self.objective, self.theta).of
-        u = solved(F, self.whitener, self.null_space, at, self.whiten(columns), np.zeros(len(columns), int), FINE)
+        u = solved(F, self.coordinates, self.null_space, at, self.whiten(columns), np.zeros(len(columns), int), FINE)
         return self.unwhiten(u).T.reshape(np.shape(vector))
 
     @property
@@ -134,15 +146,18 @@ class Fit(eqx.Module):
         assert self.factor is not None
         return scipy.linalg.cho_solve((self.factor, True), self.null_space.T)
 
-    def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or about that)."""
         return self.whitener.whiten(gradient) if isinstance(self.whitener, Scaling) else gradient @ self.whitener.T
 
-    def raw(self, whitened: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """Gradients by θ of those in the coordinates u."""
-        return self.whitener.raw(whitened) if isinstance(self.whitener, Scaling) else whitened @ self.factor.T
+        if isinstance(self.whitener, Scaling):
+            return self.whitener.raw(whitened)
+        assert self.factor is not None
+        return whitened @ self.factor.T
 
-    def unwhiten(self, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The displacements θ − θ̂ that stand at u."""
         if not isinstance(self.whitener, Scaling):
             return u @ self.whitener
@@ -152,7 +167,7 @@ class Fit(eqx.Module):
         flat = self.null_space / np.linalg.norm(self.null_space[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
-    def back(self, displacement: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The u at which displacements θ − θ̂ stand."""
         if isinstance(self.whitener, Scaling):
             return self.whitener.back(displacement)
@@ -163,13 +178,14 @@ class Fit(eqx.Module):
     @once
     def leverage(self) -> Float[np.ndarray, " units"]:
         """`tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
-        return np.asarray(_leverage(self.objective, self.whitener))
+        assert isinstance(self.objective, AbstractLinearPredictor)
+        return np.asarray(_leverage(self.objective, self.root))
 
     @property
     @once
     def influence(self) -> Float[np.ndarray, "units params"]:
         """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
-        return np.asarray(_influence(self.objective, self.theta, self.whitener))
+        return np.asarray(_influence(self.objective, self.theta, self.root))
 
     def __repr__(self) -> str:
         return (
@@ -193,12 +209,12 @@ class Fit(eqx.Module):
 
 
 @eqx.filter_jit
-def _influence(objective: AbstractObjective, theta: PyTree, whitener: Array) -> Array:
+def _influence(objective: AbstractObjective, theta: PyTree, whitener: Arrays) -> Array:
     return objective.jacobian(theta) @ whitener.T
 
 
 @eqx.filter_jit
-def _leverage(objective: AbstractLinearPredictor, whitener: Array) -> Array:
+def _leverage(objective: AbstractLinearPredictor, whitener: Arrays) -> Array:
     n, size = objective.num_units, min(8192, objective.num_units)
 
     def fill(block, out):
@@ -378,7 +394,7 @@ def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
         del hessian
         whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     parts = np.asarray(value), gradient, factor, whitener, null_space
-    found = Fit(objective, theta, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta))
+    found = Fit(objective, theta, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(np.asarray(value), theta))
     decrement = np.linalg.norm(whitener @ gradient) if factor is not None else max(gradient @ found.solve(gradient), 0.0) ** 0.5
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))

@@ -25,8 +25,11 @@ class Measured(NamedTuple):
     error: NDArray[np.float64] | float
 
 
-def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, off: NDArray) -> dict[str, dict[str, float]]:
-    """`metrics`, `metric_se` and `metric_error` by name, of predictions that may be off by so much each."""
+ByName = dict[str, float]
+
+
+def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, off: NDArray) -> tuple[ByName, ByName, ByName]:
+    """Metrics, their standard errors and errors by name, of predictions that may be off by so much each."""
     units = fit.objective.units
     target, seen = np.asarray(units.target), np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
     weight = np.ones(len(seen)) if units.weight is None else np.asarray(units.weight, np.float64)
@@ -40,15 +43,16 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, of
             "not 0.5). Compare losses, or use a few large folds.",
             stacklevel=5,  # past the context of double precision
         )
-    out: dict[str, dict[str, float]] = {"metrics": {}, "metric_se": {}, "metric_error": {}}
+    value: ByName = {}
+    se, error = dict(value), dict(value)
     for name in metrics:
         found = MEASURES[name](target[seen], predicted[seen], off[seen], weight[seen])
         values = np.full(len(seen), np.nan)
         values[seen] = found.values
-        out["metrics"][name] = float(np.average(found.values, weights=weight[seen]))
-        out["metric_se"][name] = standard_error(values, weight, plan).value
-        out["metric_error"][name] = float(np.average(np.broadcast_to(found.error, found.values.shape), weights=weight[seen]))
-    return out
+        value[name] = float(np.average(found.values, weights=weight[seen]))
+        se[name] = standard_error(values, weight, plan).value
+        error[name] = float(np.average(np.broadcast_to(found.error, found.values.shape), weights=weight[seen]))
+    return value, se, error
 
 
 def _squares(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:

@@ -84,16 +84,16 @@ def _descended(
     """Steps down from `start` of the refits that are `going`: raveled θ, F, and what a last step would promise."""
     theta = np.array(start)
     value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
-    length, promised = np.ones(len(theta)), 0.5 * np.sum(np.asarray(scale.whiten(gradient)) ** 2, axis=1)
+    length, promised = np.ones(len(theta)), 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
     for _ in range(most):
         lanes = np.flatnonzero(going & (promised > ENDED * np.abs(value)) & (length > 1e-6))
         if not lanes.size:
             break
-        there = theta[lanes] - length[lanes, None] * np.asarray(scale.unwhiten(scale.whiten(gradient[lanes])))
+        there = theta[lanes] - length[lanes, None] * scale.unwhiten(scale.whiten(gradient[lanes]))
         tried, slope = F.look(there, lanes)
         falls = tried < value[lanes]
         length[lanes] = np.where(falls, np.minimum(1.0, 2 * length[lanes]), length[lanes] / 4)
         better = lanes[falls]
         theta[better], value[better], gradient[better] = there[falls], tried[falls], slope[falls]
-        promised[better] = 0.5 * np.sum(np.asarray(scale.whiten(gradient[better])) ** 2, axis=1)
+        promised[better] = 0.5 * np.sum(scale.whiten(gradient[better]) ** 2, axis=1)
     return theta, np.where(np.isfinite(value), value, np.inf), promised

@@ -148,8 +148,7 @@ def walk(
         if not parts:
             return None
         unwhitener = _unwhitener(parts)
-        options = {"gtol": gtol, "ftol": 1e-15, "maxiter": STROLL, "maxcor": MEMORY}
-        theta, found = descended(F, theta, unwhitener=unwhitener, **options)
+        theta, found = descended(F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY)
         if learnt is None or found.nit >= MEMORY:  # else what was learnt before is better
             learnt = unwhitener, found.hess_inv
         if found.nit < STROLL:

@@ -25,6 +25,7 @@ from ._design import Predictors
 from ._read import Names, matched, numbers
 
 P, R = ParamSpec("P"), TypeVar("R")
+Arrays = Array | np.ndarray  # compiled functions take both
 SMALL = 2**18  # bytes that are copied in no time
 
 
@@ -216,7 +217,7 @@ class AbstractObjective(eqx.Module):
         ones = jnp.ones(self.num_units)
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
 
-    def preconditioner(self, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, ...]:
+    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Blocks, ...]:
         """Blocks of a matrix like `∇²F(θ, w)` that costs far less, together of every parameter once; none where there is no
         such thing. Descent goes by it far from a minimum, where a Hessian would soon be out of date."""
         del theta, weights

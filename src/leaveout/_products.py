@@ -9,10 +9,12 @@ Tropp 2011): solves by conjugate gradients, the smallest eigenvalue by Lanczos' 
 steps after it.
 """
 
+from typing import Protocol
+
 import equinox as eqx
 import numpy as np
 import scipy.sparse.linalg
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Float, Int, PyTree
 
 from ._functions import ONE, Function, Functions
 from ._minimise import Run, Vector, contract, descended
@@ -26,6 +28,16 @@ MOST = 1000  # products of a solve
 STEPS = 30  # of Newton's method by products
 
 
+class Coordinates(Protocol):
+    """In which a Hessian is not far from the identity."""
+
+    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Gradients by u."""
+
+    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Displacements of θ."""
+
+
 class Scaling(eqx.Module):
     """The coordinates u: `scale` is the diagonal of S, `bend` is λ^−½ − 1."""
 
@@ -33,32 +45,32 @@ class Scaling(eqx.Module):
     vectors: Float[np.ndarray, "leading params"]
     bend: Float[np.ndarray, " leading"]
 
-    def whiten(self, gradient: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """Gradients by u."""
         return self._bent(gradient * self.scale)
 
-    def unwhiten(self, u: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """θ − θ̂."""
         return self._bent(u) * self.scale
 
-    def back(self, displacement: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The u of a displacement θ − θ̂."""
         return self._straight(displacement / self.scale)
 
-    def raw(self, whitened: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """Gradients by θ of those by u."""
         return self._straight(whitened) / self.scale
 
-    def _straight(self, x: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def _straight(self, x: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         return x - (x @ self.vectors.T * (self.bend / (1 + self.bend))) @ self.vectors
 
-    def _bent(self, x: Float[Array, "*refits params"]) -> Float[Array, "*refits params"]:
+    def _bent(self, x: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         return x + (x @ self.vectors.T * self.bend) @ self.vectors
 
 
 def solved(
     F: Functions,
-    coordinates: Scaling,
+    coordinates: Coordinates,
     null_space: Float[np.ndarray, "flat params"],
     theta: Float[np.ndarray, "refits params"],
     gradient: Float[np.ndarray, "refits params"],

@@ -18,7 +18,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
 from ._functions import function
-from ._objective import AbstractLinearPredictor, AbstractObjective, ravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, Arrays, ravel
 
 REPEATED = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
 PENALISED = 1e-13  # of the largest curvature, a parameter: below it a penalty is as good as none
@@ -56,8 +56,12 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
 
 
 @eqx.filter_jit
-def _rows(objective: AbstractLinearPredictor, units: Array) -> Array:
-    return objective.rows(units) if len(units) < objective.num_units else objective.rows(jnp.arange(objective.num_units))
+def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
+    return (
+        objective.rows(jnp.asarray(units))
+        if len(units) < objective.num_units
+        else objective.rows(jnp.arange(objective.num_units))
+    )
 
 
 def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndarray, "null params"]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from ._evaluate import fold_thetas
 from ._fit import Fit
-from ._objective import AbstractLinearPredictor, float64, ravel, unravel
+from ._objective import AbstractLinearPredictor, Arrays, float64, ravel, unravel
 from ._plan import leave_one_out
 from .models.linear import GLM
 from .refit import AbstractRefit, Exact
@@ -120,7 +120,7 @@ def _dispersion(fit: Fit, thetas: Float[np.ndarray, "units params"] | None = Non
 
 
 @eqx.filter_jit
-def _pearson(fit: Fit, thetas: Array, left_out: Array, size: int) -> Array:
+def _pearson(fit: Fit, thetas: Arrays, left_out: Arrays, size: int) -> Array:
     """`Σ_{j≠i} s_j (y_j − μ_j)² / V(μ_j)` at several parameters, one unit left out at each."""
     objective = fit.objective
     assert isinstance(objective, GLM)

@@ -181,7 +181,7 @@ def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) 
 
 
 @eqx.filter_jit
-def _compiled(loss: AbstractLoss, eta: Array, y: Array, order: int) -> Array:
+def _compiled(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int) -> Array:
     function = loss.__call__
     for _ in range(order):
         function = jax.grad(function)

@@ -140,7 +140,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _names(self) -> list[str]:
         one = [*self.names, *["intercept"] * self.intercept]
-        own = self.loss_function.natural(np.zeros(self.own))
+        own = self.loss_function.natural(jnp.zeros(self.own))
         listed = [f"{name} {k}" if np.ndim(value) else name for name, value in own.items() for k in range(np.size(value))]
         return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else [*one, *listed]
 

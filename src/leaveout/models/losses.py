@@ -422,7 +422,7 @@ def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
         raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
         return resolve(loss())
-    if callable(loss):
+    if callable(loss) and not isinstance(loss, type):
         return Custom(loss)
     raise TypeError(f"GLM: loss must be a name, a loss of lo.losses or a JAX function; got {type(loss).__name__}.")
 

@@ -95,18 +95,18 @@ class Descent:
 
     def theta(self, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes params"]:
         """Where refits stand, raveled."""
-        return self.center + np.asarray(self.fit.unwhiten(self.u[lanes]))
+        return self.center + self.fit.unwhiten(self.u[lanes])
 
     def gradient(self, lanes: Int[np.ndarray, " lanes"], u: np.ndarray | None = None) -> Float[np.ndarray, "lanes params"]:
         """Whitened gradients of their own F."""
-        theta = self.theta(lanes) if u is None else self.center + np.asarray(self.fit.unwhiten(u))
-        return np.asarray(self.fit.whiten(self.F.gradient(theta, lanes)))
+        theta = self.theta(lanes) if u is None else self.center + self.fit.unwhiten(u)
+        return self.fit.whiten(self.F.gradient(theta, lanes))
 
     def begin(self) -> None:
         """The first step, from θ̂."""
         everyone = np.arange(len(self.u))
         if self.start is None and self.fit.objective.local:
-            self.start = np.asarray(self.fit.whiten(self.fit.gradient + self.F.moved(everyone)))
+            self.start = self.fit.whiten(self.fit.gradient + self.F.moved(everyone))
         start = self.gradient(everyone) if self.start is None else self.start
         step = np.where(self.open[:, None], self.metric.solve(start, self.u, everyone), 0.0)
         self.open &= np.isfinite(step).all(1)
@@ -132,9 +132,9 @@ class Descent:
         directions = [reach * _unit(self.step[lanes])]
         if self.linear or not fit.objective.pointwise or held.shape[1] < LONG * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
-            slopes = np.asarray(fit.whiten(self.F.slopes(theta, lanes)))
+            slopes = fit.whiten(self.F.slopes(theta, lanes))
             directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))
-        moves = np.asarray(fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)))
+        moves = fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1))
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
         self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes]
@@ -271,7 +271,7 @@ class Descent:
         for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
             start = np.tile(self.center, (len(some), 1))
             found = newton(self.F, start, some, self.fit.null_space, cast(np.ndarray, self.fit.factor))
-            self.u[some] = np.asarray(self.fit.back(found.theta - self.center))
+            self.u[some] = self.fit.back(found.theta - self.center)
             self.left[some] = found.size
             self.judged(some, found.size)
             self._fail(some, ~(np.isfinite(found.value) & np.isfinite(self.error[some])), RESULTS.nonfinite)
@@ -298,7 +298,7 @@ class Descent:
                 if found is None:
                     theta, told = descended(F, theta, unwhitener=whitened, maxcor=30, ftol=1e-15, gtol=gtol, maxiter=1000)
                     found = Walk(theta, whitened, told.hess_inv)
-                self.u[lane] = np.asarray(self.fit.back(found.theta - self.center))
+                self.u[lane] = self.fit.back(found.theta - self.center)
                 self.metric = Learnt(self.fit, found)
                 one = self.steps(one, enough, fresh=True)
                 theta = self.theta(lane)

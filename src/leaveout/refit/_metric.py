@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._fit import Fit
 from .._functions import Derived
 from .._minimise import Walk
-from .._objective import AbstractLinearPredictor, AbstractObjective
+from .._objective import AbstractLinearPredictor, AbstractObjective, Arrays
 from .._plan import Rows
 from .._products import solved
 
@@ -85,8 +85,7 @@ class Products:
 
     def solve(self, gradient, u, lanes):
         theta = self.fit.at(u)
-        coordinates = self.fit if self.fit.factor is not None else self.fit.whitener
-        return solved(self.F, coordinates, self.fit.null_space, theta, gradient, lanes, self.tol)
+        return solved(self.F, self.fit.coordinates, self.fit.null_space, theta, gradient, lanes, self.tol)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +97,8 @@ class Learnt:
 
     def solve(self, gradient, u, lanes):
         del u, lanes
-        moves = [self.walk.newton(slope) for slope in np.asarray(self.fit.raw(gradient))]
-        return np.asarray(self.fit.back(np.stack(moves)))
+        moves = [self.walk.newton(slope) for slope in self.fit.raw(gradient)]
+        return self.fit.back(np.stack(moves))
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
@@ -144,13 +143,13 @@ def _touched(fit: Fit, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     delta = np.where(np.asarray(rows.index) < fit.objective.num_units, rows.weight - 1.0, 0.0)
     slope = delta[..., None] * slope.reshape(count, width, outputs)
     curvature = delta[..., None, None] * curvature.reshape(count, width, outputs, outputs)
-    return np.asarray(fit.whiten(raw)).reshape(count, width * outputs, -1), slope.reshape(count, -1), curvature
+    return fit.whiten(raw).reshape(count, width * outputs, -1), slope.reshape(count, -1), curvature
 
 
 @eqx.filter_jit
-def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Array) -> tuple[Array, Array, Array]:
+def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> tuple[Array, Array, Array]:
     """Rows of the listed units, and the first and second derivatives of their losses."""
-    one = lambda index: (objective.rows(index), *(objective.derivative(theta, index, order) for order in (1, 2)))
+    one = lambda index: (objective.rows(index), objective.derivative(theta, index, 1), objective.derivative(theta, index, 2))
     return jax.vmap(one)(index)
 
 
@@ -172,7 +171,7 @@ def _least_pivot(hessian: Float[np.ndarray, "params params"]) -> float:
 
 
 @eqx.filter_jit
-def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int) -> Array:
+def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Arrays, weight: Arrays, chunk: int) -> Array:
     """What the units that leave change Hessians at θ̂ by."""
 
     def one(args):

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from .._fit import Fit, once
 from .._functions import held_out, own_passes, padded
-from .._objective import AbstractObjective, ravel, unravel
+from .._objective import AbstractObjective, Arrays, ravel, unravel
 from .._plan import Rows
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
@@ -73,9 +73,10 @@ def bent(
 
 
 @eqx.filter_jit
-def _bent(fit: Fit, sample: Sample, index: Array, weight: Array, held: Array, u: Array, chunk: int) -> tuple[Array, Array]:
+def _bent(fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int) -> tuple[Array, Array]:
     m, some = jnp.sum(sample.times), len(sample.times)
-    vector = lambda u: ravel(fit.theta) + fit.unwhiten(u)
+    whitener = jnp.asarray(fit.whitener)
+    vector = lambda u: ravel(fit.theta) + u @ whitener
     at = lambda u: unravel(vector(u), fit.theta)
     losses = lambda u: sample.objective.score(at(u), jnp.ones(some), jnp.arange(some), jnp.ones(some))
 
@@ -89,6 +90,6 @@ def _bent(fit: Fit, sample: Sample, index: Array, weight: Array, held: Array, u:
         each = (both.mean(0) - sample.influence @ towards) * sample.weight  # of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
-        return u + fit.whiten(fit.gradient + moved), jnp.abs(total) + 2 * spread
+        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + 2 * spread
 
     return jax.lax.map(one, (index, weight, held, u), batch_size=chunk)

@@ -17,7 +17,7 @@ from jaxtyping import Array
 
 from .._fit import Fit
 from .._functions import function, own_passes, passes
-from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
+from .._objective import AbstractLinearPredictor, AbstractObjective, Arrays, ravel, unravel
 from .._plan import Rows
 from .._products import COARSE, solved
 from .._results import RESULTS
@@ -215,7 +215,7 @@ def _flag_crossed(state: Descent) -> None:
 
 
 @eqx.filter_jit
-def _crossings(objective: AbstractLinearPredictor, start: object, theta: Array, chunk: int) -> Array:
+def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays, chunk: int) -> Array:
     return jax.lax.map(lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk)
 
 
@@ -230,7 +230,7 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     first = _back(fit, gradients)
     if order == 1:
         return first
-    direction = np.asarray(fit.unwhiten(first))
+    direction = fit.unwhiten(first)
     gradients = np.asarray(_path(fit.objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows)))
     return first + 0.5 * _back(fit, gradients)
 
@@ -241,16 +241,16 @@ def _chunk(fit: Fit, rows: Rows) -> int:
 
 def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     """Minus the whitened steps by the full fit's Hessian."""
-    whitened = np.asarray(fit.whiten(gradients))
+    whitened = fit.whiten(gradients)
     if fit.factor is not None:
         return -whitened
     F, at = function(fit.objective, fit.theta).of, np.broadcast_to(fit.vector, whitened.shape)
-    return -solved(F, fit.whitener, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE)
+    return -solved(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE)
 
 
 @eqx.filter_jit
 def _path(
-    objective: AbstractObjective, like: object, index: Array, weight: Array, direction: Array | None, chunk: int
+    objective: AbstractObjective, like: object, index: Arrays, weight: Arrays, direction: Arrays | None, chunk: int
 ) -> Array:
     """Of the path s ↦ θ̂(1 + s δ): the derivative of ∇F at s = 0, the second one where the first of the path is given."""
     ones, start = jnp.ones(objective.num_units), ravel(like)
