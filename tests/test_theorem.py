@@ -271,7 +271,7 @@ def test_a_function_of_many_directions_has_the_change_of_all():
     class Done:
         ball = staticmethod(lambda: (center, radius))
 
-    to_u = lambda theta: np.asarray(fit.back(theta - _asked.theta_hat(fit)))
+    to_u = lambda theta: np.asarray(fit.back(theta - fit.vector))
     sizes = []
     for d in direction:
         found = _asked.reach(fit, Done(), np.zeros(1), lambda theta, d=d: to_u(theta) @ d)
