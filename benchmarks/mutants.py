@@ -195,8 +195,8 @@ FAULTS = (
     Fault(
         "gaps over half the reach",
         "_proved.py",
-        "0.5 * float(loss.self_concordance) * reach",
-        "0.25 * float(loss.self_concordance) * reach",
+        "0.5 * np.asarray(loss.self_concordance) * reach",
+        "0.25 * np.asarray(loss.self_concordance) * reach",
         "test_theorem.py test_proved.py",
     ),
     Fault(
@@ -247,6 +247,13 @@ FAULTS = (
         "half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after",
         "half = np.where(determined & np.isfinite(after), norm * after",
         "test_theorem.py test_proved.py",
+    ),
+    Fault(
+        "rows of a penalty do not weigh what it does",
+        "models/penalties.py",
+        "np.broadcast_to(self.alpha * self.delta**2, features)",
+        "np.broadcast_to(self.alpha * self.delta, features)",
+        "test_proved.py",
     ),
     Fault(
         "the penalty is no part of a fold's Hessian",

@@ -17,11 +17,11 @@ class Loss(Protocol):
     """A convex loss of a unit's linear predictors, in NumPy."""
 
     @property
-    def self_concordance(self) -> float | Float[Array, ""] | None:
+    def self_concordance(self) -> float | Float[Array, "*rows"] | None:
         """M of |ℓ‴| ≤ M ℓ″, if there is one; of several outputs of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
 
     @property
-    def ceiling(self) -> float:
+    def ceiling(self) -> float | Float[Array, "*rows"]:
         """No ℓ″ is larger."""
 
     def peak(self, y: Array) -> Array | None:
@@ -42,6 +42,38 @@ class LossOfSeveral(Loss, Protocol):
 
     def within(self, eta: Float[Array, "... outputs"], y: Array, spread: Array) -> tuple[Array, Array]:
         """How far ℓ falls and rises at most from η by moves s of max s − min s ≤ `spread`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """The losses of all rows where the last are a penalty's, with a loss ψ(x_jᵀθ) of their own that knows no y."""
+
+    units: Loss
+    penalty: Loss
+    split: tuple[int, int]  # how many there are of each
+
+    def _both(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
+        return np.concatenate([np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)])
+
+    @property
+    def self_concordance(self) -> Float[Array, " rows"] | None:
+        own, beside = self.units.self_concordance, self.penalty.self_concordance
+        return None if own is None or beside is None else self._both(own, beside)
+
+    @property
+    def ceiling(self) -> Float[Array, " rows"]:
+        return self._both(self.units.ceiling, self.penalty.ceiling)
+
+    def peak(self, y: Float[Array, " units"]) -> Float[Array, " rows"] | None:
+        own, beside = self.units.peak(y), self.penalty.peak(np.zeros(()))
+        return None if own is None or beside is None else self._both(own, beside)
+
+    def derivatives(
+        self, eta: Float[Array, "... rows"], y: Float[Array, " units"], orders: tuple[int, ...]
+    ) -> tuple[Array, ...]:
+        own, beside = np.split(eta, self.split[:1], axis=-1)
+        parts = self.units.derivatives(own, y, orders), self.penalty.derivatives(beside, np.zeros(()), orders)
+        return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
 
 
 class Extent(NamedTuple):
@@ -219,18 +251,20 @@ BLOCK = 2**20  # numbers that one block of rows makes
 
 @dataclass(frozen=True, eq=False)
 class Predictors:
-    """A model of one linear predictor a unit, or of several outputs, as data; of these, `loss` is a `LossOfSeveral`.
+    """A model of one linear predictor a unit, or of several outputs, as data; of these, the losses are `LossOfSeveral`.
 
     `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
-    out changes their own terms only.
+    out changes their own terms only. What of the penalty is no quadratic is further rows of `design`, after the units': `loss`
+    is that of all rows, ω too, `unit_loss` that of units, and only these leave, or are scored.
     """
 
     design: Dense | Several
-    offset: Float[Array, "units ..."] | float
+    offset: Float[Array, "rows ..."] | float
     y: Float[Array, " units"]
+    unit_loss: Loss
     loss: Loss
     penalty: Float[Array, "params params"]
-    weigh: Callable[[Array], tuple[Float[Array, "refits units"], Float[Array, " refits"]]]
+    weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
 
     def shift(self, units: Array | slice) -> Array | float:

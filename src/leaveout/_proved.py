@@ -50,7 +50,7 @@ def gaps(loss: Loss, y: Array, eta: Array, bend: Bend, reach: Array, reference: 
     """Of secants from η over |s| ≤ `reach`."""
     if loss.self_concordance is not None:
         half = np.minimum(
-            0.5 * float(loss.self_concordance) * reach, 1.0
+            0.5 * np.asarray(loss.self_concordance) * reach, 1.0
         )  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
         low = bend.least * (1 - half)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -125,10 +125,11 @@ class Table:
     def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
         levels = self.LEVELS[:, None]
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on k_i alone
-            edges = max(norm.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
-            bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(norm / edges[0], 1e-300))), 0, 79).astype(int)
+            bend = np.asarray(loss.self_concordance) * norm
+            edges = max(bend.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
+            bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(bend / edges[0], 1e-300))), 0, 79).astype(int)
             mass = np.bincount(bin_, size * reference, 80)
-            x = np.minimum(float(loss.self_concordance) * self.RADII[:, None] * edges, 50.0)
+            x = np.minimum(self.RADII[:, None] * edges, 50.0)
             tiny = np.maximum(x, 1e-9)
             below = np.where(x > 1e-9, 1 + np.expm1(-tiny) / tiny, x / 2)
             beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(tiny) / tiny - 1, x / 2))

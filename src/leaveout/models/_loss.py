@@ -11,7 +11,11 @@ from .links import AbstractLink
 
 
 class AbstractLoss(eqx.Module):
-    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX."""
+    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX.
+
+    A subclass is taken to be convex unless it says otherwise. Refits of one that knows its `self_concordance`, or the `peak` of
+    its ℓ″, are proved.
+    """
 
     @abc.abstractmethod
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:

@@ -6,6 +6,7 @@ Third source document (T. Shlomo, *Efficient Leave One Out Cross Validation, Par
 weights, several outputs and hosts that average. The intercept, last, is not penalised.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from .._design import Dense, Predictors, Several
+from .._design import Beside, Dense, Loss, Predictors, Several
 from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
 from .._read import Names, matched, numbers
 from . import losses, penalties
@@ -271,20 +272,25 @@ class GLM(AbstractLinearPredictor):
 
     @property
     def predictors(self):
-        if not (self.loss_function.convex and self.penalty.quadratic):
+        function, bent = self.loss_function, self.penalty.bent(self.num_features)
+        if not function.convex or bent is None or (self.classes and len(bent.rows)):
             return None
-        size = self.design.shape[1]
-        matrix = np.zeros((size, size))
-        matrix[: self.num_features, : self.num_features] = self.penalty.second(self.num_features)
+        pad = self.design.shape[1] - self.num_features
+        matrix, offset = np.pad(self.penalty.second(self.num_features), (0, pad)), self.offset
         rows: Dense | Several = Dense(self.design)
+        loss: Loss = function
         if self.classes:
             matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
-        offset = 0.0 if self.offset is None else np.asarray(self.offset)
+        elif len(bent.rows):
+            rows = Dense(np.concatenate([self.design, np.pad(bent.rows, ((0, 0), (0, pad)))]))
+            loss = Beside(function, losses.PseudoHuber(1.0), (self.num_units, len(bent.rows)))
+            offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
+        weigh = functools.partial(self._weigh, beside=bent.weight)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(rows, offset, self.y, self.loss_function, matrix, self._weigh, separate)
+        return Predictors(rows, 0.0 if offset is None else offset, self.y, function, loss, matrix, weigh, separate)
 
-    def _weigh(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """ω and κ of many refits, in NumPy."""
+    def _weigh(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """ω and κ of many refits, in NumPy; after the units' ω the κ-fold weights of the penalty's rows."""
         omega = weights if self.sample_weight is None else weights * self.sample_weight
         kappa = np.broadcast_to(self.penalty.times(weights, omega), len(omega))
         if self.class_code is not None:
@@ -293,6 +299,8 @@ class GLM(AbstractLinearPredictor):
             seen = np.maximum((total > 0).sum(1, keepdims=True), 1)
             share = omega.sum(1, keepdims=True) / (seen * np.where(total > 0, total, 1.0))
             omega = omega * share[:, self.class_code.astype(int)]
+        if len(beside):
+            omega = np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1)
         return omega, kappa
 
     # what the core asks of a model

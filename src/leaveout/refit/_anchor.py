@@ -29,6 +29,7 @@ class Anchor:
     and the table of the first look."""
 
     model: Predictors
+    units: int  # of the rows; what follows them is the penalty's
     theta: Float[Array, " params"]
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
     eta: Float[Array, "units ..."]
@@ -84,7 +85,7 @@ def anchored(fit: Fit) -> Anchor:
     assert model is not None
     theta = np.asarray(ravel(fit.theta))
     eta = model.design.predictors(theta[None])[0] + model.offset
-    weight = model.weigh(np.ones((1, len(eta))))[0][0]
+    weight = model.weigh(np.ones((1, len(model.y))))[0][0]
     slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
     root = np.asarray(fit.whitener)
     several = model.design.outputs > 1
@@ -99,7 +100,23 @@ def anchored(fit: Fit) -> Anchor:
     bulk = model.design.bulk(theta)
     blur = ROUNDING * float(np.max(np.sum(np.asarray(fit.factor) ** 2, axis=1) * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     return Anchor(
-        model, theta, root, eta, weight, slope, curvature, reference, roots, *extent, flat, leftover, noise, bulk, blur, table
+        model,
+        len(model.y),
+        theta,
+        root,
+        eta,
+        weight,
+        slope,
+        curvature,
+        reference,
+        roots,
+        *extent,
+        flat,
+        leftover,
+        noise,
+        bulk,
+        blur,
+        table,
     )
 
 
@@ -141,7 +158,7 @@ class Metric:
         self.z: Array | None = None
         self.inverse: Array | None = None
         self.core = np.zeros((0, 0, 0))
-        units = np.where(np.asarray(rows.index) < len(anchor.eta), rows.index, 0)
+        units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
         lost = anchor.lost(units, -delta)  # what of the curvature leaves
         if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
             self.z = anchor.whitened(units)
@@ -171,13 +188,13 @@ class Metric:
 
     def _dense(self, anchor: Anchor, rows: Rows, each: Entries, lost: Array, units: Array) -> None:
         rank = len(anchor.root)
-        if anchor.model.separate and rows.index.shape[1] < len(anchor.eta):
+        if anchor.model.separate and rows.index.shape[1] < anchor.units:
             whole = np.empty((len(lost), rank, rank))
             for k in range(len(lost)):
                 z = anchor.carrying(units[k], anchor.whitened(units[k]))
                 whole[k] = np.eye(rank) - (z.T * lost[k]) @ z
         else:
-            omega, kappa = anchor.model.weigh(weights(each, len(lost), len(anchor.eta)))
+            omega, kappa = anchor.model.weigh(weights(each, len(lost), anchor.units))
             own = anchor.model.design.gram(omega, anchor.curvature[None])
             own += kappa[:, None, None] * anchor.model.penalty + anchor.flat
             whole = anchor.root @ own @ anchor.root.T

@@ -29,7 +29,7 @@ class Enclosure:
     def __init__(self, fit: Fit, rows: Rows):
         self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
         count, width = rows.index.shape
-        n = self.anchor.model.design.shape[0]
+        n = self.anchor.units
         self.each = entries(rows, n)
         self.units = np.where(np.asarray(rows.index) < n, rows.index, 0)
         self.held = np.asarray(rows.held)
@@ -83,7 +83,7 @@ class Enclosure:
 
     def _weights(self, lanes: Array) -> Float[Array, "lanes units"]:
         """The weights of some refits."""
-        n = len(self.anchor.eta)
+        n = self.anchor.units
         out = np.ones((len(lanes), n))
         index, weight = np.asarray(self.rows.index)[lanes], np.asarray(self.rows.weight)[lanes]
         if index.shape[1] == n:
@@ -101,7 +101,7 @@ class Enclosure:
         else:
             theta = anchor.theta + self.u[lanes] @ anchor.root
             for k, lane in enumerate(lanes):
-                own = self.units[lane] if some.shape[1] < len(anchor.eta) else slice(None)
+                own = self.units[lane] if some.shape[1] < anchor.units else slice(anchor.units)
                 self.center[lane] = anchor.model.design.at(own, theta[k]) + anchor.model.shift(own)
         if norm is None:
             with np.errstate(divide="ignore", invalid="ignore"):
