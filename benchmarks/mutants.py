@@ -181,14 +181,14 @@ FAULTS = (
     Fault(
         "a radius ten times what the gaps were taken over",
         "refit/_enclosure.py",
-        "kept[:, None]), size, 2 * size)",
-        "kept[:, None]), size, 20 * size)",
+        "reference, share, size[some], radius)",
+        "reference, share, size[some], 10 * radius)",
         "test_theorem.py test_proved.py",
     ),
     Fault(
         "curvature above the reference is not counted",
         "_proved.py",
-        "Gaps(below, np.maximum(below, high - reference))",
+        "Gaps(below, np.maximum(below, beyond, out=beyond))",
         "Gaps(below, below)",
         "test_theorem.py test_proved.py",
     ),
@@ -198,6 +198,20 @@ FAULTS = (
         "0.5 * np.asarray(loss.self_concordance) * reach",
         "0.25 * np.asarray(loss.self_concordance) * reach",
         "test_theorem.py test_proved.py",
+    ),
+    Fault(
+        "the table's ball around a candidate is as wide as around the anchor",
+        "_proved.py",
+        "(self.RADII[at] - start[todo]) * root[todo]",
+        "self.RADII[at] * root[todo]",
+        "test_theorem.py",
+    ),
+    Fault(
+        "curvature at a candidate is that at the anchor",
+        "_proved.py",
+        "TWICE = 3 ",
+        "TWICE = 1 ",
+        "test_theorem.py",
     ),
     Fault(
         "no loss falls further than its rise",
@@ -286,8 +300,8 @@ FAULTS = (
     Fault(
         "the next refit's error",
         "refit/_linear.py",
-        "return np.bincount(refit, each, len(center))",
-        "return np.roll(np.bincount(refit, each, len(center)), 1)",
+        "np.bincount(refit, each, len(center)), np.inf)",
+        "np.roll(np.bincount(refit, each, len(center)), 1), np.inf)",
         "test_theorem.py test_proved.py",
     ),
     Fault(

@@ -100,7 +100,7 @@ class Function(NamedTuple):
     """F(·, w) in the anchor's whitened coordinates."""
 
     look: Callable[[Array], tuple[float, Array]]
-    product: Callable[[Array, Array], Array]
+    products: Callable[[Array], Callable[[Array], Array]]  # of the Hessian there
 
 
 def _function(fit: Fit, weights: Float[Array, " units"]) -> Function:
@@ -108,22 +108,26 @@ def _function(fit: Fit, weights: Float[Array, " units"]) -> Function:
     if model is not None:
         root = np.asarray(fit.whitener)
         omega, kappa = (part[0] for part in model.weigh(weights[None]))
-        eta_of = lambda theta: model.design.predictors(theta[None])[0] + model.offset
 
         def look(u):
             theta = flat + u @ root
-            value, slope = model.loss.derivatives(eta_of(theta), model.y, (0, 1))
+            value, slope = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1))
             raw = model.design.pull(weighed(omega, slope)[None])[0] + kappa * (model.penalty @ theta)
             total = np.sum(weighed(omega, value)) + 0.5 * kappa * theta @ model.penalty @ theta
             return float(total), root @ raw
 
-        def product(u, v):
-            (curvature,) = model.loss.derivatives(eta_of(flat + u @ root), model.y, (2,))
-            step = v @ root
-            along = bent(weighed(omega, curvature), model.design.predictors(step[None])[0])
-            return root @ (model.design.pull(along[None])[0] + kappa * (model.penalty @ step))
+        def products(u):
+            (curvature,) = model.loss.derivatives(model.eta((flat + u @ root)[None])[0], model.y, (2,))
+            curvature = weighed(omega, curvature)
 
-        return Function(look, product)
+            def product(v):
+                step = v @ root
+                along = bent(curvature, model.design.predictors(step[None])[0])
+                return root @ (model.design.pull(along[None])[0] + kappa * (model.penalty @ step))
+
+            return product
+
+        return Function(look, products)
 
     at = lambda u: placed(flat + np.asarray(fit.unwhiten(u)), fit.theta)
 
@@ -131,22 +135,23 @@ def _function(fit: Fit, weights: Float[Array, " units"]) -> Function:
         value, gradient = value_and_gradient(fit.objective, at(u), weights)
         return float(value), np.asarray(fit.whiten(np.asarray(gradient)))
 
-    def general_product(u, v):
-        return np.asarray(fit.whiten(np.asarray(curved(fit.objective, at(u), weights, np.asarray(fit.unwhiten(v))))))
+    def general_products(u):
+        return lambda v: np.asarray(fit.whiten(np.asarray(curved(fit.objective, at(u), weights, np.asarray(fit.unwhiten(v))))))
 
-    return Function(general, general_product)
+    return Function(general, general_products)
 
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
     """The minimiser that descent from `start` reaches, whitened, and whether it was reached."""
     F = _function(fit, weights)
     u, (value, gradient) = start.copy(), F.look(start)
-    first = max(float(np.linalg.norm(F.look(np.zeros_like(start))[1])), 1e-300)
+    first = max(float(np.linalg.norm(F.look(np.zeros_like(start))[1] if start.any() else gradient)), 1e-300)
     for _ in range(STEPS):
         size = float(np.linalg.norm(gradient))
         if size <= ENOUGH * first:
             return u, True
-        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), lambda v, u=u: F.product(u, np.ravel(v)), dtype=float)
+        product = F.products(u)
+        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), lambda v, of=product: of(np.ravel(v)), dtype=float)
         step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
         length, (new, slope) = 1.0, F.look(u + step)

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from .._design import Beside, Dense, Loss, Predictors, Several
+from .._design import Beside, Dense, Loss, Plain, Predictors, Several
 from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
 from .._read import Names, matched, numbers
 from . import losses, penalties
@@ -278,21 +278,22 @@ class GLM(AbstractLinearPredictor):
         pad = self.design.shape[1] - self.num_features
         matrix, offset = np.pad(self.penalty.second(self.num_features), (0, pad)), self.offset
         rows: Dense | Several = Dense(self.design)
-        loss: Loss = function
+        own: Loss = function if self.classes else Plain(function)
+        loss = own
         if self.classes:
             matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
         elif len(bent.rows):
             rows = Dense(np.concatenate([self.design, np.pad(bent.rows, ((0, 0), (0, pad)))]))
-            loss = Beside(function, losses.PseudoHuber(1.0), (self.num_units, len(bent.rows)))
+            loss = Beside(own, losses.PseudoHuber(1.0), (self.num_units, len(bent.rows)))
             offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
-        weigh = functools.partial(self._weigh, beside=bent.weight)
+        weigh = functools.partial(type(self)._weigh, self, beside=bent.weight)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(rows, 0.0 if offset is None else offset, self.y, function, loss, matrix, weigh, separate)
+        return Predictors(rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate)
 
     def _weigh(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ω and κ of many refits, in NumPy; after the units' ω the κ-fold weights of the penalty's rows."""
         omega = weights if self.sample_weight is None else weights * self.sample_weight
-        kappa = np.broadcast_to(self.penalty.times(weights, omega), len(omega))
+        kappa = np.broadcast_to(type(self.penalty).times(self.penalty, weights, omega), len(omega))
         if self.class_code is not None:
             member = self.class_code == np.arange(self.num_classes)[:, None]
             total = omega @ member.T

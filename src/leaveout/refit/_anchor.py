@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._design import LossOfSeveral, Predictors
+from .._design import LossOfSeveral, Predictors, over
 from .._fit import Fit, once
 from .._objective import ravel
 from .._plan import Rows
@@ -19,7 +19,8 @@ from .._proved import ROUNDING, Bend, Table
 from . import _sampled as sampled
 
 Array = np.ndarray
-PASS = 2**17  # numbers [refits, units] that a group of refits makes at a time: about what a cache holds
+PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
+GROUP, HERD = 16, 2**21  # refits, and numbers, of a product with all rows
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 
 
@@ -84,7 +85,7 @@ def anchored(fit: Fit) -> Anchor:
     model = fit.predictors
     assert model is not None
     theta = np.asarray(ravel(fit.theta))
-    eta = model.design.predictors(theta[None])[0] + model.offset
+    eta = model.eta(theta[None])[0]
     weight = model.weigh(np.ones((1, len(model.y))))[0][0]
     slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
     root = np.asarray(fit.whitener)
@@ -156,6 +157,7 @@ class Metric:
         delta[each.refit, each.place] = each.weight - 1.0
         self.kept: Array = np.zeros(count)
         self.z: Array | None = None
+        self.pull: Array | None = None  # what the gradient at θ̂ changes by, where that comes along
         self.inverse: Array | None = None
         self.core = np.zeros((0, 0, 0))
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
@@ -165,7 +167,7 @@ class Metric:
             self.carrying = anchor.carrying(units, self.z)
             self._low_rank(lost)
         else:
-            self._dense(anchor, rows, each, lost, units)
+            self._dense(anchor, rows, each, delta, units)
 
     def _low_rank(self, lost: Array) -> None:
         z, width = self.carrying, lost.shape[1]
@@ -186,15 +188,16 @@ class Metric:
             self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
         self.kept = np.where(good, self.kept, 0.0)
 
-    def _dense(self, anchor: Anchor, rows: Rows, each: Entries, lost: Array, units: Array) -> None:
+    def _dense(self, anchor: Anchor, rows: Rows, each: Entries, delta: Array, units: Array) -> None:
         rank = len(anchor.root)
         if anchor.model.separate and rows.index.shape[1] < anchor.units:
-            whole = np.empty((len(lost), rank, rank))
-            for k in range(len(lost)):
-                z = anchor.carrying(units[k], anchor.whitened(units[k]))
-                whole[k] = np.eye(rank) - (z.T * lost[k]) @ z
+            whole, self.pull = np.empty((len(delta), rank, rank)), np.empty((len(delta), rank))
+            for k, (own, change) in enumerate(zip(units, delta, strict=True)):
+                some, change = anchor.model.design.take(own), (change * anchor.weight[own])[None]
+                whole[k] = anchor.root @ some.gram(change, anchor.curvature[own][None])[0] @ anchor.root.T + np.eye(rank)
+                self.pull[k] = anchor.root @ some.pull(over(change, anchor.slope[own][None]))[0]
         else:
-            omega, kappa = anchor.model.weigh(weights(each, len(lost), anchor.units))
+            omega, kappa = anchor.model.weigh(weights(each, len(delta), anchor.units))
             own = anchor.model.design.gram(omega, anchor.curvature[None])
             own += kappa[:, None, None] * anchor.model.penalty + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
@@ -217,7 +220,15 @@ def weights(each: Entries, count: int, n: int) -> Float[Array, "refits units"]:
     return out
 
 
-def passes(lanes: Array, n: int) -> list[Array]:
+def tiles(lanes: Array, n: int) -> list[Array]:
     """The refits in groups whose arrays `[refits, units]` stay in a cache."""
-    size = max(1, PASS // n)
-    return [lanes[start : start + size] for start in range(0, len(lanes), size)]
+    return _parts(lanes, PASS // n)
+
+
+def passes(lanes: Array, n: int) -> list[Array]:
+    """The same, or a few more refits, with which a product with all rows takes hardly longer than with one."""
+    return _parts(lanes, max(PASS // n, min(GROUP, HERD // n)))
+
+
+def _parts(lanes: Array, size: int) -> list[Array]:
+    return [lanes[start : start + max(size, 1)] for start in range(0, len(lanes), max(size, 1))]

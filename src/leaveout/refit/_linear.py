@@ -200,11 +200,16 @@ def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:
 def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
     """The most that the held-out losses at the reported predictors may be off, added up, `[refits]`."""
     model = anchored(fit).model
-    refit, place = np.nonzero(rows.held)
-    y, same = model.y[np.asarray(rows.index)[refit, place]], reported is center
-    middle = center[refit, place]
-    each = change(model.unit_loss, y, middle if same else reported[refit, place], middle, half[refit, place])
-    return np.bincount(refit, each, len(center))
+    known, scored = np.isfinite(half).all(1), np.asarray(rows.held)
+    place = np.flatnonzero(scored if known.all() else scored & known[:, None])  # in one row after another
+    picked = lambda part: np.reshape(part, (-1, *np.shape(part)[2:]))[place]
+    if not place.size:
+        return np.where(scored.any(1), np.inf, 0.0)
+    middle = picked(center)
+    other = middle if reported is center else picked(reported)
+    each = change(model.unit_loss, model.y[picked(rows.index)], other, middle, picked(half))
+    refit = place // max(scored.shape[1], 1)
+    return np.where(known | ~scored.any(1), np.bincount(refit, each, len(center)), np.inf)
 
 
 def unit_losses(fit: Fit) -> Float[Array, " units"]:
@@ -223,11 +228,7 @@ def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
 def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
     """The listed units' predictors at displacements."""
     anchor = anchored(fit)
-    theta = anchor.theta + u @ anchor.root
-    if rows.index.shape[1] == anchor.units:
-        return (anchor.model.design.predictors(theta) + anchor.model.offset)[:, : anchor.units]
-    units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
-    return anchor.model.design.at(units, theta) + anchor.model.shift(units)
+    return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)
 
 
 @once
