@@ -20,7 +20,7 @@ from . import _sampled as sampled
 
 Array = np.ndarray
 PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
-GROUP, HERD = 16, 2**21  # refits, and numbers, of a product with all rows
+GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 
 
@@ -225,9 +225,9 @@ def tiles(lanes: Array, n: int) -> list[Array]:
     return _parts(lanes, PASS // n)
 
 
-def passes(lanes: Array, n: int) -> list[Array]:
+def passes(lanes: Array, n: int, p: int) -> list[Array]:
     """The same, or a few more refits, with which a product with all rows takes hardly longer than with one."""
-    return _parts(lanes, max(PASS // n, min(GROUP, HERD // n)))
+    return _parts(lanes, max(PASS // n, min(max(GROUP, p // GROUP), HERD // n)))
 
 
 def _parts(lanes: Array, size: int) -> list[Array]:

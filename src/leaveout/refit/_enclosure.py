@@ -75,7 +75,7 @@ class Enclosure:
     def _gradients(self, grown: Array) -> tuple[Float[Array, "refits rank"], Array]:
         """The whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to what it was."""
         anchor, out = self.anchor, np.empty(self.u.shape)
-        for lanes in passes(np.arange(len(self.u)), anchor.eta.size):
+        for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
             pull = anchor.model.design.pull(over(omega, anchor.slope[None]))
             out[lanes] = (pull + kappa[:, None] * (anchor.model.penalty @ anchor.theta)) @ anchor.root.T
@@ -103,7 +103,7 @@ class Enclosure:
             moved = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
             self.center[lanes] = anchor.eta[units] + moved.reshape(len(lanes), *self.center.shape[1:])
         else:
-            for some in passes(lanes, anchor.eta.size):
+            for some in passes(lanes, anchor.eta.size, self.u.shape[1]):
                 self.center[some] = anchor.model.at(self.units[some], anchor.theta + self.u[some] @ anchor.root)
         with np.errstate(divide="ignore", invalid="ignore"):
             if norm is None:
@@ -129,7 +129,7 @@ class Enclosure:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            for some in passes(lanes, self.anchor.eta.size):
+            for some in passes(lanes, self.anchor.eta.size, self.u.shape[1]):
                 self._step(some)
             done = enough(lanes)
             stalled = ~(self.slope[lanes] <= STALLED * before)
@@ -178,7 +178,7 @@ class Enclosure:
 
     def estimate(self, lanes: Array) -> None:
         """Radii from the curvature at the candidates, by a few products with what it differs by from the metric's."""
-        for some in passes(lanes, self.anchor.curvature.size):
+        for some in passes(lanes, self.anchor.curvature.size, self.u.shape[1]):
             contraction = self._contraction(some)
             share = np.where(self.taken[some], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
             self.proved[some] = False
