@@ -187,23 +187,37 @@ FAULTS = (
     Fault(
         "a radius ten times what the gaps were taken over",
         "refit/_enclosure.py",
-        "kept[:, None]), size, 2 * size)",
-        "kept[:, None]), size, 20 * size)",
+        "reference, share, size[some], radius)",
+        "reference, share, size[some], 10 * radius)",
         "test_theorem.py test_proved.py",
     ),
     Fault(
         "curvature above the reference is not counted",
         "_proved.py",
-        "Gaps(below, np.maximum(below, high - reference))",
+        "Gaps(below, np.maximum(below, beyond, out=beyond))",
         "Gaps(below, below)",
         "test_theorem.py test_proved.py",
     ),
     Fault(
         "gaps over half the reach",
         "_proved.py",
-        "0.5 * float(loss.self_concordance) * reach",
-        "0.25 * float(loss.self_concordance) * reach",
+        "0.5 * np.asarray(loss.self_concordance) * reach",
+        "0.25 * np.asarray(loss.self_concordance) * reach",
         "test_theorem.py test_proved.py",
+    ),
+    Fault(
+        "the table's ball around a candidate is as wide as around the anchor",
+        "_proved.py",
+        "(self.RADII[at] - start[todo]) * root[todo]",
+        "self.RADII[at] * root[todo]",
+        "test_theorem.py",
+    ),
+    Fault(
+        "curvature at a candidate is that at the anchor",
+        "_proved.py",
+        "TWICE = 3 ",
+        "TWICE = 1 ",
+        "test_theorem.py",
     ),
     Fault(
         "no loss falls further than its rise",
@@ -276,6 +290,13 @@ FAULTS = (
         "test_theorem.py test_proved.py",
     ),
     Fault(
+        "rows of a penalty do not weigh what it does",
+        "models/penalties.py",
+        "np.broadcast_to(self.alpha * self.delta**2, features)",
+        "np.broadcast_to(self.alpha * self.delta, features)",
+        "test_proved.py",
+    ),
+    Fault(
         "the penalty is no part of a fold's Hessian",
         "refit/_anchor.py",
         "own += kappa[:, None, None] * anchor.model.penalty + anchor.flat",
@@ -306,8 +327,8 @@ FAULTS = (
     Fault(
         "the next refit's error",
         "refit/_linear.py",
-        "return np.bincount(refit, each, len(center))",
-        "return np.roll(np.bincount(refit, each, len(center)), 1)",
+        "np.bincount(refit, each, len(center)), np.inf)",
+        "np.roll(np.bincount(refit, each, len(center)), 1), np.inf)",
         "test_theorem.py test_proved.py",
     ),
     Fault(
@@ -334,8 +355,8 @@ FAULTS = (
     Fault(
         "an audit compares a refit with itself",
         "_audit.py",
-        "certificate.parameters(fit, u[None])",
-        "certificate.parameters(fit, 0 * u[None])",
+        "fit.at(u[None])",
+        "fit.at(0 * u[None])",
         "test_theorem.py test_proved.py",
     ),
     Fault(

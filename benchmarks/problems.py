@@ -32,6 +32,16 @@ def hinge(eta, y):
     return 0.5 * jnp.maximum(1 - y * eta, 0.0) ** 2
 
 
+class SquaredHinge(lo.losses.AbstractLoss):
+    """The same, its ℓ″ declared: one up to the margin, and none beyond."""
+
+    def __call__(self, eta, y):
+        return hinge(eta, y)
+
+    def peak(self, y):
+        return -np.inf * y
+
+
 def student_loss(theta, datum):
     return 2.0 * jnp.log1p((datum[1] - datum[0] @ theta) ** 2 / 3.0)
 
@@ -46,15 +56,16 @@ HOSTS = {  # name: what the library is told, what the oracle computes
     "huber": ("huber", oracles.huber()),
     "pseudo-huber": ("pseudo_huber", oracles.pseudo_huber()),
     "squared hinge": (hinge, oracles.SQUARED_HINGE),
+    "squared hinge, declared": (SquaredHinge(), oracles.SQUARED_HINGE),
 }
 
 
 def response(rng: np.random.Generator, loss: str, eta: np.ndarray) -> np.ndarray:
     """Data that are something like the model's."""
     rate = np.exp(np.clip(eta, -6, 3))
-    if loss in ("logistic", "probit", "cloglog", "squared hinge"):
+    if loss in ("logistic", "probit", "cloglog") or "squared hinge" in loss:
         y = (rng.random(len(eta)) < 1 / (1 + np.exp(-np.clip(eta, -30, 30)))) * 1.0
-        return 2 * y - 1 if loss == "squared hinge" else y
+        return 2 * y - 1 if "squared hinge" in loss else y
     if loss in ("huber", "pseudo-huber"):
         return eta + rng.standard_t(1.5, len(eta))
     if loss == "gamma":
@@ -314,6 +325,7 @@ KINDS: dict[str, Kind] = {
     "huber": Kind(plain("huber"), 30, True),
     "pseudo-huber": Kind(plain("pseudo-huber"), 30, True),
     "squared hinge": Kind(plain("squared hinge"), 30, True),
+    "squared hinge, declared": Kind(plain("squared hinge, declared"), 30, True),
     "pseudo-huber penalty": Kind(bent_penalty, 30, True),
     "mean loss": Kind(averaged, 30, True),
     "balanced classes": Kind(balanced, 30, True),

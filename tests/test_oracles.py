@@ -19,7 +19,7 @@ LOSSES = {name: oracle for name, (_, oracle) in HOSTS.items()} | {"student": ora
 
 def response_for(name: str, rng: np.random.Generator) -> np.ndarray:
     binary = rng.integers(0, 2, 40)
-    if name == "squared hinge":
+    if "squared hinge" in name:
         return 2.0 * binary - 1
     if name in ("logistic", "probit", "cloglog"):
         return 1.0 * binary

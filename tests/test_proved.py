@@ -213,6 +213,53 @@ def test_errors_of_proportions_are_estimated(loss):
     assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error + 1e-9).all()
 
 
+class SquaredHinge(lo.losses.AbstractLoss):
+    """Of y −1 or 1: as a user declares it."""
+
+    def __call__(self, eta, y):
+        return 0.5 * jnp.maximum(1 - y * eta, 0.0) ** 2
+
+    def peak(self, y):
+        return -np.inf * y
+
+
+@pytest.mark.parametrize("averaged", [False, True], ids=["once", "averaged"])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "declared"])
+def test_a_penalty_that_bends_is_rows_that_never_leave(loss, averaged):
+    rng = np.random.default_rng(4)
+    X, offset = rng.normal(size=(60, 4)), rng.normal(size=60) / 3
+    eta = X @ np.array([2.0, 0.1, 0.0, -1.0])
+    y = eta + rng.standard_t(2, 60) if loss == "huber" else (eta > rng.logistic(size=60)) * 1.0
+    y = 2 * y - 1 if loss == "declared" else y
+    penalty = lo.penalties.PseudoHuber([0.1, 0.1, 0.0, 0.2], 0.05) + lo.penalties.Ridge(0.01)
+    penalty = lo.per_weight(penalty) if averaged else lo.penalties.PseudoHuber(4.0, 0.2) + penalty
+    of = SquaredHinge() if loss == "declared" else loss
+    make = lambda keep: lo.fit(lo.GLM(X[keep], y[keep], of, penalty, offset=offset[keep]))
+    fit = make(np.ones(60, bool))
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0), lo.bootstrap(60, 8, seed=0)):
+        cv, exact = lo.cross_validate(fit, plan, audit=5), lo.cross_validate(fit, plan, lo.Exact(1e-12))
+        off = np.bincount(plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits)
+        assert cv.proved.all() and exact.proved.all() and not cv.audit.beyond.any() and not len(cv.flagged())
+        assert (off <= cv.error + exact.error + 1e-12).all() and cv.per_unit().shape == (60,)
+        if plan.num_refits == 8:
+            continue
+        for k in (0, 3):
+            held = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
+            alone = make(~np.isin(np.arange(60), held)).parameters
+            both = alone["intercept"] + X[held] @ alone["coef"] + offset[held]
+            again = fit.objective.loss_function.derivatives(both, y[held], (0,))[0]
+            np.testing.assert_allclose(exact.losses[plan.indptr[k] : plan.indptr[k + 1]], again, atol=1e-8)
+
+
+def test_of_a_function_nothing_is_proved():
+    X, y, *_ = problem("plain", "logistic", 2)
+    hinge = lambda eta, y: 0.5 * jnp.maximum(1 - (2 * y - 1) * eta, 0.0) ** 2
+    bent = lambda coef: jnp.sum(jnp.sqrt(1 + coef**2))
+    for loss, penalty in ((hinge, lo.penalties.Ridge(1.0)), ("logistic", bent)):
+        fit = lo.fit(lo.GLM(X, y, loss, penalty))
+        assert fit.predictors is None and not lo.cross_validate(fit, lo.kfold(80, 4, seed=0)).proved.any()
+
+
 @pytest.mark.parametrize("limit", ["AFFORDABLE", "DEAR"])
 def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit):
     fit, X, y, w, group = fitted("weights", "logistic", 5)

@@ -206,6 +206,32 @@ def test_what_has_left_holds_no_more(kept):
             assert np.sqrt(kept) * abs(t - step) <= found.after[0] * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("kept", [0.9, 0.2])
+def test_the_table_holds_around_candidates_too(kept):
+    """The same from candidates on the way: as far as the curvature there may be from the anchor's."""
+    size = np.array([kept, 1 - kept])
+    table = _proved.Table(losses.Poisson(), np.ones(2), np.zeros(2), np.ones(2), size, np.ones(2))
+    proved = 0
+    for end in np.r_[-1.0, 1.0, -0.5, 0.5] * 0.4 * kept:
+        for at in end * (1 + np.r_[-1, 1, -1e-3, 1e-3, -1e-2, 1e-2, -0.1, 0.1, -0.3, 0.3]):
+            slope, step = np.sqrt(kept) * abs(np.exp(at) - np.exp(end)), np.exp(end) - np.exp(at)
+            found = table.ball(np.array([slope]), np.array([kept]), np.ones(1), np.array([abs(at)]))
+            assert np.sqrt(kept) * abs(end - at) <= found.distance[0] * (1 + 1e-9)
+            assert np.sqrt(kept) * abs(end - at - step) <= found.after[0] * (1 + 1e-6)
+            proved += np.isfinite(found.distance[0])
+    assert proved > 3
+
+
+def test_the_table_reaches_no_further_than_it_was_made_for():
+    """C at a candidate is that of twice the radius of the ball around the anchor that holds its own."""
+    table = _proved.Table(losses.Poisson(), np.ones(1), np.zeros(1), np.ones(1), np.ones(1), np.ones(1))
+    moved, slope = (part.ravel() for part in np.meshgrid(np.geomspace(0.01, 0.3, 40), np.geomspace(1e-4, 0.3, 40)))
+    found = table.ball(slope, np.ones(1600), np.ones(1600), moved)
+    known = np.isfinite(found.distance)
+    share = found.after[known] / found.distance[known]
+    assert known.mean() > 0.3 and (share >= np.expm1((moved + found.distance)[known])).all()  # ℓ″ may be so much more
+
+
 @pytest.mark.parametrize("plan", [lo.groups(np.arange(60) % 4), lo.kfold(60, 3, seed=1)])
 def test_the_metric_is_the_folds_own(plan):
     X, y = some(2)

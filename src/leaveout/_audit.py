@@ -76,19 +76,20 @@ def affordable(gradients: float) -> int:
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
     """The minimiser that descent from `start` reaches, whitened, and whether it was reached."""
-    F, whitened = function(fit.objective, fit.theta, weights), lambda slope: fit.whiten(slope)
+    F, whitened = function(fit.objective, fit.theta, weights), fit.whiten
 
     def look(u):
         value, slope = F.look(fit.at(u))
         return value, whitened(slope)
 
     u, (value, gradient) = start.copy(), look(start)
-    first = max(float(np.linalg.norm(look(np.zeros_like(start))[1])), 1e-300)
+    first = max(float(np.linalg.norm(look(np.zeros_like(start))[1] if start.any() else gradient)), 1e-300)
     for _ in range(STEPS):
         size = float(np.linalg.norm(gradient))
         if size <= REACHED * first:
             return u, True
-        along = lambda v, u=u: whitened(F.product(fit.at(u), fit.unwhiten(np.ravel(v))))
+        product = F.products(fit.at(u))
+        along = lambda v, of=product: whitened(of(fit.unwhiten(np.ravel(v))))
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
         step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient

@@ -3,12 +3,13 @@
 F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) ½ θᵀPθ,      η_n = x_nᵀθ + o_n, or one such number for each of several outputs
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 Array = np.ndarray
 
@@ -17,11 +18,11 @@ class Loss(Protocol):
     """A convex loss of a unit's linear predictors, in NumPy."""
 
     @property
-    def self_concordance(self) -> float | Float[Array, ""] | None:
+    def self_concordance(self) -> float | Float[Array, "*rows"] | None:
         """M of |ℓ‴| ≤ M ℓ″, if there is one; of several outputs of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
 
     @property
-    def ceiling(self) -> float:
+    def ceiling(self) -> float | Float[Array, "*rows"]:
         """No ℓ″ is larger."""
 
     def peak(self, y: Array) -> Array | None:
@@ -44,6 +45,47 @@ class LossOfSeveral(Loss, Protocol):
         """How far ℓ falls and rises at most from η by moves s of max s − min s ≤ `spread`."""
 
 
+class Plain:
+    """A loss whose members are fetched once: a module makes a new one each time that it is asked for a method."""
+
+    def __init__(self, loss: Loss):
+        self.self_concordance, self.ceiling = loss.self_concordance, loss.ceiling
+        self.peak = functools.partial(type(loss).peak, loss)
+        self.derivatives = functools.partial(type(loss).derivatives, loss)
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """The losses of all rows where the last are a penalty's, with a loss ψ(x_jᵀθ) of their own that knows no y."""
+
+    units: Loss
+    penalty: Loss
+    split: tuple[int, int]  # how many there are of each
+
+    def _both(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
+        return np.concatenate([np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)])
+
+    @property
+    def self_concordance(self) -> Float[Array, " rows"] | None:
+        own, beside = self.units.self_concordance, self.penalty.self_concordance
+        return None if own is None or beside is None else self._both(own, beside)
+
+    @property
+    def ceiling(self) -> Float[Array, " rows"]:
+        return self._both(self.units.ceiling, self.penalty.ceiling)
+
+    def peak(self, y: Float[Array, " units"]) -> Float[Array, " rows"] | None:
+        own, beside = self.units.peak(y), self.penalty.peak(np.zeros(()))
+        return None if own is None or beside is None else self._both(own, beside)
+
+    def derivatives(
+        self, eta: Float[Array, "... rows"], y: Float[Array, " units"], orders: tuple[int, ...]
+    ) -> tuple[Array, ...]:
+        own, beside = np.split(eta, self.split[:1], axis=-1)
+        parts = self.units.derivatives(own, y, orders), self.penalty.derivatives(beside, np.zeros(()), orders)
+        return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
+
+
 class Extent(NamedTuple):
     """What moves of length one, ‖δ‖_A = 1, do to every unit, `[..., units]`.
 
@@ -63,8 +105,10 @@ def over(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[
 
 def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
     """The same, zero where the weight is: a row that is out may lie outside the domain of ℓ."""
-    out = over(weight, part)
-    out[weight == 0] = 0.0
+    with np.errstate(invalid="ignore"):
+        out = over(weight, part)
+    if not np.isfinite(out.sum()):
+        out[weight == 0] = 0.0
     return out
 
 
@@ -100,9 +144,13 @@ class Dense:
         size = max(1, BLOCK // self.shape[1])
         return np.concatenate([np.abs(self.x[k : k + size]) @ np.abs(theta) for k in range(0, len(self.x), size)])
 
-    def at(self, units: Array | slice, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
+    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
         """x_nᵀθ of the listed units."""
         return (self.x[units] @ theta[..., None])[..., 0]
+
+    def take(self, units: Int[Array, " some"]) -> "Dense":
+        """Some of the rows."""
+        return Dense(self.x[units])
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
         """root x_n of the listed units."""
@@ -110,7 +158,7 @@ class Dense:
 
     def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
         """Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(np.where(omega > 0, omega * curvature, 0.0))
+        return self.products(weighed(omega, curvature))
 
     def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
         """Σ_n weight_n x_n x_nᵀ: of many refits by one product with all x xᵀ, where those are small."""
@@ -121,7 +169,14 @@ class Dense:
             out = np.empty((len(weight), p, p))
             out[:, i, j] = out[:, j, i] = half
             return out
-        return np.stack([(self.x * w[:, None]).T @ self.x for w in weight])
+        out = np.empty((len(weight), p, p))
+        for k, own in enumerate(weight):
+            if (own >= 0).all():  # of a matrix with itself NumPy makes one half
+                half = self.x * np.sqrt(own)[:, None]
+                np.matmul(half.T, half, out=out[k])
+            else:
+                np.matmul((self.x * own[:, None]).T, self.x, out=out[k])
+        return out
 
     def extent(self, root: Float[Array, "params rank"], curvature: Array) -> Extent:
         """In the norm of A = (root rootᵀ)⁻¹, in blocks of rows."""
@@ -165,9 +220,13 @@ class Several:
         each = [Dense(self.x).bulk(part) for part in theta.reshape(self.outputs, -1)]
         return np.max(each, axis=0)
 
-    def at(self, units: Array | slice, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
+    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
         """θ x_n of the listed units."""
         return self.x[units] @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
+
+    def take(self, units: Int[Array, " some"]) -> "Several":
+        """Some of the rows."""
+        return Several(self.x[units], self.outputs)
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
         """root U_nᵀ of the listed units, a row an output."""
@@ -193,10 +252,11 @@ class Several:
     def extent(self, root: Float[Array, "params rank"], curvature: Float[Array, "units outputs outputs"]) -> Extent:
         """In the norm of A = (root rootᵀ)⁻¹, in blocks of rows."""
         size = max(1, BLOCK // (self.outputs * max(root.shape)))
-        parts = [self._extent(slice(k, k + size), root.T, curvature[k : k + size]) for k in range(0, len(self.x), size)]
+        blocks = (np.arange(k, min(k + size, len(self.x))) for k in range(0, len(self.x), size))
+        parts = [self._extent(block, root.T, curvature[block]) for block in blocks]
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def _extent(self, units: slice, root: Array, curvature: Array) -> Extent:
+    def _extent(self, units: Int[Array, " some"], root: Array, curvature: Array) -> Extent:
         z = self.whitened(units, root)
         length = np.sqrt(np.einsum("nkp,nkp->nk", z, z).max(1))
         z = z - z.mean(1, keepdims=True)  # a common shift is no move
@@ -215,24 +275,38 @@ class Several:
 
 PAIRS = 2**22  # numbers of all x xᵀ together, below which they are formed
 BLOCK = 2**20  # numbers that one block of rows makes
+FEW = 16  # times as long as a product takes it to gather rows for one
 
 
 @dataclass(frozen=True, eq=False)
 class Predictors:
-    """A model of one linear predictor a unit, or of several outputs, as data; of these, `loss` is a `LossOfSeveral`.
+    """A model of one linear predictor a unit, or of several outputs, as data; of these, the losses are `LossOfSeveral`.
 
     `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
-    out changes their own terms only.
+    out changes their own terms only. What of the penalty is no quadratic is further rows of `design`, after the units': `loss`
+    is that of all rows, ω too, `unit_loss` that of units, and only these leave, or are scored.
     """
 
     design: Dense | Several
-    offset: Float[Array, "units ..."] | float
+    offset: Float[Array, "rows ..."] | float
     y: Float[Array, " units"]
+    unit_loss: Loss
     loss: Loss
     penalty: Float[Array, "params params"]
-    weigh: Callable[[Array], tuple[Float[Array, "refits units"], Float[Array, " refits"]]]
+    weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
 
-    def shift(self, units: Array | slice) -> Array | float:
-        """The offsets of the listed units."""
-        return self.offset[units] if isinstance(self.offset, np.ndarray) and self.offset.ndim else self.offset
+    def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
+        """The predictors of every row."""
+        out = self.design.predictors(theta)
+        out += self.offset
+        return out
+
+    def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
+        """The predictors of the listed units; where these are many, of all rows, which takes no longer."""
+        if units.shape[1] == len(self.y):
+            return self.eta(theta)[:, : len(self.y)]
+        if FEW * units.shape[1] >= len(self.y):
+            return self.eta(theta)[np.arange(len(units))[:, None], units]
+        own = self.offset[units] if isinstance(self.offset, np.ndarray) and self.offset.ndim else self.offset
+        return self.design.at(units, theta) + own

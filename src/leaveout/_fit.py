@@ -117,8 +117,9 @@ class Fit(eqx.Module):
         return self.num_params - len(self.null_space)
 
     @property
+    @once
     def predictors(self) -> Predictors | None:
-        """The model as data, if it is a convex loss of linear predictors beside a quadratic penalty and H is formed."""
+        """The model as data, if it is convex losses of linear predictors beside a quadratic penalty and H is formed."""
         return self.objective.predictors if self.factor is not None else None
 
     @property

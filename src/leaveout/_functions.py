@@ -66,7 +66,7 @@ class Closed:
 
     def _at(self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
-        eta = self.model.design.predictors(theta) + self.model.offset
+        eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         with np.errstate(over="ignore", invalid="ignore"):
             parts = [weighed(omega, part) for part in self.model.loss.derivatives(eta, self.model.y, orders)]
@@ -85,21 +85,22 @@ class Closed:
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
         """∇²F."""
-        eta = self.model.design.predictors(theta) + self.model.offset
+        eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
         return self.model.design.gram(omega, curvature) + kappa[:, None, None] * self.model.penalty
 
-    def product(
-        self,
-        theta: Float[np.ndarray, "lanes params"],
-        vector: Float[np.ndarray, "lanes params"],
-        lanes: Int[np.ndarray, " lanes"],
-    ) -> Float[np.ndarray, "lanes params"]:
-        """∇²F times a vector each."""
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+        """∇²F as a function of a vector each."""
         (curvature,), kappa = self._at(theta, lanes, (2,))
-        along = bent(curvature, self.model.design.predictors(vector))
-        return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty)
+
+        def of(vector):
+            along = bent(curvature, self.model.design.predictors(vector))
+            return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty)
+
+        return of
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,14 +129,11 @@ class Derived:
         """∇²F."""
         return self._mapped(_hessians, lanes, theta, dear=theta.shape[1])
 
-    def product(
-        self,
-        theta: Float[np.ndarray, "lanes params"],
-        vector: Float[np.ndarray, "lanes params"],
-        lanes: Int[np.ndarray, " lanes"],
-    ) -> Float[np.ndarray, "lanes params"]:
-        """∇²F times a vector each."""
-        return self._mapped(_products, lanes, theta, vector)
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+        """∇²F as a function of a vector each."""
+        return lambda vector: self._mapped(_products, lanes, theta, vector)
 
     def moved(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
         """What ∇F at `like` changes by from weights of one, where only the units that leave matter."""
@@ -206,11 +204,10 @@ class Function:
         """∇²F there."""
         return self.of.hessian(vector[None], ONE)[0]
 
-    def product(
-        self, vector: Float[np.ndarray, " params"], along: Float[np.ndarray, " params"]
-    ) -> Float[np.ndarray, " params"]:
-        """∇²F there times a vector."""
-        return self.of.product(vector[None], along[None], ONE)[0]
+    def products(self, vector: Float[np.ndarray, " params"]) -> Callable[[np.ndarray], Float[np.ndarray, " params"]]:
+        """∇²F there as a function of a vector."""
+        of = self.of.products(vector[None], ONE)
+        return lambda along: of(along[None])[0]
 
     def placed(self, vector: Float[np.ndarray, " params"]) -> PyTree:
         """Raveled parameters in their own shape."""

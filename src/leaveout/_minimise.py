@@ -82,7 +82,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
         return False
     root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
     size, model = float(np.linalg.norm(F.look(theta)[1] @ root)), F.of.model
-    eta = model.design.predictors(theta[None]) + model.offset
+    eta = model.eta(theta[None])
     (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
     norm, mass, _ = model.design.extent(root, curvature)
     reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature

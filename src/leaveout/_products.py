@@ -87,7 +87,7 @@ def solved(
         if not open_.size:
             break
         step = np.asarray(coordinates.unwhiten(towards[open_]))
-        image = F.product(theta[open_], step, lanes[open_]) + (step @ null_space.T) @ null_space
+        image = F.products(theta[open_], lanes[open_])(step) + (step @ null_space.T) @ null_space
         image = np.asarray(coordinates.whiten(image))
         curvature = np.sum(towards[open_] * image, axis=1)
         down = ~(curvature > 0)
@@ -104,7 +104,7 @@ def solved(
 
 def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
     """H times each of the vectors."""
-    return F.of.product(np.broadcast_to(theta, vectors.shape), vectors, np.zeros(len(vectors), int))
+    return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(vectors)
 
 
 def scaling(objective: AbstractObjective, F: Function, theta: Vector, most: int = LEADING) -> Scaling:
@@ -138,11 +138,11 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
 
 def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np.ndarray) -> tuple[float, Vector]:
     """The smallest eigenvalue of H in coordinates u to a few per cent of the largest, and its vector."""
-    size = len(scaling.scale)
+    size, product = len(scaling.scale), F.products(theta)
 
     def along(u):
         step = scaling.unwhiten(np.ravel(u))
-        return scaling.whiten(F.product(theta, step) + null_space.T @ (null_space @ step))
+        return scaling.whiten(product(step) + null_space.T @ (null_space @ step))
 
     operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=along, dtype=float)
     start = np.random.default_rng(0).standard_normal(size)

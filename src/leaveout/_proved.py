@@ -27,13 +27,14 @@ from jaxtyping import Float
 from ._design import Loss, LossOfSeveral
 
 Array = np.ndarray
-TIMES = (1.0, 3.0)  # of the typical ratio of gap and curvature: the τ that are tried
+TIMES = (1.0, 3.0)  # of the typical ratio of gap and curvature: the τ that are tried, rising
+LEAST = 1e-200  # curvature of a unit: what is less is as good as none
 FINITE = 500.0  # predictors of losses that grow exponentially
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
 
 
 class Gaps(NamedTuple):
-    """How far secants of ℓ′ may lie below the reference curvature, and from it on either side."""
+    """How far secants of ℓ′ may lie below the reference curvature (if that is positive), and from it on either side."""
 
     below: Float[Array, "refits units"]
     beyond: Float[Array, "refits units"]
@@ -48,17 +49,19 @@ class Bend(NamedTuple):
 
 def gaps(loss: Loss, y: Array, eta: Array, bend: Bend, reach: Array, reference: Array) -> Gaps:
     """Of secants from η over |s| ≤ `reach`."""
-    if loss.self_concordance is not None:
-        half = np.minimum(
-            0.5 * float(loss.self_concordance) * reach, 1.0
-        )  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
-        low = bend.least * (1 - half)
+    if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
+        left = -0.5 * np.asarray(loss.self_concordance) * reach
+        left += 1.0
+        if not left.min() > 0:
+            np.maximum(left, 0.0, out=left)
+        low = bend.least * left
         with np.errstate(divide="ignore", invalid="ignore"):
-            high = np.fmin(bend.most / (1 - half), loss.ceiling)
+            high = np.divide(bend.most, left, out=left)
+            np.fmin(high, loss.ceiling, out=high)
     else:
         low, high = _by_ends(loss, y, eta, reach)
-    below = np.maximum(reference - low, 0.0)
-    return Gaps(below, np.maximum(below, high - reference))
+    below, beyond = reference - low, high - reference
+    return Gaps(below, np.maximum(below, beyond, out=beyond))
 
 
 def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Array]:
@@ -77,15 +80,15 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Arr
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, " refits"]:
     """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i², or of several outputs the share of A."""
+    reference = np.maximum(reference, LEAST)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        total, mass = (np.einsum("...n,...n->...", size, part) for part in np.broadcast_arrays(gap, reference))
-        best = np.fmin(total, np.fmax.reduce(gap / reference, axis=-1))  # from its largest ratio on the sum is zero
-        typical = np.where(mass > 0, total / mass, 0.0)
-        for times in TIMES:
-            tau = np.where(np.isfinite(typical), times * typical, 0.0)
-            over = gap - tau[..., None] * reference
-            np.maximum(over, 0.0, out=over)
-            best = np.fmin(best, tau + np.einsum("...n,...n->...", size, over))
+        ratio, weight = gap / reference, size * reference
+        total, mass = np.vecdot(weight, ratio), weight.sum(-1)
+        best = np.fmin(total, ratio.max(-1))  # from its largest ratio on the sum is zero
+        typical = np.where(np.isfinite(total) & (mass > 0), total / mass, 0.0)
+        for tau in np.multiply.outer(TIMES, typical):
+            np.maximum(ratio, tau[..., None], out=ratio)  # (ratio − τ)₊ is that less τ
+            best = np.fmin(best, tau + np.vecdot(weight, ratio) - tau * mass)
     return np.where(np.isnan(best), np.inf, best)
 
 
@@ -101,7 +104,7 @@ def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array) 
     """The theorem, for gaps over that radius; `slope` is λ."""
     beyond = share(gap.beyond, reference, size)
     below = (
-        beyond if (beyond < 0.5).all() else np.fmin(beyond, share(gap.below, reference, size))
+        beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size))
     )  # the gaps below are no larger
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = slope / (1 - below)
@@ -120,18 +123,21 @@ class Table:
     """
 
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)
+    TWICE = 3  # places further on a radius is at least twice as large
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
 
     def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
         levels = self.LEVELS[:, None]
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on k_i alone
-            edges = max(norm.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
-            bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(norm / edges[0], 1e-300))), 0, 79).astype(int)
+            bend = np.asarray(loss.self_concordance) * norm
+            edges = max(bend.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
+            bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(bend / edges[0], 1e-300))), 0, 79).astype(int)
             mass = np.bincount(bin_, size * reference, 80)
-            x = np.minimum(float(loss.self_concordance) * self.RADII[:, None] * edges, 50.0)
+            x = np.minimum(self.RADII[:, None] * edges, 500.0)
             tiny = np.maximum(x, 1e-9)
             below = np.where(x > 1e-9, 1 + np.expm1(-tiny) / tiny, x / 2)
             beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(tiny) / tiny - 1, x / 2))
+            beyond[x >= 500.0] = 1e300
             sums = [np.maximum(part[:, None] - levels, 0.0) @ mass for part in (below, beyond)]
         else:
             sums = [np.empty((len(self.RADII), len(levels))) for _ in range(2)]
@@ -141,22 +147,32 @@ class Table:
                     finite = np.where(np.isfinite(part), part, 1e300)
                     out[k] = [size @ np.maximum(finite - level * reference, 0.0) for level in self.LEVELS]
         self.below, self.beyond = (np.maximum.accumulate(part, axis=0) for part in sums)
+        twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
+        self.between = self.beyond[twice] if loss.self_concordance is not None else np.full_like(self.beyond, np.inf)
+        self.between[-self.TWICE :] = np.inf
 
-    def ball(self, slope: Array, kept: Array, grown: Array) -> Ball:
-        """The theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did."""
+    def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None) -> Ball:
+        """The theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
+
+        At a candidate that is `moved` from there the ball of radius b around the anchor holds that of radius b − `moved` around
+        the candidate: ℓ″ is within e^{±x} of a_i in it, x = M b k_i, which beyond 2b is allowed for: (e²ˣ − 1)/2x > eˣ.
+        """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
+        below, beyond = (self.below, self.beyond) if moved is None else (self.between, self.between)
+        start = np.zeros(slope.shape) if moved is None else moved
         root = np.sqrt(kept)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            k = np.searchsorted(self.RADII, 1.01 * slope / root)
-            for further in (0, 1, 2, 4, 8):
+            k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
+            for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
                 todo = np.flatnonzero(~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0))
                 at = k[todo] + further
-                below = np.min(self.LEVELS + self.below[at] * (grown / kept)[todo, None], axis=1)
-                needed = np.where(below < 1, slope[todo] / (1 - below), np.inf)
-                good = needed < self.RADII[at] * root[todo]
+                share = lambda part, at, todo: np.min(self.LEVELS + part[at] * (grown / kept)[todo, None], axis=1)
+                lost = share(below, at, todo)
+                needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
+                good = needed < (self.RADII[at] - start[todo]) * root[todo]
                 todo, at = todo[good], at[good]
                 distance[todo] = needed[good]
-                after[todo] = np.min(self.LEVELS + self.beyond[at] * (grown / kept)[todo, None], axis=1) * distance[todo]
+                after[todo] = share(beyond, at, todo) * distance[todo]
         return Ball(distance, after)
 
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
@@ -17,7 +18,11 @@ OUTSIDE = -1e100  # no derivative that a convex loss has: nothing is proved of a
 
 
 class AbstractLoss(eqx.Module):
-    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX."""
+    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX.
+
+    A subclass is taken to be convex unless it says otherwise. Refits of one that knows its `self_concordance`, or the `peak` of
+    its ℓ″, are proved.
+    """
 
     @abc.abstractmethod
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
@@ -185,7 +190,7 @@ def _compiled(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray
     function = loss.__call__
     for _ in range(order):
         function = jax.grad(function)
-    return jax.vmap(function)(eta, y)
+    return jax.vmap(function)(jnp.asarray(eta), jnp.asarray(y))
 
 
 def within(inside: np.ndarray, known: Formulas) -> Formulas:

@@ -9,6 +9,7 @@ A unit sees θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class,
 it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is left out of with it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from .._design import Dense, Predictors, Several
+from .._design import Beside, Dense, Loss, Plain, Predictors, Several
 from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
 from .._read import Names, codes, matched, numbers
 from . import losses, penalties
@@ -267,25 +268,35 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def predictors(self):
-        loss = self.loss_function
-        if not (loss.convex and self.penalty.quadratic):
+        function, bent = self.loss_function, self.penalty.bent(self.num_features)
+        if not function.convex or bent is None or (self.classes and len(bent.rows)):
             return None
-        if loss.self_concordance is None and loss.peak(self.y) is None:  # nothing could be proved
+        if function.self_concordance is None and function.peak(self.y) is None:  # nothing could be proved
             return None
-        size = self.design.shape[1]
-        matrix = np.zeros((size, size))
-        matrix[: self.num_features, : self.num_features] = self.penalty.second(self.num_features)
+        pad = self.design.shape[1] - self.num_features
+        matrix, offset = np.pad(self.penalty.second(self.num_features), (0, pad)), self.offset
         rows: Dense | Several = Dense(self.design)
+        own: Loss = function if self.classes else Plain(function)
+        loss = own
         if self.classes:
             matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
-        offset = 0.0 if self.offset is None else np.asarray(self.offset)
+        elif len(bent.rows):
+            rows = Dense(np.concatenate([self.design, np.pad(bent.rows, ((0, 0), (0, pad)))]))
+            loss = Beside(own, losses.PseudoHuber(1.0), (self.num_units, len(bent.rows)))
+            offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
+        weigh = functools.partial(type(self)._weigh_rows, self, beside=bent.weight)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(rows, offset, self.y, loss, matrix, self._weigh, separate)
+        return Predictors(rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate)
+
+    def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """ω and κ of many refits; after the units' ω the κ-fold weights of the penalty's rows."""
+        omega, kappa = self._weigh(weights)
+        return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(beside) else omega, kappa
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
         """ω and κ of one refit, or of many, by NumPy or by JAX."""
         omega = weights if self.sample_weight is None else weights * self.sample_weight
-        kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
+        kappa = xp.broadcast_to(type(self.penalty).times(self.penalty, weights, omega), omega.shape[:-1])
         if self.class_code is not None:
             member = self.class_code == np.arange(self.balanced)[:, None]
             total = omega @ member.T

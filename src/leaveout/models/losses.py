@@ -4,6 +4,7 @@ Derivatives come from autodiff, so the curvature is the *observed* one, whatever
 knows its inverse link, the domain of y, and, where there is one, the constant M of `|ℓ‴| ≤ M ℓ″`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -92,14 +93,7 @@ class Binomial(AbstractLoss):
 
     def formulas(self, eta, y):
         if self.link == "logit":
-            e = np.exp(-np.abs(eta))
-            s = 1 / (1 + e)
-            return {
-                0: lambda: np.log1p(e) + np.maximum(eta, 0.0) - y * eta,
-                1: lambda: np.where(eta >= 0, 1 - y - y * e, (1 - y) * e - y) * s,
-                2: lambda: e * s * s,
-                3: lambda: -np.sign(eta) * e * (1 - e) * s**3,
-            }
+            return _logistic(eta, y)
         if self.link not in CLOSED:
             return {}
         closed, (eta, y) = CLOSED[self.link], np.broadcast_arrays(eta, y)
@@ -148,6 +142,36 @@ class Binomial(AbstractLoss):
     @property
     def convex(self):
         return self.link != "cauchit"
+
+
+def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
+    """Those of log(1 + e^η) − yη by μ and 1 − μ, neither subtracted from one; in place, as each pass over large arrays takes as
+    long as the exponential."""
+
+    @functools.cache
+    def means():
+        odds = np.negative(eta)
+        np.exp(np.clip(odds, -700.0, 700.0, out=odds), out=odds)
+        mean = 1 + odds
+        np.divide(1, mean, out=mean)
+        return mean, np.multiply(odds, mean, out=odds)
+
+    def value():
+        out = np.abs(eta)
+        np.log1p(np.exp(np.negative(out, out=out), out=out), out=out)
+        out += np.maximum(eta, 0.0)
+        return np.subtract(out, y * eta, out=out)
+
+    def slope():
+        mean, rest = means()
+        out = (1 - y) * mean
+        return np.subtract(out, y * rest, out=out)
+
+    def third():
+        mean, rest = means()
+        return mean * rest * (rest - mean)
+
+    return {0: value, 1: slope, 2: lambda: np.multiply(*means()), 3: third}
 
 
 def _normal(x: np.ndarray) -> Formulas:

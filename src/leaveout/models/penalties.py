@@ -10,6 +10,7 @@ per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the numb
 
 import abc
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +22,13 @@ from numpy.typing import ArrayLike
 from .._objective import stored, traced
 
 PROBES = 32  # of the diagonal of a penalty's Hessian
+
+
+class Bent(NamedTuple):
+    """`Σ_j weight_j ψ(rows_jᵀ coef)`, ψ(t) = √(1 + t²) − 1."""
+
+    rows: Float[np.ndarray, "terms features"]
+    weight: Float[np.ndarray, " terms"]
 
 
 class AbstractPenalty(eqx.Module):
@@ -44,8 +52,12 @@ class AbstractPenalty(eqx.Module):
         return np.ones(())
 
     def second(self, features: int) -> np.ndarray:
-        """Its Hessian, `[features, features]`, where it is quadratic."""
-        raise NotImplementedError(f"{type(self).__name__} is not quadratic.")
+        """The Hessian of what of it is quadratic, `[features, features]`."""
+        raise NotImplementedError(f"{type(self).__name__} is not known to be quadratic.")
+
+    def bent(self, features: int) -> Bent | None:
+        """What of it is not; None where that is not known to be such a sum."""
+        return Bent(np.zeros((0, features)), np.zeros(0)) if self.quadratic else None
 
     def __add__(self, other: "AbstractPenalty") -> "Sum":
         return Sum((self, resolve(other)))
@@ -135,6 +147,13 @@ class PseudoHuber(AbstractPenalty):
     def __call__(self, coef):
         return jnp.sum(self.alpha * self.delta**2 * (jnp.sqrt(1 + (coef / self.delta) ** 2) - 1))
 
+    def second(self, features):
+        return np.zeros((features, features))
+
+    def bent(self, features):
+        weight = np.broadcast_to(self.alpha * self.delta**2, features)
+        return Bent((np.eye(features) / self.delta)[weight > 0], weight[weight > 0])
+
     @property
     def quadratic(self):
         return False
@@ -168,6 +187,10 @@ class Sum(AbstractPenalty):
     def second(self, features):
         return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
 
+    def bent(self, features):
+        found = [term.bent(features) for term in self.terms]
+        return None if None in found else Bent(*map(np.concatenate, zip(*found, strict=True)))
+
     @property
     def quadratic(self):
         return all(term.quadratic for term in self.terms)
@@ -191,6 +214,9 @@ class PerWeight(AbstractPenalty):
 
     def second(self, features):
         return self.penalty.second(features)
+
+    def bent(self, features):
+        return self.penalty.bent(features)
 
     @property
     def quadratic(self):

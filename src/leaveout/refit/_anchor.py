@@ -11,14 +11,15 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._design import LossOfSeveral, Predictors
+from .._design import LossOfSeveral, Predictors, over
 from .._fit import Fit, once
 from .._plan import Rows
 from .._proved import ROUNDING, Bend, Table
 from . import _sampled as sampled
 
 Array = np.ndarray
-PASS = 2**17  # numbers [refits, units] that a group of refits makes at a time: about what a cache holds
+PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
+GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 
 
@@ -28,6 +29,7 @@ class Anchor:
     and the table of the first look."""
 
     model: Predictors
+    units: int  # of the rows; what follows them is the penalty's
     theta: Float[Array, " params"]
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
     eta: Float[Array, "units ..."]
@@ -82,8 +84,8 @@ def anchored(fit: Fit) -> Anchor:
     model = fit.predictors
     assert model is not None
     theta = fit.vector
-    eta = model.design.predictors(theta[None])[0] + model.offset
-    weight = model.weigh(np.ones((1, len(eta))))[0][0]
+    eta = model.eta(theta[None])[0]
+    weight = model.weigh(np.ones((1, len(model.y))))[0][0]
     slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
     root = np.asarray(fit.whitener)
     several = model.design.outputs > 1
@@ -98,7 +100,23 @@ def anchored(fit: Fit) -> Anchor:
     bulk = model.design.bulk(theta)
     blur = ROUNDING * float(np.max(np.sum(np.asarray(fit.factor) ** 2, axis=1) * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     return Anchor(
-        model, theta, root, eta, weight, slope, curvature, reference, roots, *extent, flat, leftover, noise, bulk, blur, table
+        model,
+        len(model.y),
+        theta,
+        root,
+        eta,
+        weight,
+        slope,
+        curvature,
+        reference,
+        roots,
+        *extent,
+        flat,
+        leftover,
+        noise,
+        bulk,
+        blur,
+        table,
     )
 
 
@@ -138,16 +156,17 @@ class Metric:
         delta[each.refit, each.place] = each.weight - 1.0
         self.kept: Array = np.zeros(count)
         self.z: Array | None = None
+        self.pull: Array | None = None  # what the gradient at θ̂ changes by, where that comes along
         self.inverse: Array | None = None
         self.core = np.zeros((0, 0, 0))
-        units = np.where(np.asarray(rows.index) < len(anchor.eta), rows.index, 0)
+        units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
         lost = anchor.lost(units, -delta)  # what of the curvature leaves
         if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
             self.z = anchor.whitened(units)
             self.carrying = anchor.carrying(units, self.z)
             self._low_rank(lost)
         else:
-            self._dense(anchor, rows, each, lost, units)
+            self._dense(anchor, rows, each, delta, units)
 
     def _low_rank(self, lost: Array) -> None:
         z, width = self.carrying, lost.shape[1]
@@ -168,15 +187,16 @@ class Metric:
             self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
         self.kept = np.where(good, self.kept, 0.0)
 
-    def _dense(self, anchor: Anchor, rows: Rows, each: Entries, lost: Array, units: Array) -> None:
+    def _dense(self, anchor: Anchor, rows: Rows, each: Entries, delta: Array, units: Array) -> None:
         rank = len(anchor.root)
-        if anchor.model.separate and rows.index.shape[1] < len(anchor.eta):
-            whole = np.empty((len(lost), rank, rank))
-            for k in range(len(lost)):
-                z = anchor.carrying(units[k], anchor.whitened(units[k]))
-                whole[k] = np.eye(rank) - (z.T * lost[k]) @ z
+        if anchor.model.separate and rows.index.shape[1] < anchor.units:
+            whole, self.pull = np.empty((len(delta), rank, rank)), np.empty((len(delta), rank))
+            for k, (own, change) in enumerate(zip(units, delta, strict=True)):
+                some, change = anchor.model.design.take(own), (change * anchor.weight[own])[None]
+                whole[k] = anchor.root @ some.gram(change, anchor.curvature[own][None])[0] @ anchor.root.T + np.eye(rank)
+                self.pull[k] = anchor.root @ some.pull(over(change, anchor.slope[own][None]))[0]
         else:
-            omega, kappa = anchor.model.weigh(weights(each, len(lost), len(anchor.eta)))
+            omega, kappa = anchor.model.weigh(weights(each, len(delta), anchor.units))
             own = anchor.model.design.gram(omega, anchor.curvature[None])
             own += kappa[:, None, None] * anchor.model.penalty + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
@@ -199,7 +219,15 @@ def weights(each: Entries, count: int, n: int) -> Float[Array, "refits units"]:
     return out
 
 
-def passes(lanes: Array, n: int) -> list[Array]:
+def tiles(lanes: Array, n: int) -> list[Array]:
     """The refits in groups whose arrays `[refits, units]` stay in a cache."""
-    size = max(1, PASS // n)
-    return [lanes[start : start + size] for start in range(0, len(lanes), size)]
+    return _parts(lanes, PASS // n)
+
+
+def passes(lanes: Array, n: int, p: int) -> list[Array]:
+    """The same, or a few more refits, with which a product with all rows takes hardly longer than with one."""
+    return _parts(lanes, max(PASS // n, min(max(GROUP, p // GROUP), HERD // n)))
+
+
+def _parts(lanes: Array, size: int) -> list[Array]:
+    return [lanes[start : start + max(size, 1)] for start in range(0, len(lanes), max(size, 1))]

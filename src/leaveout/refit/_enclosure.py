@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from .._design import bent, over, weighed
 from .._fit import Fit
 from .._plan import Rows
-from .._proved import ROUNDING, ball, gaps
+from .._proved import ROUNDING, Ball, ball, gaps
 from .._results import RESULTS
-from ._anchor import PASS, Metric, anchored, entries, passes, total
+from ._anchor import PASS, Metric, anchored, entries, passes, tiles, total
 from ._newton import Newton
 
 Array = np.ndarray
@@ -29,7 +29,7 @@ class Enclosure:
     def __init__(self, fit: Fit, rows: Rows):
         self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
         count, width = rows.index.shape
-        n = self.anchor.model.design.shape[0]
+        n = self.anchor.units
         self.each = entries(rows, n)
         self.units = np.where(np.asarray(rows.index) < n, rows.index, 0)
         self.held = np.asarray(rows.held)
@@ -59,8 +59,11 @@ class Enclosure:
             moved = np.zeros(self.center.shape)
             moved[each.refit, each.place] = over(each.weight - 1, over(anchor.weight, anchor.slope)[each.unit])
             gradient = anchor.leftover + np.einsum("rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z)
+        elif self.metric.pull is not None:
+            gradient = anchor.leftover + self.metric.pull
         else:
             gradient, grown = self._gradients(grown)
+        self.grown = grown
         determined = kept > 0
         step = np.where(determined[:, None], -self.metric.solve(gradient, everyone), 0.0)
         noise = anchor.noise * grown / np.sqrt(np.where(determined, kept, 1.0))
@@ -72,7 +75,7 @@ class Enclosure:
     def _gradients(self, grown: Array) -> tuple[Float[Array, "refits rank"], Array]:
         """The whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to what it was."""
         anchor, out = self.anchor, np.empty(self.u.shape)
-        for lanes in passes(np.arange(len(self.u)), anchor.eta.size):
+        for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
             pull = anchor.model.design.pull(over(omega, anchor.slope[None]))
             out[lanes] = (pull + kappa[:, None] * (anchor.model.penalty @ anchor.theta)) @ anchor.root.T
@@ -83,7 +86,7 @@ class Enclosure:
 
     def _weights(self, lanes: Array) -> Float[Array, "lanes units"]:
         """The weights of some refits."""
-        n = len(self.anchor.eta)
+        n = self.anchor.units
         out = np.ones((len(lanes), n))
         index, weight = np.asarray(self.rows.index)[lanes], np.asarray(self.rows.weight)[lanes]
         if index.shape[1] == n:
@@ -94,23 +97,27 @@ class Enclosure:
 
     def _place(self, lanes: Array, after: Array, norm: Array | None = None) -> None:
         """Held predictors at the candidates, and how far they may be off."""
-        anchor, some = self.anchor, self.units[lanes]
+        anchor = self.anchor
+        units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
         if self.metric.z is not None:
             moved = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
-            self.center[lanes] = anchor.eta[some] + moved.reshape(self.center[lanes].shape)
+            self.center[lanes] = anchor.eta[units] + moved.reshape(len(lanes), *self.center.shape[1:])
         else:
-            theta = anchor.theta + self.u[lanes] @ anchor.root
-            for k, lane in enumerate(lanes):
-                own = self.units[lane] if some.shape[1] < len(anchor.eta) else slice(None)
-                self.center[lane] = anchor.model.design.at(own, theta[k]) + anchor.model.shift(own)
-        if norm is None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                self.radius[lanes] = after / np.sqrt(self.metric.kept[lanes])
-                norm = anchor.norm[some] / np.sqrt(self.metric.kept[lanes])[:, None]
-        lost = 4 * ROUNDING * (1 + total(np.abs(self.center[lanes]), 2) + anchor.bulk[some])
-        lost += anchor.blur * total(np.abs(self.center[lanes] - anchor.eta[some]), 2)
-        with np.errstate(invalid="ignore"):
-            self.half[lanes] = np.where(np.isfinite(after)[:, None], norm * after[:, None], np.inf) + lost
+            for some in passes(lanes, anchor.eta.size, self.u.shape[1]):
+                self.center[some] = anchor.model.at(self.units[some], anchor.theta + self.u[some] @ anchor.root)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if norm is None:
+                after = self.radius[lanes] = after / np.sqrt(self.metric.kept[lanes])
+                norm = anchor.norm[units]
+            half = norm * after[:, None]
+        half[~np.isfinite(after)] = np.inf
+        center = self.center[lanes]
+        lost = total(np.abs(center), 2)
+        lost += 1 + anchor.bulk[units]
+        lost *= 4 * ROUNDING
+        center -= anchor.eta[units]
+        lost += anchor.blur * total(np.abs(center, out=center), 2)
+        self.half[lanes] = np.add(half, lost, out=half)
 
     # gradients
 
@@ -122,7 +129,7 @@ class Enclosure:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            for some in passes(lanes, self.anchor.eta.size):
+            for some in passes(lanes, self.anchor.eta.size, self.u.shape[1]):
                 self._step(some)
             done = enough(lanes)
             stalled = ~(self.slope[lanes] <= STALLED * before)
@@ -134,19 +141,18 @@ class Enclosure:
         anchor, model = self.anchor, self.anchor.model
         self.gradients += len(lanes)
         theta = anchor.theta + self.u[lanes] @ anchor.root
-        eta = model.design.predictors(theta) + model.offset
-        slope, *curvature = model.loss.derivatives(eta, model.y, (1, 2) if anchor.roots is None else (1,))
+        eta = model.eta(theta)
         omega, kappa = model.weigh(self._weights(lanes))
-        pulled = weighed(omega, slope)
+        pulled = np.empty_like(eta)
+        for some in tiles(np.arange(len(lanes)), eta.shape[1]):
+            pulled[some] = weighed(omega[some], model.loss.derivatives(eta[some], model.y, (1,))[0])
         raw = model.design.pull(pulled) + kappa[:, None] * (theta @ model.penalty)
         gradient = raw @ anchor.root.T
         step = -self.metric.solve(gradient, lanes)
         kept = self.metric.kept[lanes]
-        noise = (ROUNDING * total(np.abs(pulled), 2) @ anchor.length + anchor.noise) / np.sqrt(kept)
+        noise = (ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length + anchor.noise) / np.sqrt(kept)
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
-        norm = anchor.norm / np.sqrt(kept)[:, None]
-        gap = gaps(model.loss, model.y, eta, anchor.bend(eta, *curvature), 2 * size[:, None] * norm, anchor.reference)
-        found = ball(gap, anchor.reference, omega * (anchor.size / kept[:, None]), size, 2 * size)
+        found = self._ball(lanes, eta, omega, size)
         shrinks = size <= STALLED * self.slope[lanes]
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
@@ -156,9 +162,23 @@ class Enclosure:
         if moved.size:
             self._place(moved, after)
 
+    def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array) -> Ball:
+        """By the table, and where that says little by the gaps of every unit."""
+        anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept[lanes]
+        found = anchor.table.ball(size, kept, self.grown[lanes], np.linalg.norm(self.u[lanes], axis=1))
+        for some in tiles(np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)), eta.shape[1]):
+            at, radius = eta[some], 2 * size[some]
+            curvature = model.loss.derivatives(at, model.y, (2,)) if anchor.roots is None else ()
+            reach = np.multiply.outer(radius / np.sqrt(kept[some]), anchor.norm)
+            gap = gaps(model.loss, model.y, at, anchor.bend(at, *curvature), reach, anchor.reference)
+            share = np.multiply(omega[some], anchor.size)
+            share /= kept[some, None]
+            found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius)
+        return found
+
     def estimate(self, lanes: Array) -> None:
         """Radii from the curvature at the candidates, by a few products with what it differs by from the metric's."""
-        for some in passes(lanes, self.anchor.curvature.size):
+        for some in passes(lanes, self.anchor.curvature.size, self.u.shape[1]):
             contraction = self._contraction(some)
             share = np.where(self.taken[some], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
             self.proved[some] = False
@@ -168,7 +188,7 @@ class Enclosure:
         """What a step leaves of itself: the size of A⁻¹E, E the change of the curvature, by Lanczos' first steps from random
         directions."""
         anchor, model = self.anchor, self.anchor.model
-        eta = model.design.predictors(anchor.theta + self.u[lanes] @ anchor.root) + model.offset
+        eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
         omega = model.weigh(self._weights(lanes))[0]
         change_ = weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature)
         v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))

@@ -200,34 +200,35 @@ def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:
 def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
     """The most that the held-out losses at the reported predictors may be off, added up, `[refits]`."""
     model = anchored(fit).model
-    refit, place = np.nonzero(rows.held)
-    y, same = model.y[np.asarray(rows.index)[refit, place]], reported is center
-    middle = center[refit, place]
-    each = change(model.loss, y, middle if same else reported[refit, place], middle, half[refit, place])
-    return np.bincount(refit, each, len(center))
+    known, scored = np.isfinite(half).all(1), np.asarray(rows.held)
+    place = np.flatnonzero(scored if known.all() else scored & known[:, None])  # in one row after another
+    picked = lambda part: np.reshape(part, (-1, *np.shape(part)[2:]))[place]
+    if not place.size:
+        return np.where(scored.any(1), np.inf, 0.0)
+    middle = picked(center)
+    other = middle if reported is center else picked(reported)
+    each = change(model.unit_loss, model.y[picked(rows.index)], other, middle, picked(half))
+    refit = place // max(scored.shape[1], 1)
+    return np.where(known | ~scored.any(1), np.bincount(refit, each, len(center)), np.inf)
 
 
 def unit_losses(fit: Fit) -> Float[Array, " units"]:
     """The loss of every unit at θ̂."""
     anchor = anchored(fit)
-    return anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (0,))[0]
+    return anchor.model.unit_loss.derivatives(anchor.eta[: anchor.units], anchor.model.y, (0,))[0]
 
 
 def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
     model = anchored(fit).model
     y = model.y[np.where(np.asarray(rows.index) < len(model.y), rows.index, 0)]
-    return np.where(rows.held, model.loss.derivatives(at, y, (0,))[0], 0.0)
+    return np.where(rows.held, model.unit_loss.derivatives(at, y, (0,))[0], 0.0)
 
 
 def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
     """The listed units' predictors at displacements."""
     anchor = anchored(fit)
-    theta = anchor.theta + u @ anchor.root
-    if rows.index.shape[1] == len(anchor.eta):
-        return anchor.model.design.predictors(theta) + anchor.model.offset
-    units = np.where(np.asarray(rows.index) < len(anchor.eta), rows.index, 0)
-    return anchor.model.design.at(units, theta) + anchor.model.shift(units)
+    return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)
 
 
 @once
@@ -237,7 +238,8 @@ def _classes(fit: Fit) -> Int[Array, " units"]:
     assert model is not None
     direction = np.random.default_rng(0).standard_normal(model.design.shape[1])
     value = model.design.predictors(direction[None])[0]
-    listed = np.c_[value, model.y, np.broadcast_to(model.offset, value.shape)]
+    listed = np.c_[value, np.broadcast_to(model.offset, value.shape)][: len(model.y)]
+    listed = np.c_[listed, model.y]
     return np.unique(listed, axis=0, return_inverse=True)[1].ravel()
 
 

@@ -41,7 +41,7 @@ class Newton:
 
     def _value(self, u: Array, which: Array | slice = slice(None)) -> Array:
         theta = self._theta(u)
-        eta = self.model.design.predictors(theta) + self.model.offset
+        eta = self.model.eta(theta)
         with np.errstate(over="ignore", invalid="ignore"):
             (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
             omega = self.omega[which]
@@ -58,7 +58,7 @@ class Newton:
         for k in np.flatnonzero(self.open):
             self._fail(k, RESULTS.not_converged)
 
-    def _fail(self, k: int, code: RESULTS) -> None:
+    def _fail(self, k: int | np.integer, code: RESULTS) -> None:
         self.open[k] = False
         lane = self.lanes[k]
         self.state.result[lane], self.state.half[lane] = code, np.inf
@@ -66,7 +66,7 @@ class Newton:
     def _round(self, which: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
         state, anchor, model = self.state, self.state.anchor, self.model
         theta = self._theta(self.u[which])
-        eta = model.design.predictors(theta) + model.offset
+        eta = model.eta(theta)
         state.gradients += len(which) * (2 + theta.shape[1] / 2)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
         omega = self.omega[which]

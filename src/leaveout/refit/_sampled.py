@@ -80,7 +80,7 @@ def _far(anchor: "Anchor", look: "OneRow") -> Float[Array, " refits"]:
     """How far the curvature may move on the way: M max k ‖u‖."""
     concordance = anchor.model.loss.self_concordance
     assert concordance is not None
-    return float(concordance) * anchor.norm.max() * look.moved / np.sqrt(look.kept)
+    return np.max(np.asarray(concordance) * anchor.norm) * look.moved / np.sqrt(look.kept)
 
 
 def short(anchor: "Anchor", look: "OneRow") -> Bool[Array, " refits"]:

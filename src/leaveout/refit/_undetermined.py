@@ -59,7 +59,7 @@ def _within(
     found = newton(F.of, start[None], ONE, flat, factor)
     if not found.converged[0]:
         return None
-    eta = model.design.at(units, found.theta[0]) + model.shift(units)
-    (slope,) = model.loss.derivatives(eta, model.y[units], (1,))
+    eta = model.at(units[None], found.theta)[0]
+    (slope,) = model.unit_loss.derivatives(eta, model.y[units], (1,))
     reach = np.linalg.norm(np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1)
     return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum())
