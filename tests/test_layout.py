@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -77,3 +79,15 @@ def test_functions_are_short():
                 if lines > 40:
                     long[f"{path.relative_to(SOURCE).with_suffix('').as_posix()}.{node.name}"] = lines
     assert not long, long
+
+
+def test_nothing_heavy_is_imported_before_it_is_used():
+    heavy = "jax", "equinox", "sklearn", "scipy.linalg", "pandas", "matplotlib"
+    asked = f"import sys, leaveout; assert leaveout.__version__; sys.exit(any(name in sys.modules for name in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
+def test_the_table_of_contents_is_true():
+    for name in lo.__all__:
+        assert getattr(lo, name) is not None, name
+    assert set(lo.__all__) <= set(dir(lo))

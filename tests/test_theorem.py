@@ -7,9 +7,7 @@ import scipy.special
 import leaveout as lo
 from leaveout import _asked, _proved
 from leaveout.models import losses
-from leaveout.refit import _anchor as anchors
-from leaveout.refit import _enclosure, _newton
-from leaveout.refit import _linear as linear
+from leaveout.refit import _anchor as anchors, _enclosure, _linear as linear, _newton
 
 PLAN = lo.leave_one_out(60)
 

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pooch
 
-from ._corpora import Corpus as Corpus
-from ._corpora import Tagged as Tagged
-from ._corpora import parse
-from ._corpora import read_conll as read_conll
+from ._corpora import Corpus as Corpus, Tagged as Tagged, parse, read_conll as read_conll
 
 if TYPE_CHECKING:
     import numpy as np

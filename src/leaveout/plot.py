@@ -10,8 +10,7 @@ from ._evaluate import cross_validate
 from ._fit import Fit
 from ._plan import Plan
 from ._read import places
-from .influence import cooks_distance
-from .influence import leverage as leverage_of
+from .influence import cooks_distance, leverage as leverage_of
 from .refit import Exact
 
 if TYPE_CHECKING:

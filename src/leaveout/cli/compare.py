@@ -11,8 +11,7 @@ from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, named
 from ._files import complete, read, save
 from ._options import REFITS, Data, DropMissing, Offset, Plot, Refit, Seed, Table, Weights, kept
-from ._table import LOSSES as COLUMNS
-from ._table import Heading, compared, comparison, mistrusted, show
+from ._table import LOSSES as COLUMNS, Heading, compared, comparison, mistrusted, show
 from .glm import OTHERS, Prepared, prepared, validated
 
 KEYS = ("loss", "l2", "features", "categorical", "formula", "intercept")

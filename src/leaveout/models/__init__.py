@@ -1,1 +1,5 @@
 """Families of objectives."""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach(__name__, ["emissions", "losses", "penalties"])

@@ -18,23 +18,27 @@ from scipy import special
 
 from .._objective import traced
 from . import links as links
-from ._families import LEAST, AbstractQuasiLoss, exponential
-from ._families import Gamma as Gamma
-from ._families import InverseGaussian as InverseGaussian
-from ._families import NegativeBinomial as NegativeBinomial
-from ._families import Poisson as Poisson
-from ._families import QuasiPoisson as QuasiPoisson
-from ._families import Squared as Squared
-from ._families import Tweedie as Tweedie
-from ._loss import AbstractLoss as AbstractLoss
-from ._loss import AbstractSharedLoss as AbstractSharedLoss
-from ._loss import Formulas, domain, positive, within
-from ._shared import Beta as Beta
-from ._shared import GammaShape as GammaShape
-from ._shared import GaussianScale as GaussianScale
-from ._shared import HuberScale as HuberScale
-from ._shared import NegativeBinomialDispersion as NegativeBinomialDispersion
-from ._shared import Ordinal as Ordinal
+from ._families import (
+    LEAST,
+    AbstractQuasiLoss,
+    Gamma as Gamma,
+    InverseGaussian as InverseGaussian,
+    NegativeBinomial as NegativeBinomial,
+    Poisson as Poisson,
+    QuasiPoisson as QuasiPoisson,
+    Squared as Squared,
+    Tweedie as Tweedie,
+    exponential,
+)
+from ._loss import AbstractLoss as AbstractLoss, AbstractSharedLoss as AbstractSharedLoss, Formulas, domain, positive, within
+from ._shared import (
+    Beta as Beta,
+    GammaShape as GammaShape,
+    GaussianScale as GaussianScale,
+    HuberScale as HuberScale,
+    NegativeBinomialDispersion as NegativeBinomialDispersion,
+    Ordinal as Ordinal,
+)
 
 
 @jax.custom_jvp

@@ -22,8 +22,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit
 from .._functions import TOGETHER, Derived, function, weights_of
-from .._minimise import Walk, descended, newton, walk
-from .._minimise import dear as is_dear
+from .._minimise import Walk, dear as is_dear, descended, newton, walk
 from .._objective import AbstractLinearPredictor
 from .._plan import Rows
 from .._products import COARSE, LOOSE

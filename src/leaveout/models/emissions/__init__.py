@@ -23,17 +23,16 @@ One's own needs its parameters, a log-density of one step in one state, and star
 `prepare` checks and transforms the data, `means` and `draw` are for predictions and simulations; see AbstractEmission.
 """
 
-from ._base import POSITIVE as POSITIVE
-from ._base import PROBABILITY as PROBABILITY
-from ._base import REAL as REAL
-from ._base import SIMPLEX as SIMPLEX
-from ._base import AbstractEmission as AbstractEmission
-from ._base import Constraint as Constraint
-from .autoregressive import Autoregressive as Autoregressive
-from .autoregressive import NeuralAutoregressive as NeuralAutoregressive
+from ._base import (
+    POSITIVE as POSITIVE,
+    PROBABILITY as PROBABILITY,
+    REAL as REAL,
+    SIMPLEX as SIMPLEX,
+    AbstractEmission as AbstractEmission,
+    Constraint as Constraint,
+)
+from .autoregressive import Autoregressive as Autoregressive, NeuralAutoregressive as NeuralAutoregressive
 from .categorical import Categorical as Categorical
-from .counts import Binomial as Binomial
-from .counts import NegativeBinomial as NegativeBinomial
-from .counts import Poisson as Poisson
+from .counts import Binomial as Binomial, NegativeBinomial as NegativeBinomial, Poisson as Poisson
 from .event_counts import EventCounts as EventCounts
 from .gaussian import Gaussian as Gaussian

@@ -1,0 +1,84 @@
+"""The public names, and where they are: what type checkers see, and `__init__` loads by."""
+
+from . import (
+    datasets as datasets,
+    inference as inference,
+    influence as influence,
+    interop as interop,
+    leakage as leakage,
+    models as models,
+    plot as plot,
+    refit as refit,
+)
+from ._definite import IndefiniteHessianError as IndefiniteHessianError
+from ._estimate import Estimate as Estimate, compare as compare
+from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
+from ._fit import Fit as Fit, anchor as anchor, fit as fit
+from ._objective import (
+    AbstractLinearPredictor as AbstractLinearPredictor,
+    AbstractObjective as AbstractObjective,
+    Costs as Costs,
+    Objective as Objective,
+    Parameters as Parameters,
+    Separable as Separable,
+    Units as Units,
+)
+from ._plan import (
+    Plan as Plan,
+    blocks as blocks,
+    bootstrap as bootstrap,
+    contiguous as contiguous,
+    from_splits as from_splits,
+    groups as groups,
+    kfold as kfold,
+    leave_future_out as leave_future_out,
+    leave_one_out as leave_one_out,
+    neighbourhoods as neighbourhoods,
+    random_subsets as random_subsets,
+)
+from ._results import RESULTS as RESULTS
+from .influence import (
+    cooks_distance as cooks_distance,
+    dfbetas as dfbetas,
+    leverage as leverage,
+    studentized_residuals as studentized_residuals,
+)
+from .interop.glum import from_glum as from_glum
+from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
+from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf
+from .interop.sklearn import from_sklearn as from_sklearn
+from .interop.statsmodels import from_statsmodels as from_statsmodels
+from .leakage import (
+    InjectedSplits as InjectedSplits,
+    Injection as Injection,
+    LeakageResult as LeakageResult,
+    RecordLeakage as RecordLeakage,
+    SplitLeakage as SplitLeakage,
+    binomial_block_bootstrap as binomial_block_bootstrap,
+    binomial_matrix as binomial_matrix,
+    largest_leakage_share as largest_leakage_share,
+    leakage_corrected as leakage_corrected,
+    leakage_slope_test as leakage_slope_test,
+    residual_profile as residual_profile,
+    solve_curve as solve_curve,
+    stratified_matrix as stratified_matrix,
+)
+from .models import emissions as emissions, losses as losses, penalties as penalties
+from .models._states import Dirichlet as Dirichlet
+from .models.cox import Cox as Cox
+from .models.crf import CRF as CRF
+from .models.hmm import HMM as HMM
+from .models.linear import GLM as GLM, Regression as Regression
+from .models.mrf import MRF as MRF, Free as Free
+from .models.penalties import per_row as per_row, per_weight as per_weight
+from .models.tagging import entities as entities, entity_f1 as entity_f1, token_accuracy as token_accuracy
+from .refit import (
+    AbstractRefit as AbstractRefit,
+    Certified as Certified,
+    Exact as Exact,
+    InfinitesimalJackknife as InfinitesimalJackknife,
+    NewtonStep as NewtonStep,
+    NoUpdate as NoUpdate,
+)
+
+__version__: str
