@@ -39,7 +39,9 @@ ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is n
 # A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
 # where the curvature changes linearly (and less still where there are few units a parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
-PRODUCTS, CAUTION, REFUSED = 4, 1.2, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
+PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
+ROUNDING = 1e-13  # of a loss
+SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 1e-9 of that is noise
 LONG = 8  # units a parameter in a fold, from which it counts as long
 NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
 GRADIENTS = 4.0  # that a refit takes at least, in counting operations
@@ -136,7 +138,8 @@ class Descent:
         moves = fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1))
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
-        self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes]
+        lost = ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
+        self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes] + lost
         return self.error[lanes]
 
     # the rungs
@@ -208,21 +211,26 @@ class Descent:
         known = np.flatnonzero(np.isfinite(left))
         near = known[enough(lanes[known], Look(self, lanes[known], left[known]))] if known.size else known
         if near.size and not self._renewed:
-            q = self.contractions(lanes[near], left[near])
-            left = np.maximum(left[near], np.where(q < REFUSED, size[near] * q / (1 - np.minimum(q, REFUSED)), np.inf))
-            self.left[lanes[near]], beyond[near] = left, ~(q < REFUSED)
+            left = np.maximum(left[near], self._told(lanes[near], size[near]))
+            self.left[lanes[near]], beyond[near] = left, np.isinf(left)
             near = near[enough(lanes[near], Look(self, lanes[near], left))]
         done[near] = True
         return done, beyond
 
-    def contractions(self, lanes: Int[np.ndarray, " lanes"], left: Float[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
-        """What steps by the metric leave of themselves: the size of I − P∇²F(u, w), from a random direction by a few secants as
-        long as what is left.
+    def _told(self, lanes: np.ndarray, size: np.ndarray) -> Float[np.ndarray, " lanes"]:
+        """Distances left by the curvature where refits stand, steps of that size being asked for; infinite where it says
+        nothing, or nothing that would be less than the first step was."""
+        q = self.contractions(lanes)
+        left = size * q / (1 - np.minimum(q, REFUSED))
+        return np.where((q < REFUSED) & (left <= self.first[lanes]), left, np.inf)
+
+    def contractions(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
+        """What steps by the metric leave of themselves: the size of I − P∇²F(u, w), from a random direction by a few secants.
 
         Contractions of the steps themselves are not enough: where a metric is far too steep in some direction, the step along
         it, and what of it is seen, is small.
         """
-        length = np.clip(left, 1e-5 * self.natural, self.natural)[:, None]
+        length = SECANT * self.natural
         u, here = self.u[lanes], self.gradient(lanes)
         v = np.random.default_rng(0).standard_normal(u.shape[1]) * np.ones_like(u)
         v, largest = _unit(v), np.zeros(len(lanes))
@@ -236,9 +244,7 @@ class Descent:
 
     def estimate(self, lanes: Int[np.ndarray, " lanes"]) -> Int[np.ndarray, " lost"]:
         """Distances and errors by the curvature where refits stand, however large; those of which it says nothing."""
-        q = self.contractions(lanes, self.size[lanes])
-        left = np.where(q < REFUSED, self.size[lanes] * q / (1 - np.minimum(q, REFUSED)), np.inf)
-        self.left[lanes] = left
+        left = self.left[lanes] = self._told(lanes, self.size[lanes])
         self.judged(lanes, left)
         return lanes[~np.isfinite(left)]
 
