@@ -77,7 +77,7 @@ class Descent:
         self.metric, lost, self.start = self._chosen(own)
         self.u, self.step = np.zeros((count, fit.num_params)), np.zeros((count, fit.num_params))
         self.first, self.left = np.full(count, np.inf), np.full(count, np.inf)
-        self.size, self.unsure = np.full(count, np.inf), np.zeros(count)
+        self.size, self.extra, self.unsure = np.full(count, np.inf), np.zeros(count), np.zeros(count)
         self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
         self.result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
         self.open = ~lost
@@ -168,10 +168,10 @@ class Descent:
             left = size * q / (1 - q)  # to go after a plain step, so no more is added to it
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
-            self.size[lanes], previous[lanes] = size, size
+            self.size[lanes], self.extra[lanes], previous[lanes] = size, np.where(stuck, size, share * further), size
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
-            done, beyond = self._accepted(lanes, left, size + share * further, enough)
+            done, beyond = self._accepted(lanes, left, enough)
             done |= floor & (progress > 0.3)
             astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
             slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
@@ -204,23 +204,23 @@ class Descent:
         self.u[lanes[good]] -= step[good]
         self.step[lanes] = step
 
-    def _accepted(self, lanes: np.ndarray, left: np.ndarray, size: np.ndarray, enough: Enough) -> tuple[np.ndarray, np.ndarray]:
+    def _accepted(self, lanes: np.ndarray, left: np.ndarray, enough: Enough) -> tuple[np.ndarray, np.ndarray]:
         """Which refits are near enough, by the steps and by the curvature where they stand; and of which that says nothing."""
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
         self.left[lanes] = left
         known = np.flatnonzero(np.isfinite(left))
         near = known[enough(lanes[known], Look(self, lanes[known], left[known]))] if known.size else known
         if near.size and not self._renewed:
-            left = np.maximum(left[near], self._told(lanes[near], size[near]))
+            left = np.maximum(left[near], self._told(lanes[near]) + self.extra[lanes[near]])
             self.left[lanes[near]], beyond[near] = left, np.isinf(left)
             near = near[enough(lanes[near], Look(self, lanes[near], left))]
         done[near] = True
         return done, beyond
 
-    def _told(self, lanes: np.ndarray, size: np.ndarray) -> Float[np.ndarray, " lanes"]:
-        """Distances left by the curvature where refits stand, steps of that size being asked for; infinite where it says
-        nothing, or nothing that would be less than the first step was."""
-        q = self.contractions(lanes)
+    def _told(self, lanes: np.ndarray) -> Float[np.ndarray, " lanes"]:
+        """Distances left after plain steps, by the curvature where refits stand; infinite where it says nothing, or nothing
+        that would be less than the first step was."""
+        q, size = self.contractions(lanes), self.size[lanes]
         left = size * q / (1 - np.minimum(q, REFUSED))
         return np.where((q < REFUSED) & (left <= self.first[lanes]), left, np.inf)
 
@@ -244,7 +244,7 @@ class Descent:
 
     def estimate(self, lanes: Int[np.ndarray, " lanes"]) -> Int[np.ndarray, " lost"]:
         """Distances and errors by the curvature where refits stand, however large; those of which it says nothing."""
-        left = self.left[lanes] = self._told(lanes, self.size[lanes])
+        left = self.left[lanes] = self._told(lanes) + self.extra[lanes]
         self.judged(lanes, left)
         return lanes[~np.isfinite(left)]
 
@@ -320,12 +320,12 @@ def _unit(vectors: Float[np.ndarray, "lanes params"]) -> Float[np.ndarray, "lane
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
 
 
-def lead(state: Descent, enough: Enough, hurry: bool = False) -> None:
-    """A batch that has begun, brought to where that is enough; in a hurry, to where errors can be told."""
-    lanes = np.flatnonzero(state.open)
-    if available(state.fit, state.rows):
-        lanes = state.screen(lanes, enough)
-    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS)
+def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
+    """A batch that has begun, brought to where that is enough, by samples of units first where these will do; in a hurry, to
+    where errors can be told."""
+    lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
+    lanes = state.screen(lanes, enough) if sampled else lanes
+    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS, fresh=sampled)
     if hurry and lanes.size:
         lanes = state.estimate(lanes)
     if lanes.size and not state.dear:

@@ -22,6 +22,7 @@ from .._objective import AbstractObjective, Arrays, ravel, unravel
 from .._plan import Rows
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
+SAFETY = 3.0  # standard errors of a sample that are put on top
 LEAST = 200  # refits from which drawing pays
 
 
@@ -64,7 +65,7 @@ def bent(
     fit: Fit, rows: Rows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], size: int
 ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
     """Of some refits at the displacements u: the whitened gradient of each one's own F, b left out; and the most that b may do
-    to its summed loss, by one of the samples, the estimate and two standard errors."""
+    to its summed loss, by one of the samples, the estimate and three standard errors."""
     some = padded(lanes, len(u), 64)
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
     taken = rows.take(some)
@@ -90,6 +91,6 @@ def _bent(fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays,
         each = (both.mean(0) - sample.influence @ towards) * sample.weight  # of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
-        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + 2 * spread
+        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + SAFETY * spread
 
     return jax.lax.map(one, (index, weight, held, u), batch_size=chunk)

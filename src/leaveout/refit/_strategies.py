@@ -92,7 +92,7 @@ class Exact(AbstractRefit):
             return _enclosed(fit, rows, self._arrived)
         state = Descent(fit, rows)
         state.begin()
-        lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes])
+        lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes], sampled=False)
         there = np.flatnonzero(np.isfinite(state.left))
         if not (judge and there.size):
             return _refitted(state, np.full(len(state.u), np.inf))
