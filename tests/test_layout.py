@@ -69,13 +69,13 @@ def test_files_are_short():
 
 
 def test_functions_are_short():
-    """Forty lines, the docstring apart: what a user reads of a verb, or in the help of a command, is not its code."""
+    """Forty lines, from the first statement on: what a user reads of a verb, or in the help of a command, is not its code."""
     long = {}
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
-                told = node.body[0].end_lineno - node.body[0].lineno + 1 if ast.get_docstring(node) is not None else 0
-                lines = node.end_lineno - node.lineno + 1 - told
+                body = node.body[ast.get_docstring(node) is not None :]
+                lines = node.end_lineno - body[0].lineno + 1 if body else 0
                 if lines > 40:
                     long[f"{path.relative_to(SOURCE).with_suffix('').as_posix()}.{node.name}"] = lines
     assert not long, long

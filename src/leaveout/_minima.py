@@ -43,12 +43,12 @@ class Root:
 
 
 @once
-def _others(fit: Fit) -> list[tuple[np.ndarray, Fit | Root]]:
+def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
     """The other minima, raveled, and the coordinates at each: where a Hessian would be too large, or is not positive definite,
-    the fit's own."""
+    none, for those of the fit."""
     found, F = [], function(fit.objective, fit.theta)
     for theta in fit.minima.theta[1:]:
-        scale: Fit | Root = fit
+        scale = None  # not the fit: what is kept beside it must not keep it
         if fit.num_params <= LARGE:
             values, vectors = np.linalg.eigh(F.hessian(theta))
             if values[0] > -FLAT * values[-1]:
@@ -69,10 +69,10 @@ def lower(
     least = np.where(exists, value - DOUBT * promised - SAME - ROUNDING * np.abs(value), -np.inf)
     lowest = least.copy()
     for minimum, scale in _others(fit):
-        reached, value, promised = _descended(F, scale, np.broadcast_to(minimum, at.shape), exists, LOOK)
+        reached, value, promised = _descended(F, scale or fit, np.broadcast_to(minimum, at.shape), exists, LOOK)
         worth = exists & (value - DOUBT * promised < lowest)
         if worth.any():
-            reached, value, _ = _descended(F, scale, reached, worth, ARRIVE)
+            reached, value, _ = _descended(F, scale or fit, reached, worth, ARRIVE)
             better = worth & (value < lowest)
             best[better], lowest[better] = reached[better], value[better]
     return lowest < least, best

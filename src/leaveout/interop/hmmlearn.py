@@ -70,7 +70,17 @@ def from_hmmlearn(
             "see lo.emissions, and fit lo.HMM."
         )
     check_is_fitted(model, ("startprob_", "transmat_"))
-    host = EMISSIONS[name](model)
+    objective, theta = _described(model, EMISSIONS[name](model), x, lengths, drop)
+    try:
+        return anchor(objective, theta, throw=False)
+    except IndefiniteHessianError:
+        return _gone_on(model, objective, theta)
+
+
+def _described(
+    model: Any, host: Host, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
+) -> tuple[HMM, dict[str, np.ndarray]]:
+    """What the host minimises, and its own parameters there."""
     sequences = 1 if lengths is None else np.size(lengths)
     K = model.n_components
     start, moves = np.asarray(model.startprob_, np.float64), np.asarray(model.transmat_, np.float64)
@@ -93,24 +103,24 @@ def from_hmmlearn(
         transition=_free_or_zero(moves) if "t" in model.params else moves,
     )
     own = {**host.parameters, "initial": start, "transition": moves}
-    theta = {part: value for part, value in own.items() if part in {**objective.states.free, **host.emission.free}}
+    return objective, {part: value for part, value in own.items() if part in {**objective.states.free, **host.emission.free}}
+
+
+def _gone_on(model: Any, objective: HMM, theta: dict[str, np.ndarray]) -> Fit:
+    """The minimum that descent leads to from where the host stopped, with a warning in the name of who called its reader."""
+    name = type(model).__name__
+    stopped = (
+        f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter={model.n_iter})"
+    )
     try:
-        return anchor(objective, theta, throw=False)
-    except IndefiniteHessianError:
-        try:
-            found = fit(objective, theta)
-        except (IndefiniteHessianError, RuntimeError) as error:
-            raise IndefiniteHessianError(
-                f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter="
-                f"{model.n_iter}); fit it longer first, as by tol=1e-6, n_iter=1000. Going on from there ended in: {error}"
-            ) from None
-        before, after = (objective.log_likelihood(which) for which in (theta, found))
-        warnings.warn(
-            f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter="
-            f"{model.n_iter}); went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}.",
-            stacklevel=2,
-        )
-        return found
+        found = fit(objective, theta)
+    except (IndefiniteHessianError, RuntimeError) as error:
+        raise IndefiniteHessianError(
+            f"{stopped}; fit it longer first, as by tol=1e-6, n_iter=1000. Going on from there ended in: {error}"
+        ) from None
+    before, after = (objective.log_likelihood(which) for which in (theta, found))
+    warnings.warn(f"{stopped}; went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}.", stacklevel=3)
+    return found
 
 
 def _free_or_zero(p: np.ndarray) -> np.ndarray:

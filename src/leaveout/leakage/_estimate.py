@@ -65,44 +65,16 @@ def leakage_corrected(
     injection, said = _agreed(injection, leakage)
     notes += said
     shares = leakage.shares(folds)
-    if not task.measure.per_record and np.any(shares.p_test > 0):
-        raise ValueError(
-            f"leakage_corrected: {task.measure.name} is not a mean over records, so T̂'s records in V̂ (p_test > 0) cannot be "
-            "subtracted from it. Use a loss of one record, or RecordLeakage(p_train) where V̂ is clean."
-        )
-    if not task.measure.per_record and injection.mechanism == "split":
-        raise ValueError(f"leakage_corrected: {task.measure.name} is not a mean over records, which mechanism='split' needs.")
+    outside = bool(np.any(shares.p_test > 0))
+    _check_per_record(task.measure, outside, injection)
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
     edges = None if bins is None else _edges(bins)
-    mark = (
-        ""
-        if checkpoint is None
-        else fingerprint(
-            repr(estimator_or_fit),
-            learner.name,
-            task.measure.name,
-            repr(injection),
-            str(seed),
-            task.X,
-            task.codes,
-            [(f.train, f.test) for f in folds],
-            folds[0].clusters,
-            edges,
-            bool(np.any(shares.p_test > 0)),
-        )
-    )
-    runs = run(
-        plan,
-        learner,
-        task.measure,
-        task.codes,
-        injection.num_boot,
-        outside=bool(np.any(shares.p_test > 0)),
-        edges=edges,
-        checkpoint=checkpoint,
-        fingerprint=mark,
-    )
+    told = repr(estimator_or_fit), learner.name, task.measure.name, repr(injection), str(seed), task.X, task.codes
+    divided = [(f.train, f.test) for f in folds], folds[0].clusters, edges, outside
+    mark = "" if checkpoint is None else fingerprint(*told, *divided)
+    drawn = plan, learner, task.measure, task.codes, injection.num_boot
+    runs = run(*drawn, outside=outside, edges=edges, checkpoint=checkpoint, fingerprint=mark)
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
     notes += _size_notes(plan, injection)
@@ -145,6 +117,19 @@ def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str
         f"leakage_corrected: mechanism={injection.mechanism!r} injects halves of clusters, but {type(leakage).__name__} is "
         "about single records; give SplitLeakage(rate), or mechanism='record'."
     )
+
+
+def _check_per_record(measure: Measure, outside: bool, injection: Injection) -> None:
+    """What is subtracted or split must be a mean over records."""
+    if measure.per_record:
+        return
+    if outside:
+        raise ValueError(
+            f"leakage_corrected: {measure.name} is not a mean over records, so T̂'s records in V̂ (p_test > 0) cannot be "
+            "subtracted from it. Use a loss of one record, or RecordLeakage(p_train) where V̂ is clean."
+        )
+    if injection.mechanism == "split":
+        raise ValueError(f"leakage_corrected: {measure.name} is not a mean over records, which mechanism='split' needs.")
 
 
 def _size_notes(plan: list[FoldInjection], injection: Injection) -> list[str]:

@@ -44,6 +44,7 @@ ROUNDING = 1e-13  # of a loss
 SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 1e-9 of that is noise
 LONG = 8  # units a parameter in a fold, from which it counts as long
 NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
+ARRIVED, UNTOLD = 1e-4, 20.0  # a last step that counts as none, of the way; times it what is left, where steps do not tell
 GRADIENTS = 4.0  # that a refit takes at least, in counting operations
 
 
@@ -169,10 +170,11 @@ class Descent:
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
             self.size[lanes], self.extra[lanes], previous[lanes] = size, np.where(stuck, size, share * further), size
+            self.first[lanes] = np.where(np.isinf(self.first[lanes]), size, self.first[lanes])
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
             done, beyond = self._accepted(lanes, left, enough)
-            done |= floor & (progress > 0.3)
+            done |= floor & (progress > 0.3) & ~beyond
             astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
             slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
             rejected.append(lanes[slow])
@@ -202,7 +204,8 @@ class Descent:
 
     def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
         self.u[lanes[good]] -= step[good]
-        self.step[lanes] = step
+        known = np.isfinite(step).all(1)  # else the one before says where to
+        self.step[lanes[known]] = step[known]
 
     def _accepted(self, lanes: np.ndarray, left: np.ndarray, enough: Enough) -> tuple[np.ndarray, np.ndarray]:
         """Which refits are near enough, by the steps and by the curvature where they stand; and of which that says nothing."""
@@ -278,14 +281,14 @@ class Descent:
             found = newton(self.F, start, some, self.fit.null_space, cast(np.ndarray, self.fit.factor))
             self.u[some] = self.fit.back(found.theta - self.center)
             self.left[some] = found.size
-            self.judged(some, found.size)
-            self._fail(some, ~(np.isfinite(found.value) & np.isfinite(self.error[some])), RESULTS.nonfinite)
-            self._fail(some, ~found.converged, RESULTS.not_converged)
+            self._settle(some, np.isfinite(found.value), found.converged)
 
-    def _fail(self, lanes: np.ndarray, which: np.ndarray, code: RESULTS) -> None:
-        """There is no such refit, unless that was known for another reason."""
-        lost = lanes[which & (self.result[lanes] == RESULTS.successful)]
-        self.result[lost], self.left[lost], self.error[lost] = code, np.inf, np.inf
+    def _settle(self, lanes: np.ndarray, finite: np.ndarray, converged: np.ndarray) -> None:
+        """Judge refits at the end of their way by what is left there; a code for those that do not exist."""
+        finite &= np.isfinite(self.judged(lanes, self.left[lanes]))
+        for which, code in ((~converged, RESULTS.not_converged), (~finite, RESULTS.nonfinite)):
+            lost = lanes[which]
+            self.result[lost], self.left[lost], self.error[lost] = code, np.inf, np.inf
 
     def alone(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> None:
         """Each by L-BFGS from θ̂, in the coordinates of what stands in for its Hessian or, where there is no such thing, in the
@@ -311,8 +314,10 @@ class Descent:
                     break
             self.metric = Products(self.fit, self.F, COARSE)
             one = self.steps(one, enough, fresh=True)
-            self._fail(one, ~np.isfinite(self.error[one]), RESULTS.nonfinite)
-            self._fail(one, self.size[one] > 1e-4 * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1)), RESULTS.not_converged)
+            if one.size:
+                self.left[one] = UNTOLD * self.size[one]
+                near = self.size[one] <= ARRIVED * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
+                self._settle(one, np.isfinite(self.size[one]), near)
         self.metric = usual
 
 

@@ -93,10 +93,9 @@ class Exact(AbstractRefit):
         state = Descent(fit, rows)
         state.begin()
         lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes], sampled=False)
-        there = np.flatnonzero(np.isfinite(state.left))
-        if not (judge and there.size):
+        if not judge:
             return _refitted(state, np.full(len(state.u), np.inf))
-        state.judged(there, state.left[there])
+        state.judged(np.arange(len(state.u)), state.left)
         return _refitted(state, state.error, state.scores)
 
     def _arrived(self, lanes, seen):

@@ -1,0 +1,98 @@
+"""Refits of any model where their way down is not the usual one: what becomes of them, and what is said of it."""
+
+import gc
+import weakref
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+import leaveout as lo
+from leaveout import _minima
+from leaveout.refit import _descent
+
+OUTLYING = np.array([-3.0, -3.0, -2.5, -2.0, -3.0, 30.0])
+
+
+def barred():
+    """Steps from θ̂ may leave the domain, whose end no minimiser reaches."""
+    return lo.fit(lo.Separable(lambda theta, y: 0.5 * (theta - y) ** 2 - jnp.sqrt(theta), OUTLYING, theta0=np.array(2.0)))
+
+
+def test_a_first_step_out_of_the_domain_loses_no_refit():
+    fit, rest = barred(), OUTLYING[:-1]
+    slope = lambda theta: np.sum(theta - rest) - 0.5 * len(rest) / np.sqrt(theta)
+    theta = scipy.optimize.brentq(slope, 1e-12, 50.0, xtol=1e-14)
+    exact = 0.5 * (theta - OUTLYING[-1]) ** 2 - np.sqrt(theta)
+    for refit in (lo.Exact(), lo.Certified(), lo.NoUpdate()):
+        found = lo.cross_validate(fit, lo.leave_one_out(6), refit, audit=0)
+        assert found.result[-1] == lo.RESULTS.successful
+        assert abs(found.losses[-1] - exact) <= found.error[-1] + 1e-9 < 0.25 * exact
+
+
+def test_what_has_no_minimiser_is_lost_though_its_way_crosses_a_kink():
+    def loss(eta, y):
+        margin = (2 * y - 1) * eta
+        return jnp.logaddexp(0.0, -margin) + 0.3 * jnp.maximum(0.0, 1.0 - margin) ** 2
+
+    x = np.r_[np.linspace(-2, -0.5, 8), np.linspace(0.5, 2, 8)]
+    y = (x > 0).astype(float)
+    y[2] = 1.0  # without it the classes are separate
+    fit = lo.fit(lo.GLM(x[:, None], y, loss=loss))
+    for refit in (lo.Exact(), lo.Certified()):
+        found = lo.cross_validate(fit, lo.leave_one_out(16), refit, audit=0)
+        assert found.result[2] == lo.RESULTS.not_converged
+        assert np.isnan(found.losses[2]) and np.isinf(found.error[2])
+    assert np.isinf(lo.cross_validate(fit, lo.leave_one_out(16), lo.NewtonStep(), audit=0).error[2])
+
+
+def robust():
+    """Of too many parameters for a Hessian each, and no linear predictor."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 35))
+    data = {"x": x, "y": x @ rng.normal(size=35) + rng.normal(size=60)}
+    loss = lambda theta, d: jnp.sqrt(1 + (d["y"] - d["x"] @ theta) ** 2) + 0.05 * jnp.sum(theta**2)
+    return lo.fit(lo.Separable(loss, data, theta0=np.zeros(35)))
+
+
+def test_refits_at_the_floor_have_their_losses_and_errors():
+    fit, plan = robust(), lo.kfold(60, 4)
+    close, closest = (lo.cross_validate(fit, plan, lo.Exact(tol), audit=0) for tol in (1e-8, 1e-12))
+    assert (closest.result == lo.RESULTS.successful).all() and (closest.error < 1e-5).all()
+    np.testing.assert_allclose(closest.losses, close.losses, atol=1e-6)
+
+
+def test_an_audit_of_what_stays_at_the_fit_begins_with_the_longest_step():
+    y = np.random.default_rng(0).normal(size=20)
+    y[7] = 3.0
+    fit = lo.fit(lo.Separable(lambda theta, y: jnp.sqrt(1 + (y - theta) ** 2), y, theta0=np.array(0.0)))
+    for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife()):
+        audit = lo.cross_validate(fit, lo.leave_one_out(20), refit, audit=1).audit
+        assert audit.reason[0] == "longest step" and audit.refit[0] == 7
+
+
+def test_refits_that_run_out_of_steps_are_judged_where_they_stand(monkeypatch):
+    fit, plan = robust(), lo.kfold(60, 4)
+    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    steps = _descent.Descent.steps
+    once = lambda self, lanes, enough, most=1, fresh=False: steps(self, lanes, enough, min(most, 1), fresh)
+    monkeypatch.setattr(_descent.Descent, "steps", once)
+    for refit in (lo.Exact(1e-12), lo.Certified(1e-6)):
+        found = lo.cross_validate(fit, plan, refit, audit=0)
+        assert (found.result == lo.RESULTS.successful).all() and (found.error < 1e-2).all()
+        off = [abs(np.sum(found.losses[plan.refit == k] - exact.losses[plan.refit == k])) for k in range(4)]
+        assert (off <= found.error + 1e-9).all()
+
+
+def test_what_is_kept_beside_a_fit_does_not_keep_it(monkeypatch):
+    monkeypatch.setattr(_minima, "LARGE", 0)
+    rng = np.random.default_rng(0)
+    data = np.r_[rng.normal(-3, 1, 20), rng.normal(3, 1, 15)]
+    loss = lambda theta, y: jnp.log1p(3 * (y - theta) ** 2)
+    fit = lo.fit(lo.Separable(loss, data, theta0=np.array(3.0)), num_starts=6)
+    assert len(fit.minima.value) == 2
+    lo.cross_validate(fit, lo.leave_one_out(35), audit=0)
+    gone = weakref.ref(fit)
+    del fit
+    gc.collect()
+    assert gone() is None
