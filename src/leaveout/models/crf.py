@@ -211,7 +211,7 @@ class CRF(AbstractObjective):
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
-    def _gathered(self, sequences: Int[Array, " width"]) -> tuple[Block, Int[Array, "rows width"]]:
+    def _gathered(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[Block, Int[Array, "rows width"]]:
         """The listed sequences alone, one to a lane, and where they stand in the whole."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
