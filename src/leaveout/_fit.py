@@ -119,7 +119,7 @@ class Fit(eqx.Module):
     @property
     @once
     def predictors(self) -> Predictors | None:
-        """The model as data, if it is convex losses of linear predictors beside a quadratic penalty and H is formed."""
+        """The model as data, if it is convex losses of linear predictors beside a quadratic and H is formed."""
         return self.objective.predictors if self.factor is not None else None
 
     @property

@@ -179,11 +179,11 @@ class AbstractObjective(eqx.Module):
         """How many units can be left out."""
 
     @abc.abstractmethod
-    def loss(self, theta: PyTree, weights: Float[Array, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         """`F(θ, w)`."""
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], held: Float[Array, " width"]
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
     ) -> Array:
         """The held-out loss of the listed units given all that are seen, `[width]`, or one joint number, `[]`.
 
@@ -194,7 +194,7 @@ class AbstractObjective(eqx.Module):
         whole = weights.at[index].max(held, mode="drop")
         return self.loss(theta, whole) - self.loss(theta, weights)
 
-    def perturbation(self, theta: PyTree, index: Int[Array, " width"], delta: Float[Array, " width"]) -> Scalar:
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         """`F(θ, 1 + δ) − F(θ, 1)`, δ zero off `index`. Override it where only the listed units matter."""
         ones = jnp.ones(self.num_units)
         return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
@@ -206,12 +206,12 @@ class AbstractObjective(eqx.Module):
         along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
         return jax.lax.map(along, jnp.eye(len(start))).T
 
-    def hessian(self, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         """`∇²F(θ, w)` over the raveled parameters."""
         return jax.hessian(lambda vector: self.loss(unravel(vector, theta), weights))(ravel(theta))
 
     def hessian_change(
-        self, theta: PyTree, index: Int[Array, " width"], delta: Float[Array, " width"]
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
         """`∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter."""
         ones = jnp.ones(self.num_units)
@@ -229,7 +229,7 @@ class AbstractObjective(eqx.Module):
         del units
         return None
 
-    def predict(self, theta: PyTree, weights: Float[Array, " units"], index: Int[Array, " width"], kind: str) -> Array:
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         """Predictions of the listed units, given what is seen, of one of `units.kinds`."""
         raise NotImplementedError(
             f"cross_predict needs a model with predictions; {type(self).__name__} has none. "
@@ -260,8 +260,8 @@ class AbstractObjective(eqx.Module):
 
     @property
     def predictors(self) -> Predictors | None:
-        """The model as data, if it is a convex loss of one linear predictor a unit beside a quadratic penalty: its refits then
-        need no compiler, and their errors are proved."""
+        """The model as data, if it is convex losses of linear predictors beside a quadratic: its refits then need no compiler,
+        and their errors are proved."""
         return None
 
     @property
@@ -425,11 +425,11 @@ class AbstractLinearPredictor(AbstractObjective):
         """Is ℓ known to be twice continuously differentiable?"""
 
     @abc.abstractmethod
-    def rows(self, index: Int[Array, " width"]) -> Float[Array, "width outputs params"]:
+    def rows(self, index: Int[Arrays, " width"]) -> Float[Array, "width outputs params"]:
         """`U_n` of the listed units (any row for padding)."""
 
     @abc.abstractmethod
-    def derivative(self, theta: PyTree, index: Int[Array, " width"], order: int) -> Array:
+    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Array:
         """`ω_n(1)` times the derivative of ℓ of the given order in η, `[width]` or `[width, outputs, …]`."""
 
     @abc.abstractmethod

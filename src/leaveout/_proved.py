@@ -78,7 +78,7 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Arr
     return low, loss.derivatives(np.clip(np.broadcast_to(peak, eta.shape), eta - reach, eta + reach), y, (2,))[0]
 
 
-def share(gap: Array, reference: Array, size: Array) -> Float[Array, " refits"]:
+def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
     """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i², or of several outputs the share of A."""
     reference = np.maximum(reference, LEAST)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

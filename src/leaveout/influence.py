@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ._evaluate import fold_thetas
 from ._fit import Fit
@@ -42,17 +42,14 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
         raise TypeError(f"leverage: needs linear predictors; got {type(objective).__name__}. Use lo.fold_parameters().")
     if getattr(objective, "class_code", None) is not None:
         raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
-    return np.asarray(_leverage(fit, max(1, BLOCK // (objective.outputs * fit.num_params))))
+    return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, BLOCK // (objective.outputs * fit.num_params))))
 
 
 @eqx.filter_jit
-def _leverage(fit: Fit, size: int) -> Array:
-    objective = fit.objective
-    assert isinstance(objective, AbstractLinearPredictor)
-
+def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, size: int) -> Array:
     def one(unit):
-        z = fit.whiten(objective.rows(unit[None])[0])
-        curvature = objective.derivative(fit.theta, unit[None], 2).reshape(len(z), len(z))
+        z = objective.rows(unit[None])[0] @ root.T
+        curvature = objective.derivative(theta, unit[None], 2).reshape(len(z), len(z))
         return jnp.einsum("kl,lp,kp->", curvature, z, z)
 
     return jax.lax.map(one, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units))

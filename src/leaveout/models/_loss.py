@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
+from .._objective import Arrays
 from . import links
 
 Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
@@ -44,7 +45,7 @@ class AbstractLoss(eqx.Module):
         """How many parameters of its own, shared by all units: the length of τ."""
         return 0
 
-    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
+    def natural(self, tau: Float[Arrays, "own ..."]) -> dict[str, Arrays]:
         """τ as users see it, by name."""
         return {}
 
@@ -164,7 +165,7 @@ class AbstractSharedLoss(AbstractLoss):
         """The loss of one observation."""
 
     @abc.abstractmethod
-    def natural(self, tau: Float[Array, " own"]) -> dict[str, Array]:
+    def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
         """τ as users see it, by name."""
 
     @abc.abstractmethod

@@ -54,7 +54,7 @@ class Anchor:
         (third,) = self.model.loss.derivatives(self.eta, self.model.y, (3,))
         return sampled.drawn(self.weight * third, self.norm)
 
-    def whitened(self, units: Float[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
+    def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """The rows of the listed units, one an output."""
         z = self.model.design.whitened(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))

@@ -309,7 +309,7 @@ class Descent:
                 self.u[lane] = self.fit.back(found.theta - self.center)
                 self.metric = Learnt(self.fit, found)
                 one = self.steps(one, enough, fresh=True)
-                theta = self.theta(lane)
+                theta = self.theta(np.array([lane]))[0]
                 if not one.size:
                     break
             self.metric = Products(self.fit, self.F, COARSE)
