@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
+import jax
+import numpy as np
 from beartype import beartype
 from jaxtyping import AbstractArray
 
@@ -17,8 +19,10 @@ NOTHING = (Any, type(None), Ellipsis)  # parts of hints that say nothing of shap
 
 def of_arrays(hint: Any) -> Any:
     """What a hint says of the shapes of arrays, alone or within a tuple, a dict or a union; `Any` where it says nothing."""
-    if hint in NOTHING or (isinstance(hint, type) and issubclass(hint, AbstractArray)):
+    if hint in NOTHING:
         return hint
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):  # NumPy's or JAX's: types are mypy's to compare
+        return hint.dtype[jax.Array | np.ndarray, hint.dim_str]
     origin, parts = get_origin(hint), [of_arrays(part) for part in get_args(hint)]
     if origin is Callable or all(part in NOTHING for part in parts):
         return Any

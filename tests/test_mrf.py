@@ -447,11 +447,11 @@ def test_population_at_risk():
     log_e = scipy.stats.poisson.logpmf(x[:, None], people[:, None] * fit.parameters["rate"])
     field = fit.objective
     with jax.enable_x64(True):
-        np.testing.assert_allclose(field._densities(fit.theta)[0], log_e, rtol=1e-9)
+        np.testing.assert_allclose(field.densities(fit.theta)[0], log_e, rtol=1e-9)
     years = np.stack([x, x[::-1]])
     several = lo.MRF(years, edges, lo.emissions.Poisson(exposure=people), 2, coupling=0.5, drop="field")
     with jax.enable_x64(True):
-        np.testing.assert_allclose(several._densities(fit.theta)[0], log_e, rtol=1e-9)
+        np.testing.assert_allclose(several.densities(fit.theta)[0], log_e, rtol=1e-9)
     drawn, z = field.simulate(fit, 200, seed=0)
     np.testing.assert_allclose(drawn.mean(0), (people * np.asarray(fit.parameters["rate"])[z]).mean(0), rtol=0.05)
 

@@ -42,6 +42,7 @@ FIRST_SAFETY, SAFETY = 3.5, 1.5
 PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
 ROUNDING = 1e-13  # of a loss
 SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 1e-9 of that is noise
+ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone
 LONG = 8  # units a parameter in a fold, from which it counts as long
 NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
 ARRIVED, UNTOLD = 1e-4, 20.0  # a last step that counts as none, of the way; times it what is left, where steps do not tell
@@ -173,7 +174,8 @@ class Descent:
             self.first[lanes] = np.where(np.isinf(self.first[lanes]), size, self.first[lanes])
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
-            done, beyond = self._accepted(lanes, left, enough)
+            ready = (k > 0) | (contraction[lanes] <= ALONE)
+            done, beyond = self._accepted(lanes, left, ready, enough)
             done |= floor & (progress > 0.3) & ~beyond
             astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
             slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
@@ -207,11 +209,13 @@ class Descent:
         known = np.isfinite(step).all(1)  # else the one before says where to
         self.step[lanes[known]] = step[known]
 
-    def _accepted(self, lanes: np.ndarray, left: np.ndarray, enough: Enough) -> tuple[np.ndarray, np.ndarray]:
+    def _accepted(
+        self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Which refits are near enough, by the steps and by the curvature where they stand; and of which that says nothing."""
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
         self.left[lanes] = left
-        known = np.flatnonzero(np.isfinite(left))
+        known = np.flatnonzero(np.isfinite(left) & ready)
         near = known[enough(lanes[known], Look(self, lanes[known], left[known]))] if known.size else known
         if near.size and not self._renewed:
             left = np.maximum(left[near], self._told(lanes[near]) + self.extra[lanes[near]])
