@@ -54,17 +54,15 @@ def drawn(anchor: "Anchor") -> Drawn:
 
 def next_term(anchor: "Anchor", unit: Array, look: "OneRow", size: int | None) -> Term:
     """Of the refits without these rows; from a sample of that size, or from all rows."""
+    index, chance, z = (part[:size] for part in anchor.drawn[1:])
+    times = 1 / (size * chance) if size else 1.0
     if size is None:
-        index, times = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
+        index = np.arange(len(anchor.eta))
         z = anchor.whitened(index)
-    else:
-        index, chance, z = (part[:size] for part in anchor.drawn[1:])
-        times = 1 / (size * chance)
     single = lambda array: np.asarray(array, np.float32)
     third = single(times * anchor.drawn.third[index])
-    own = single(anchor.whitened(unit))
+    own, rows = single(anchor.whitened(unit)), single(z)
     common, along, kept = (single(part) for part in (z @ anchor.leftover, look.coefficient, look.kept))
-    rows = single(z)
     sums = np.zeros((3, len(unit)))
     step = max(1, BLOCK // max(len(unit), 1))
     for start in range(0, len(index), step):
