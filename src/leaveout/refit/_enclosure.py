@@ -15,7 +15,6 @@ from ._newton import CAUTION, PRODUCTS, Newton
 
 Array = np.ndarray
 STEPS = 8  # with one metric, before a refit wants another
-SETTLED = 1e-4  # of the first step: where one that short proves nothing yet, none with that metric will
 STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
 REFUSED = 0.9  # from there on an estimated contraction means nothing
 
@@ -134,7 +133,6 @@ class Enclosure:
                 self._step(some)
             done = enough(lanes)
             stalled = ~(self.slope[lanes] <= STALLED * before)
-            stalled |= ~np.isfinite(self.radius[lanes]) & (self.slope[lanes] <= SETTLED * self.first[lanes])
             rejected.append(lanes[stalled & ~done])
             lanes = lanes[~(done | stalled)]
         return np.sort(np.concatenate([*rejected, lanes]))
