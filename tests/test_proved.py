@@ -376,3 +376,12 @@ def test_an_objective_that_does_not_say_has_no_standard_error():
     assert np.isnan(unknown.se) and "does not say" in str(unknown) and independent.se > 0
     with pytest.raises(ValueError, match="dependence"):
         lo.Objective(loss, 30, dependence="perhaps")
+
+
+def test_the_audit_of_single_rows_beside_groups():
+    """Single rows are audited from θ̂, groups from where they stand, whichever come in one plan."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((400, 5)), rng.integers(0, 2, 400).astype(float)
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    cv = lo.cross_validate(fit, lo.groups(np.r_[np.arange(200), 200 + np.repeat(np.arange(5), 40)]))
+    assert len(cv.audit) and not cv.audit.beyond.any()

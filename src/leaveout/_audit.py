@@ -43,7 +43,7 @@ class Candidates:
 
     def add(self, refits: Int[Array, " some"], moved: Float[Array, " some"], theta: Callable[[], Array] | None) -> None:
         """Refits and the lengths of their first steps; `theta`, where they stand, is formed only if some of them may be
-        repeated. None where descent leads to the same minimum from anywhere."""
+        repeated. None where it is not to be formed."""
         self.moved[refits], self.exists[refits] = moved, True
         if theta is None or not self.number:
             return
@@ -51,7 +51,7 @@ class Candidates:
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
             self.start |= dict(zip(refits[mine].tolist(), theta()[mine], strict=True))
-            self.start = {refit: self.start[refit] for refit in best}
+            self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
     def _ranked(self) -> list[list[int]]:
         """The first by each reason, estimates before what a theorem proves; at random by a number of their own."""

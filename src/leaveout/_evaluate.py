@@ -286,10 +286,9 @@ class _Gathered:
         if self.pooled is not None:
             self.pooled.add(asked.fit, rows, done, result)
         self.gradients += done.gradients
-        one_minimum = asked.fit.predictors is not None  # descent leads there from anywhere
-        self.candidates.add(
-            batch.refits[exists], np.asarray(done.moved)[exists], None if one_minimum else lambda: done.theta[exists]
-        )
+        single = asked.fit.predictors is not None and rows.index.shape[1] == 1  # no θ of theirs is formed
+        theta = None if single else lambda: done.theta[exists]
+        self.candidates.add(batch.refits[exists], np.asarray(done.moved)[exists], theta)
 
     def _compared(self, batch: Batch, theta: NDArray, exists: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which refits have a lower minimum elsewhere; their losses there are kept."""

@@ -290,7 +290,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ω and κ of many refits; after the units' ω the κ-fold weights of the penalty's rows."""
-        omega, kappa = self._weigh(weights)
+        omega, kappa = type(self)._weigh(self, weights)
         return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(beside) else omega, kappa
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:

@@ -51,8 +51,7 @@ class Anchor:
     @functools.cached_property
     def drawn(self) -> sampled.Drawn:
         """A sample of rows for the next term."""
-        (third,) = self.model.loss.derivatives(self.eta, self.model.y, (3,))
-        return sampled.drawn(self.weight * third, self.norm)
+        return sampled.drawn(self)
 
     def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """The rows of the listed units, one an output."""

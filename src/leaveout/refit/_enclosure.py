@@ -11,12 +11,12 @@ from .._plan import Rows
 from .._proved import ROUNDING, Ball, ball, gaps
 from .._results import RESULTS
 from ._anchor import PASS, Metric, anchored, entries, passes, tiles, total
-from ._newton import Newton
+from ._newton import CAUTION, PRODUCTS, Newton
 
 Array = np.ndarray
 STEPS = 8  # with one metric, before a refit wants another
 STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
-PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
+REFUSED = 0.9  # from there on an estimated contraction means nothing
 
 
 class Enclosure:

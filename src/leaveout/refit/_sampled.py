@@ -34,34 +34,35 @@ class Term(NamedTuple):
 
 class Drawn(NamedTuple):
     """ωℓ‴ of every row, and rows drawn in proportion to how large their terms can be, mixed with one draw in five at even odds;
-    the odds of these."""
+    the odds of these, and they themselves, whitened."""
 
     third: Float[Array, " units"]
     rows: Int[Array, " drawn"]
     chance: Float[Array, " drawn"]
+    z: Float[Array, "drawn rank"]
 
 
-def drawn(third: Float[Array, " units"], norm: Float[Array, " units"]) -> Drawn:
+def drawn(anchor: "Anchor") -> Drawn:
     """Seeded: the same for every call."""
-    largest = np.abs(third) * norm**3
+    third = anchor.weight * anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))[0]
+    largest = np.abs(third) * anchor.norm**3
     chance = 0.8 * largest / max(largest.sum(), 1e-300) + 0.2 / len(largest)
     chance /= chance.sum()
     index = np.random.default_rng(0).choice(len(chance), max(SIZES), p=chance)
-    return Drawn(third, index, chance[index])
+    return Drawn(third, index, chance[index], anchor.whitened(index))
 
 
 def next_term(anchor: "Anchor", unit: Array, look: "OneRow", size: int | None) -> Term:
     """Of the refits without these rows; from a sample of that size, or from all rows."""
+    index, chance, z = (part[:size] for part in anchor.drawn[1:])
+    times = 1 / (size * chance) if size else 1.0
     if size is None:
-        index, times = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
-    else:
-        index, chance = anchor.drawn.rows[:size], anchor.drawn.chance[:size]
-        times = 1 / (size * chance)
+        index = np.arange(len(anchor.eta))
+        z = anchor.whitened(index)
     single = lambda array: np.asarray(array, np.float32)
     third = single(times * anchor.drawn.third[index])
-    own = single(anchor.whitened(unit))
-    common, along, kept = (single(part) for part in (anchor.whitened(index) @ anchor.leftover, look.coefficient, look.kept))
-    rows = single(anchor.whitened(index))
+    own, rows = single(anchor.whitened(unit)), single(z)
+    common, along, kept = (single(part) for part in (z @ anchor.leftover, look.coefficient, look.kept))
     sums = np.zeros((3, len(unit)))
     step = max(1, BLOCK // max(len(unit), 1))
     for start in range(0, len(index), step):
