@@ -33,7 +33,7 @@ PIVOT = 1e-14  # of a parameter's curvature, left given the others': of less, as
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
 NEAR = 1e-6  # of the length of θ, as far as which a minimiser that is proved counts as reached
-ROUNDED = 1e-6  # of the length of θ: shorter steps that shrink no more are rounding; down a separation they are 1e-2 of it
+ROUNDED = 1e-6  # of θ: shorter steps that shrink no more are rounding; down a separation they are a hundredth of it
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 
 Vector = Float[np.ndarray, " params"]
@@ -281,8 +281,8 @@ def newton(
         before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
         moved = np.linalg.norm((theta[some] - start[some]) @ metric, axis=1)
         still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
-        length = np.maximum(moved, np.linalg.norm(theta[some] @ metric, axis=1))
-        still |= (size[some] <= ROUNDED * length) & (size[some] > 0.5 * before)  # no closer, by rounding
+        short = np.abs(step).max(1, initial=0.0) <= ROUNDED * np.abs(theta[some]).max(1, initial=0.0)
+        still |= short & (size[some] <= ROUNDED * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
         converged[some] = still & (share == 1) & [factor is not None for factor in own]
         fine = np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & np.isfinite(hessian).all((1, 2))
         going[some] = fine & ~converged[some]
