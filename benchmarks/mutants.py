@@ -31,6 +31,34 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
+    Fault(
+        "an estimate is the least change of the losses",
+        "refit/_descent.py",
+        "np.inf, changes.max(1))",
+        "np.inf, changes.min(1))",
+        "test_descent.py",
+    ),
+    Fault(
+        "an estimate from any curvature",
+        "refit/_descent.py",
+        "np.where((q < REFUSED) & (left <= self.first[lanes]), left, np.inf)",
+        "left",
+        "test_descent.py test_certificate.py",
+    ),
+    Fault(
+        "Woodbury's rows lose their signs",
+        "refit/_metric.py",
+        "np.eye(count) + (curvature @ gram)",
+        "np.eye(count) - (curvature @ gram)",
+        "test_descent.py",
+    ),
+    Fault(
+        "steps that did not shrink count as taken",
+        "refit/_descent.py",
+        "share[:, None] * (step - plain), ~stuck)",
+        "share[:, None] * (step - plain), stuck)",
+        "test_descent.py test_certificate.py",
+    ),
     Fault("buffers are scored", "_plan.py", "< len(fold)) for row", "< len(row)) for row", "test_plan.py"),
     Fault(
         "a buffer one unit short",

@@ -3,13 +3,18 @@
 import gc
 import weakref
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.optimize
 
 import leaveout as lo
 from leaveout import _minima
+from leaveout._functions import function
 from leaveout.refit import _descent
+from leaveout.refit._descent import Descent
+from leaveout.refit._metric import LowRank, own_metric
 
 OUTLYING = np.array([-3.0, -3.0, -2.5, -2.0, -3.0, 30.0])
 
@@ -96,3 +101,41 @@ def test_what_is_kept_beside_a_fit_does_not_keep_it(monkeypatch):
     del fit
     gc.collect()
     assert gone() is None
+
+
+def test_an_error_is_the_largest_change_of_the_losses_within_the_distance_left():
+    """Far out in a tail, where one way nothing changes, and the other way much does."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 2)), (rng.random(40) < 0.5) * 1.0
+    unit_loss = lambda theta, row: jnp.logaddexp(0.0, row[0] @ theta) - row[1] * (row[0] @ theta)
+    fit = lo.fit(lo.Separable(unit_loss, (X, y), penalty=lambda theta: 0.5 * theta @ theta, theta0=np.zeros(2)))
+    rows = lo.leave_one_out(40).one(0).rows
+    with jax.enable_x64(True):
+        state = Descent(fit, rows)
+        state.begin()
+        towards = (2 * y[0] - 1) * fit.whiten(X[0])  # the loss falls along it, down to nothing
+        state.u = 300 * towards[None] / np.linalg.norm(towards)
+        error = state.judged(np.array([0]), np.array([600.0]))[0]
+        losses = lambda u: float(unit_loss(fit.at(u), (X[0], y[0])))
+        along = state.step[0], fit.whiten(state.F.slopes(state.theta(), np.array([0])))[0]
+        ways = [sign * 600 * v / np.linalg.norm(v) for v in along for sign in (1, -1)]
+        most = max(abs(losses(state.u[0] + way) - losses(state.u[0])) for way in ways)
+    assert error == pytest.approx(most, rel=1e-9) and most > 100 * losses(state.u[0])
+
+
+def test_a_metric_by_woodbury_inverts_the_refits_own_hessian():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((80, 20))
+    y = X[:, 0] + rng.standard_t(3, 80)
+    loss = lambda eta, y: 2 * jnp.log1p((y - eta) ** 2 / 3)
+    fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0)), num_starts=1), lo.kfold(80, 20, seed=0)
+    with jax.enable_x64(True):
+        rows = plan.one(3).rows
+        metric, lost, _ = own_metric(fit, rows)
+        weights = np.ones(80)
+        weights[rows.index[0]] = 0.0
+        own = fit.root @ function(fit.objective, fit.theta, weights).hessian(fit.vector) @ fit.root.T
+        gradient = rng.standard_normal((1, 21))
+        step = metric.solve(gradient, np.zeros((1, 21)), np.array([0]))
+    assert isinstance(metric, LowRank) and not lost.any()
+    np.testing.assert_allclose(step[0], np.linalg.solve(own, gradient[0]), rtol=1e-8)
