@@ -45,7 +45,7 @@ DENSE = 12_000  # parameters up to which H is formed: a gigabyte
 
 Curvature = Literal["auto", "dense", "products"]
 
-_made: dict[tuple[int, str], object] = {}
+_made: dict[tuple[int, Callable], object] = {}
 Made = TypeVar("Made")
 
 
@@ -55,7 +55,7 @@ def once(make: "Callable[[Fit], Made]") -> "Callable[[Fit], Made]":
     @functools.wraps(make)
     @float64
     def kept(fit):
-        key = (id(fit), make.__name__)
+        key = (id(fit), make)
         if key not in _made:
             _made[key] = make(fit)
             weakref.finalize(fit, _made.pop, key, None)

@@ -29,6 +29,7 @@ from .._products import COARSE, LOOSE
 from .._results import RESULTS
 from ._acceleration import Acceleration
 from ._metric import Learnt, Metric, Products, Whitened, own_metric
+from ._newton import CAUTION, PRODUCTS, REFUSED
 from ._screen import SIZES, available, bent
 
 STEPS = 20  # before a refit is handed on
@@ -39,7 +40,6 @@ ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is n
 # A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
 # where the curvature changes linearly (and less still where there are few units a parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
-PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9  # of an estimated contraction: products, what is put on top, where it means nothing
 ROUNDING = 1e-13  # of a loss
 SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 1e-9 of that is noise
 ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone

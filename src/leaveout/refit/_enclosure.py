@@ -11,12 +11,11 @@ from .._plan import Rows
 from .._proved import ROUNDING, Ball, ball, gaps
 from .._results import RESULTS
 from ._anchor import PASS, Metric, anchored, entries, passes, tiles, total
-from ._newton import CAUTION, PRODUCTS, Newton
+from ._newton import CAUTION, PRODUCTS, REFUSED, Newton
 
 Array = np.ndarray
 STEPS = 8  # with one metric, before a refit wants another
 STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
-REFUSED = 0.9  # from there on an estimated contraction means nothing
 UNSEEN = 2.0  # times what so few products tell: of the refits of 3,000 x 1,000 that an audit repeated one was twice as far
 
 

@@ -1,4 +1,4 @@
-"""Refits of linear predictors with a convex loss and a quadratic penalty: each within a ball that is proved.
+"""Refits of linear predictors with a convex loss and penalty (`Predictors`): each within a ball that is proved.
 
 One number a unit, or one for each of several outputs: there arrays `[…, units]` of predictors and slopes have one axis more,
 and what a radius is for one is a range for all of a unit's.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 NEWTON = 100  # steps before a refit is given up
-PRODUCTS, CAUTION = 6, 1.3  # of a ratio of lengths that a few products tell, and what is put on top
+# Of a ratio of lengths, or a contraction: products that tell it, what is put on top, where a contraction means nothing.
+PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9
 MOVING = 0.1  # of a predictor: a step that still does that where rounding hides the gradient is on its way to nowhere
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 

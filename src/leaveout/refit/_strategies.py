@@ -138,12 +138,14 @@ def _num_scored(fit: Fit, rows: Rows) -> np.ndarray:
 
 def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
     """Refits that stay at u."""
-    if judge and fit.predictors is not None:
+    if not judge:
+        return Refitted(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
+    if fit.predictors is not None:
         return _judged_by_proof(fit, rows, u)
     state = Descent(fit, rows)
     state.stand(u)
     _flag_crossed(state)
-    return _judged(state) if judge else _refitted(state, np.full(len(u), np.inf))
+    return _judged(state)
 
 
 def _refitted(state: Descent, error: np.ndarray, scores: np.ndarray | None = None) -> Refitted:
