@@ -7,12 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-import equinox as eqx
 import joblib
 import numpy as np
 import pandas as pd
-import scipy.sparse
-from jaxtyping import PyTree
+import scipy
 from numpy.typing import NDArray
 
 from . import _minima as minima
@@ -21,8 +19,9 @@ from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import work
+from ._jax import Module, PyTree, float64
 from ._metrics import Metric, measure
-from ._objective import AbstractLinearPredictor, aligned, float64
+from ._objective import AbstractLinearPredictor, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
@@ -243,7 +242,7 @@ def _blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) ->
     """An estimate of which the losses with no update are known only."""
     fit, count = asked.fit, asked.plan.num_refits
     loss, weight = getattr(fit.objective, "loss_function", None), fit.objective.units.weight
-    name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
+    name = f" ({type(loss).__name__})" if isinstance(loss, Module) else ""
     size = f"{fit.num_params} parameters{fit.of_rank}"
     what = f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
     return Estimate(
