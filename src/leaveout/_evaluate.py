@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-import joblib
 import numpy as np
 import pandas as pd
 import scipy
@@ -25,6 +24,7 @@ from ._objective import AbstractLinearPredictor, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
+from ._starts import cores
 from .refit import AbstractRefit, Certified, Exact, Refitted, completed, is_narrow
 from .refit._linear import copies, unit_losses
 
@@ -156,7 +156,7 @@ class _Walk:
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit):
         self.fit, self.plan, self.refit = fit, plan, refit
         linear = isinstance(fit.objective, AbstractLinearPredictor)
-        self.workers = 1 if linear else joblib.cpu_count()  # products of matrices use all cores by themselves
+        self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
 
     def _made(self) -> Iterator[Batch]:

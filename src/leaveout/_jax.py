@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
+import scipy
 from jaxtyping import Shaped
 
 P, R = ParamSpec("P"), TypeVar("R")
@@ -41,6 +42,7 @@ else:
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions take both
+NUMPY = np.ndarray | np.generic | float  # what needs no JAX
 
 _unregistered: list[type] = []
 _registering = threading.Lock()
@@ -83,6 +85,16 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def numpy_of(value: Any) -> Any:
+    """NumPy for its own arrays, `jax.numpy` for JAX's."""
+    return np if isinstance(value, NUMPY) else jnp
+
+
+def special_of(value: Any) -> Any:
+    """SciPy's special functions for NumPy's arrays, JAX's for its own."""
+    return scipy.special if isinstance(value, NUMPY) else jspecial
 
 
 def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
@@ -142,7 +154,8 @@ class Module(abc.ABC):  # noqa: B024
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        parts = (f"{name}={vars(self)[name]!r}" for name in _names(type(self)) if name in vars(self))
+        known = {field.name: field.default for field in dataclasses.fields(self) if field.name in vars(self)}  # type: ignore[arg-type]
+        parts = (f"{name}={vars(self)[name]!r}" for name, usual in known.items() if repr(vars(self)[name]) != repr(usual))
         return f"{type(self).__name__}({', '.join(parts)})"
 
 

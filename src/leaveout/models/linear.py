@@ -284,7 +284,9 @@ class AbstractRegression(AbstractLinearPredictor):
             offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
         weigh = functools.partial(type(self)._weigh_rows, self, beside=bent.weight)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate)
+        return Predictors(
+            rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
+        )
 
     def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ω and κ of many refits; after the units' ω the κ-fold weights of the penalty's rows."""

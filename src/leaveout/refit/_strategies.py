@@ -78,10 +78,9 @@ class NewtonStep(AbstractRefit):
 class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
-    tol: float
+    tol: float = 1e-8
 
-    def __init__(self, tol: float = 1e-8):
-        self.tol = float(tol)
+    def __post_init__(self):
         if not 0 < self.tol < 1:
             raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
 
@@ -109,11 +108,10 @@ class Certified(AbstractRefit):
     So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
     """
 
-    rtol: float
+    rtol: float = 0.01
     in_standard_errors = True
 
-    def __init__(self, rtol: float = 0.01):
-        self.rtol = float(rtol)
+    def __post_init__(self):
         if not 0 < self.rtol <= 1:
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
 
