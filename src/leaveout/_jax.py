@@ -137,8 +137,12 @@ class Module(abc.ABC):  # noqa: B024
 
     def __init_subclass__(cls, **more: Any):
         super().__init_subclass__(**more)
+        if type(cls) is not abc.ABCMeta:  # it makes its classes trees by itself, as Equinox does
+            return
         cls._own_init = cls._own_init or "__init__" in vars(cls)
         dataclasses.dataclass(init=not cls._own_init, eq=False, repr=False)(cls)
+        if hasattr(cls, "__check_init__") or any("converter" in field.metadata for field in _fields(cls).values()):
+            raise TypeError(f"{cls.__name__}: converters and __check_init__ are Equinox's; write __init__ or __post_init__.")
         with _registering:
             _unregistered.append(cls)
 
@@ -149,28 +153,28 @@ class Module(abc.ABC):  # noqa: B024
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in vars(self) or name not in _names(type(self)):
+        if name in vars(self) or name not in _fields(type(self)):
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r} of {type(self).__name__}")
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        known = {field.name: field.default for field in dataclasses.fields(self) if field.name in vars(self)}  # type: ignore[arg-type]
-        parts = (f"{name}={vars(self)[name]!r}" for name, usual in known.items() if repr(vars(self)[name]) != repr(usual))
+        own = {name: vars(self)[name] for name in _fields(type(self)) if name in vars(self)}
+        usual = {name: repr(field.default) for name, field in _fields(type(self)).items()}
+        parts = (f"{name}={value!r}" for name, value in own.items() if repr(value) != usual[name])
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
 @functools.cache
-def _names(cls: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]
+def _fields(cls: Any) -> dict[str, dataclasses.Field]:
+    return {field.name: field for field in dataclasses.fields(cls)}
 
 
 def _register(cls: type) -> None:
     """Let JAX take instances apart, and put them together."""
     import jax
 
-    fields = dataclasses.fields(cls)
-    kept = [field.name for field in fields if field.metadata.get("static")]
-    branches = [field.name for field in fields if not field.metadata.get("static")]
+    kept = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
+    branches = [name for name in _fields(cls) if name not in kept]
 
     def flatten(self):
         return [vars(self)[name] for name in branches], tuple(vars(self)[name] for name in kept)
