@@ -219,7 +219,8 @@ def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays,
 
 def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
-    together = not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
+    closed = fit.predictors is not None and fit.predictors.separate
+    together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
     if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
