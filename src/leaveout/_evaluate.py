@@ -223,11 +223,13 @@ class _Walk:
         return baseline
 
     def _scale(self, known: Estimate | None) -> float:
-        """The naive standard error of the no-update mean, where the strategy's tolerance is stated in it."""
+        """The naive standard error of the no-update mean, where it is at hand or the strategy's tolerance is stated in it."""
+        if known is not None:
+            return known.scale
         if not self.refit.in_standard_errors:
             return 0.0
         own = Asked(self.fit, self.plan, None)
-        return (_blank(own, self.refit, self.baseline(own)) if known is None else known).scale
+        return _blank(own, self.refit, self.baseline(own)).scale
 
 
 def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
