@@ -282,7 +282,8 @@ class Predictors:
 
     `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
     out changes their own terms only. What of the penalty is no quadratic is further rows of `design`, after the units': `loss`
-    is that of all rows, ω too, `unit_loss` that of units, and only these leave, or are scored.
+    is that of all rows, ω too, `unit_loss` that of units, and only these leave, or are scored. `inverse_link` makes predictions
+    of their η.
     """
 
     design: Dense | Several
@@ -293,6 +294,7 @@ class Predictors:
     penalty: Float[Array, "params params"]
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
+    inverse_link: Callable[[Array], Array]
 
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
         """The predictors of every row."""

@@ -7,12 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-import equinox as eqx
-import joblib
 import numpy as np
 import pandas as pd
-import scipy.sparse
-from jaxtyping import PyTree
+import scipy
 from numpy.typing import NDArray
 
 from . import _minima as minima
@@ -21,11 +18,13 @@ from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import work
+from ._jax import Module, PyTree, float64
 from ._metrics import Metric, measure
-from ._objective import AbstractLinearPredictor, aligned, float64
+from ._objective import AbstractLinearPredictor, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
+from ._starts import cores
 from .refit import AbstractRefit, Certified, Exact, Refitted, completed, is_narrow
 from .refit._linear import copies, unit_losses
 
@@ -157,7 +156,7 @@ class _Walk:
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit):
         self.fit, self.plan, self.refit = fit, plan, refit
         linear = isinstance(fit.objective, AbstractLinearPredictor)
-        self.workers = 1 if linear else joblib.cpu_count()  # products of matrices use all cores by themselves
+        self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
 
     def _made(self) -> Iterator[Batch]:
@@ -245,7 +244,7 @@ def _blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) ->
     """An estimate of which the losses with no update are known only."""
     fit, count = asked.fit, asked.plan.num_refits
     loss, weight = getattr(fit.objective, "loss_function", None), fit.objective.units.weight
-    name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
+    name = f" ({type(loss).__name__})" if isinstance(loss, Module) else ""
     size = f"{fit.num_params} parameters{fit.of_rank}"
     what = f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
     return Estimate(

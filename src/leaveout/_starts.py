@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import jax
-import joblib
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from ._functions import function
+from ._jax import PyTree, float64
 from ._minimise import LARGE, Run
-from ._objective import AbstractObjective, float64, placed, ravel, stored
+from ._objective import AbstractObjective, mapped, placed, ravel, stored
 from ._progress import Slow
 
 STARTS = 4  # by default, where F is not convex and a start is affordable
@@ -56,7 +55,7 @@ def stored_leaves(theta: PyTree) -> PyTree:
             raise ValueError("parameters must be finite; theta holds NaN or infinite values.")
         return stored(array)
 
-    return jax.tree.map(convert, theta)
+    return mapped(convert, theta)
 
 
 def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
@@ -90,10 +89,17 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
         yield placed(centre + away, first)
 
 
+def cores() -> int:
+    """How many this process may use."""
+    import joblib
+
+    return joblib.cpu_count()
+
+
 def descended_from(starts: list[np.ndarray], minimise: Callable[[np.ndarray], Run]) -> list[Run]:
     """Where each start leads, lowest first. One goes alone, so that programs are compiled once; the others side by side."""
-    run, cores = float64(minimise), min(len(starts), joblib.cpu_count())
-    with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(cores) as pool, warnings.catch_warnings():
+    run, workers = float64(minimise), 1 if len(starts) == 1 else min(len(starts), cores())
+    with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(workers) as pool, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
         runs = [run(starts[0])]
         bar.advance()

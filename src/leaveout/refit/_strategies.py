@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from .._fit import Fit
 from .._functions import function, own_passes, passes
-from .._objective import AbstractLinearPredictor, AbstractObjective, Arrays, ravel, unravel
+from .._jax import Array, Arrays, Module, compiled, jax, jnp
+from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 from .._plan import Rows
 from .._products import COARSE, solved
 from .._results import RESULTS
@@ -31,7 +28,7 @@ UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
 CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
 
 
-class AbstractRefit(eqx.Module):
+class AbstractRefit(Module):
     """How to move from the fit at weights one to the fit at other weights."""
 
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
@@ -55,9 +52,9 @@ class InfinitesimalJackknife(AbstractRefit):
     θ₁ = −H⁻¹ ∇_θ ∂_δ F,      θ̂(1 + δ) ≈ θ̂ + θ₁ + ½ θ₂
     """
 
-    order: int = eqx.field(static=True, default=1)
+    order: int = 1
 
-    def __check_init__(self):
+    def __post_init__(self):
         if self.order not in (1, 2):
             raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
 
@@ -82,9 +79,9 @@ class NewtonStep(AbstractRefit):
 class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
-    tol: float = eqx.field(static=True, default=1e-8, converter=float)
+    tol: float = 1e-8
 
-    def __check_init__(self):
+    def __post_init__(self):
         if not 0 < self.tol < 1:
             raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
 
@@ -112,10 +109,10 @@ class Certified(AbstractRefit):
     So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
     """
 
-    rtol: float = eqx.field(static=True, default=0.01, converter=float)
+    rtol: float = 0.01
     in_standard_errors = True
 
-    def __check_init__(self):
+    def __post_init__(self):
         if not 0 < self.rtol <= 1:
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
 
@@ -212,14 +209,15 @@ def _flag_crossed(state: Descent) -> None:
         state.result[(count > 0) & state.open] = RESULTS.kink
 
 
-@eqx.filter_jit
+@compiled
 def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays, chunk: int) -> Array:
     return jax.lax.map(lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk)
 
 
 def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
-    together = not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
+    closed = fit.predictors is not None and fit.predictors.separate
+    together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
     if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
@@ -246,7 +244,7 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     return -solved(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE)
 
 
-@eqx.filter_jit
+@compiled
 def _path(
     objective: AbstractObjective, like: object, index: Arrays, weight: Arrays, direction: Arrays | None, chunk: int
 ) -> Array:
