@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these tests
+os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest_cache"))  # shared by processes side by side
 
 import jax
 import pytest

@@ -7,13 +7,18 @@ import abc
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib
+import os
+import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
+import platformdirs
 import scipy
 from jaxtyping import Shaped
 
@@ -42,6 +47,8 @@ else:
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions take both
+LARGEST = 2**30  # bytes of compiled programs that are kept
+SHORTEST = 0.05  # seconds of compiling that are worth a file
 NUMPY = np.ndarray | np.generic | float  # what needs no JAX
 
 _unregistered: list[type] = []
@@ -53,6 +60,7 @@ def needed() -> None:
     """Import JAX, if nobody has: our classes become trees to it, and it computes in double precision where that was asked."""
     import jax.flatten_util
 
+    _cached()
     if _unregistered:
         with _registering:
             for cls in _unregistered:
@@ -62,6 +70,34 @@ def needed() -> None:
     if waiting is not None:
         _scope.waiting = None
         waiting.enter_context(jax.enable_x64(True))
+
+
+@functools.cache
+def _cached() -> None:
+    """Compiled programs are kept for other processes, unless the caller chose where, or wants none: in the folder named by the
+    environment variable `LEAVEOUT_CACHE`, else in the user's cache; "off" keeps none. Two processes may write at once."""
+    import jax
+
+    chosen = os.environ.get("LEAVEOUT_CACHE") or platformdirs.user_cache_dir("leaveout")
+    if chosen == "off" or jax.config.jax_compilation_cache_dir is not None:
+        return
+    folder = Path(chosen) / "programs" / _host()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written to
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", LARGEST)  # with it goes a lock
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+
+
+def _host() -> str:
+    """A name for machines of one instruction set, since a home may be shared by others: programs are compiled for it."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
+    return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:12]}"
 
 
 @contextlib.contextmanager
