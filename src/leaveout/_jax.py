@@ -79,7 +79,7 @@ def _cached() -> None:
     import jax
 
     chosen = os.environ.get("LEAVEOUT_CACHE") or platformdirs.user_cache_dir("leaveout")
-    if chosen == "off" or jax.config.jax_compilation_cache_dir is not None:
+    if chosen == "off" or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     folder = Path(chosen) / "programs" / _host()
     try:
