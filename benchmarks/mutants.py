@@ -362,8 +362,8 @@ FAULTS = (
     Fault(
         "samples drawn without their probabilities",
         "refit/_sampled.py",
-        "times = 1 / (size * chance)",
-        "times = np.full(size, len(anchor.eta) / size)",
+        "/ (chance * (size or 1))",
+        "/ ((size or 1) / len(anchor.eta))",
         "test_theorem.py test_proved.py",
     ),
     Fault(
@@ -376,7 +376,7 @@ FAULTS = (
     Fault(
         "its own row in the sum over others",
         "refit/_sampled.py",
-        "term[index[some, None] == unit] = 0.0",
+        "term[index[some, None] == look.unit] = 0.0",
         "term[index[some, None] < 0] = 0.0",
         "test_theorem.py test_proved.py",
     ),

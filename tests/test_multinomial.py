@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
+from leaveout.refit import _linear as linear
 
 L = lo.losses.Multinomial()
 KINDS = (
@@ -234,3 +235,45 @@ def test_a_class_that_is_left_out_whole():
     fit = lo.fit(make(np.arange(60)))
     cv = lo.cross_validate(fit, lo.groups((y == 2) * 1))
     assert np.isnan(cv.losses[cv.plan.refit == 1]).all() and not cv.proved[1] and 1 in cv.flagged()
+
+
+def weighted_fit():
+    rng = np.random.default_rng(1)
+    X, y, w = rng.normal(size=(80, 3)), rng.integers(0, 3, 80), np.exp(0.5 * rng.normal(size=80))
+    X[0] *= 3
+    return lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(1.0), sample_weight=w)), w
+
+
+def test_the_next_term_is_the_sum_it_says(monkeypatch):
+    """−½ U_j A_j⁻¹ Σ_i U_iᵀ ∇³ℓ_i[U_iu_j, U_iu_j], row by row and class by class."""
+    monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
+    (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
+    anchor, state = linear.anchored(fit), linear.Enclosure(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
+    state.look()
+    look, x, inverse, move = linear._looked(state), anchor.model.design.x, anchor.root.T @ anchor.root, np.zeros((80, 3))
+    p = np.exp(anchor.eta) / np.exp(anchor.eta).sum(1, keepdims=True)
+    for j in range(80):
+        own = np.kron(np.eye(3), x[j])
+        across = np.linalg.solve(np.eye(3) - own @ inverse @ own.T @ (w[j] * anchor.curvature[j]), own @ inverse)
+        for i in np.delete(np.arange(80), j):
+            other = np.kron(np.eye(3), x[i])
+            s = other @ (state.u[j] @ anchor.root)
+            move[j] -= 0.5 * across @ other.T @ (w[i] * p[i] * ((s - p[i] @ s) ** 2 - p[i] @ (s - p[i] @ s) ** 2))
+    np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-12)
+    sample = linear.sampled.next_term(anchor, look, 20_000)
+    assert (np.abs(sample.move - move) <= 5 * sample.spread + 1e-12).all()
+    exact, centered = lo.cross_predict(fit, plan, lo.Exact(1e-12), "link"), lambda z: z - z.mean(1, keepdims=True)
+    before, after = (np.abs(centered(z - exact)) for z in (look.center, look.center + move))
+    assert np.median(after) < np.median(before) / 5
+
+
+def test_samples_are_estimates_and_honest(monkeypatch):
+    monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
+    monkeypatch.setattr(linear.sampled, "SIZES", (32, 64))
+    fit, _ = weighted_fit()
+    plan = lo.leave_one_out(80)
+    true = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    for refit in (lo.Certified(0.1), lo.Certified(0.01), lo.Certified(0.001), lo.NewtonStep()):
+        cv = lo.cross_validate(fit, plan, refit, audit=0)
+        assert (np.abs(cv.losses - true.losses) <= cv.error * (1 + 1e-6) + 1e-9).all()
+        assert 0 < cv.proved.sum() < 80

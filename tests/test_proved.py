@@ -279,8 +279,8 @@ def test_the_next_term_corrects_one_step(monkeypatch):
     anchor, unit = linear.anchored(fit), np.arange(150)
     look = linear.one_row(fit, unit, np.zeros(150))
     exact = lo.cross_predict(fit, lo.leave_one_out(150), lo.Exact(1e-12), "link")
-    term = linear.sampled.next_term(anchor, unit, look, None)
-    sample = linear.sampled.next_term(anchor, unit, look, 256)
+    term = linear.sampled.next_term(anchor, look, None)
+    sample = linear.sampled.next_term(anchor, look, 256)
     before, after = np.abs(look.center - exact), np.abs(look.center + term.move - exact)
     assert np.median(after) < np.median(before) / 5
     assert np.mean(np.abs(sample.move - term.move) <= 3 * sample.spread + 1e-12) > 0.97

@@ -296,9 +296,9 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     each = third[:, None] * D**2 * G
     np.fill_diagonal(each, 0.0)
     by_hand = -0.5 * each.sum(0) / look.kept
-    term = linear.sampled.next_term(anchor, unit, look, None)
+    term = linear.sampled.next_term(anchor, look, None)
     np.testing.assert_allclose(term.move, by_hand, rtol=1e-4, atol=1e-4 * np.abs(by_hand).max())
-    sample = linear.sampled.next_term(anchor, unit, look, 20_000)
+    sample = linear.sampled.next_term(anchor, look, 20_000)
     assert (np.abs(sample.move - by_hand) <= 5 * sample.spread + 1e-9).all()
     assert np.median(sample.spread) < 0.1 * np.median(np.abs(by_hand) + 1e-12) + 0.1 * np.abs(by_hand).max()
 

@@ -38,6 +38,9 @@ class LossOfSeveral(Loss, Protocol):
     def roots(self, eta: Float[Array, "... outputs"]) -> Float[Array, "... outputs outputs"]:
         """B with B Bᵀ = ∇²ℓ(η)."""
 
+    def third(self, eta: Float[Array, "... outputs"], move: Float[Array, "... outputs"]) -> Float[Array, "... outputs"]:
+        """∇³ℓ(η)[s, s]."""
+
     def ratios(self, eta: Float[Array, "... outputs"], at: Float[Array, "... outputs"]) -> tuple[Array, Array]:
         """The least and the greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v, or bounds of these."""
 

@@ -364,6 +364,13 @@ class Multinomial(AbstractLoss):
         root[..., k, k] = np.sqrt(p) * (e @ (1 - np.eye(len(k))) / total)
         return root
 
+    def third(self, eta, move):
+        """p_k ((s_k − s̄)² − Var s)."""
+        p = scipy.special.softmax(eta, axis=-1)
+        apart = move - np.sum(p * move, axis=-1, keepdims=True)
+        apart *= apart
+        return p * (apart - np.sum(p * apart, axis=-1, keepdims=True))
+
     def ratios(self, eta, at):
         """Of the probabilities: vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)²."""
         change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)

@@ -36,13 +36,15 @@ COPIES = 200_000  # rows beyond which copies are not looked for
 
 
 class OneRow(NamedTuple):
-    """Single rows after one step with their own Hessian, in O(1) each: held predictors, and how far those may be off."""
+    """Single rows after one step with their own Hessian, of one output in O(1) each: the row and what it loses of its weight,
+    its predictor, and how far that may be off."""
 
-    center: Float[Array, " refits"]
+    unit: Int[Array, " refits"]
+    lost: Float[Array, " refits"]
+    center: Float[Array, "refits ..."]
     half: Float[Array, " refits"]
     moved: Float[Array, " refits"]  # λ, the length of the step
     kept: Float[Array, " refits"]  # 1 − q
-    coefficient: Float[Array, " refits"]  # of z in the step
     determined: Bool[Array, " refits"]
 
     def take(self, lanes: Array) -> "OneRow":
@@ -68,7 +70,14 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
         half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after, np.inf)
     center = anchor.eta[unit] - along / kept
     half += 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]) + anchor.blur * np.abs(along / kept**2)
-    return OneRow(center, half, slope, kept, pull - bend * along / kept, determined)
+    return OneRow(unit, lost, center, half, slope, kept, determined)
+
+
+def _looked(state: Enclosure) -> OneRow:
+    """The same of several outputs, from a batch after its first look."""
+    unit, kept = state.units[:, 0], state.metric.kept
+    lost = (1 - np.asarray(state.rows.weight)[:, 0]) * state.anchor.weight[unit]
+    return OneRow(unit, lost, state.center[:, 0], state.half[:, 0], state.slope, np.where(kept > 0, kept, 1.0), kept > 0)
 
 
 class Step(NamedTuple):
@@ -132,7 +141,7 @@ def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | 
     are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
     if _single(fit, rows):
         return _by_rows(fit, rows, enough, hurry, allowed)
-    state = _to_the_end(fit, rows, enough, hurry)
+    state = _to_the_end(fit, rows, enough, hurry, allowed)
     ball = lambda: (state.u, state.radius)
     return Enclosed(state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients)
 
@@ -177,18 +186,19 @@ def _by_the_next_term(
 ) -> Int[Array, " open"]:
     """Single rows accepted by what is proved or estimated of them, all together within what is allowed: those still open.
     In a hurry whatever the smallest sample tells is taken. Writes into `center`, `half` and `proved`."""
-    anchor, unit = anchored(fit), np.asarray(rows.index)[:, 0]
+    anchor = anchored(fit)
+    known = anchor.model.separate and anchor.model.loss.self_concordance is not None
     wrong = error(fit, rows, center, center, half)
     lanes, rest = np.flatnonzero(~_within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
-    for size in (*sampled.SIZES, None) if anchor.model.loss.self_concordance is not None else ():
+    for size in (*sampled.SIZES, *([None] if anchor.roots is None else [])) if known else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
             break
-        short = sampled.short(anchor, look)[lanes]
+        short = (sampled.short(anchor, look) & look.determined)[lanes]
         if not short.any():
             break
         lanes, rest = lanes[short], np.union1d(rest, lanes[~short])
         some = look.take(lanes)
-        term = sampled.next_term(anchor, unit[lanes], some, size)
+        term = sampled.next_term(anchor, some, size)
         left = sampled.half(anchor, some, term, size is not None)[:, None]
         middle = center[lanes] + (0.0 if size else term.move[:, None])
         wrong[lanes] = error(fit, rows.take(lanes), middle, middle, left)
@@ -205,13 +215,15 @@ def _within(wrong: Array, allowed: Array) -> Bool[Array, " refits"]:
     return within & (wrong <= 5 * allowed)
 
 
-def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:
+def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosure:
     state = Enclosure(fit, rows)
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
     asked = lambda lanes: enough(lanes, Look(*(part[lanes] for part in parts())))
     state.look()
     lanes = np.arange(len(state.u))
     lanes = lanes[~asked(lanes)]
+    if allowed is not None and rows.index.shape[1] == 1 and _costs(fit, rows, len(lanes)) > AFFORDABLE:
+        lanes = _by_the_next_term(fit, rows, _looked(state), allowed, hurry, state.center, state.half, state.proved)
     unsettled = lanes[state.metric.kept[lanes] == 0]
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > DEAR

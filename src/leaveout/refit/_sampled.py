@@ -1,17 +1,20 @@
 """Single rows left out of very many, where a gradient of every refit is not to be had: the next term of the expansion.
 
-After one step with the row's own Hessian (`_linear.one_row`) its predictor still moves by about
+After one step u_j with the row's own Hessian (`_linear.one_row`) its predictor still moves by about
 
-    −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,  u_j the step,
+    −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,
 
-told from a sample of rows, with its standard error, or by all of them, which then corrects. An estimate, and called so; where
-the step is long, so that terms after the next would matter, it is not used. In float32: of a small correction 1e-6 is plenty.
+and of several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji = U_j H⁻¹ U_iᵀ: told from a
+sample of rows, with its standard error, or by all of them, which then corrects. An estimate, and called so; where the step is
+long, so that terms after the next would matter, it is not used. In float32 of one output: of a small correction 1e-6 is plenty.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from .._design import LossOfSeveral, Several, bent, over
 
 if TYPE_CHECKING:
     from ._anchor import Anchor
@@ -25,46 +28,56 @@ SHORT = 1.0  # M max k ‖u‖: beyond it the terms after the next are not small
 
 
 class Term(NamedTuple):
-    """The next term of each refit, its standard error, and the sum of its terms' sizes."""
+    """The next term of each refit, its standard error, and the sum of its terms' sizes; of several outputs one each."""
 
-    move: Float[Array, " refits"]
-    spread: Float[Array, " refits"]
-    size: Float[Array, " refits"]
+    move: Float[Array, "refits ..."]
+    spread: Float[Array, "refits ..."]
+    size: Float[Array, "refits ..."]
 
 
 class Drawn(NamedTuple):
-    """ωℓ‴ of every row, and rows drawn in proportion to how large their terms can be, mixed with one draw in five at even odds;
-    the odds of these, and they themselves, whitened."""
+    """Rows drawn in proportion to how large their terms can be, mixed with one draw in five at even odds, and the odds."""
 
-    third: Float[Array, " units"]
     rows: Int[Array, " drawn"]
     chance: Float[Array, " drawn"]
-    z: Float[Array, "drawn rank"]
 
 
 def drawn(anchor: "Anchor") -> Drawn:
     """Seeded: the same for every call."""
-    third = anchor.weight * anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))[0]
-    largest = np.abs(third) * anchor.norm**3
+    if anchor.roots is None:
+        largest = np.abs(anchor.weight * anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))[0]) * anchor.norm**3
+    else:
+        largest = anchor.weight * anchor.size * anchor.norm
     chance = 0.8 * largest / max(largest.sum(), 1e-300) + 0.2 / len(largest)
     chance /= chance.sum()
     index = np.random.default_rng(0).choice(len(chance), max(SIZES), p=chance)
-    return Drawn(third, index, chance[index], anchor.whitened(index))
+    return Drawn(index, chance[index])
 
 
-def next_term(anchor: "Anchor", unit: Array, look: "OneRow", size: int | None) -> Term:
-    """Of the refits without these rows; from a sample of that size, or from all rows."""
-    index, chance, z = (part[:size] for part in anchor.drawn[1:])
-    times = 1 / (size * chance) if size else 1.0
+def next_term(anchor: "Anchor", look: "OneRow", size: int | None) -> Term:
+    """Of refits after their first step; from a sample of that size, or from all rows."""
+    index, chance = (part[:size] for part in anchor.drawn)
     if size is None:
-        index = np.arange(len(anchor.eta))
-        z = anchor.whitened(index)
+        index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
+    weight = anchor.weight[index] / (chance * (size or 1))
+    unit = look.unit
+    along = over(look.lost, anchor.slope[unit] + bent(anchor.curvature[unit], look.center - anchor.eta[unit]))
+    sums = (_of_one if anchor.roots is None else _of_several)(anchor, look, along, index, weight)
+    return Term(-0.5 * sums[0], 0.5 * np.sqrt(sums[1]), 0.5 * sums[2])
+
+
+def _summed(term: Array, axis: int) -> Float[Array, "3 ..."]:
+    """Terms added up, their squares, and their sizes."""
+    return np.stack([term.sum(axis, np.float64), np.square(term).sum(axis, np.float64), np.abs(term).sum(axis, np.float64)])
+
+
+def _of_one(anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array) -> Float[Array, "3 refits"]:
     single = lambda array: np.asarray(array, np.float32)
-    third = single(times * anchor.drawn.third[index])
-    own, rows = single(anchor.whitened(unit)), single(z)
-    common, along, kept = (single(part) for part in (z @ anchor.leftover, look.coefficient, look.kept))
-    sums = np.zeros((3, len(unit)))
-    step = max(1, BLOCK // max(len(unit), 1))
+    z = anchor.whitened(index)
+    third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
+    own, rows, common, along = single(anchor.whitened(look.unit)), single(z), single(z @ anchor.leftover), single(along)
+    sums = np.zeros((3, len(look.unit)))
+    step = max(1, BLOCK // max(len(look.unit), 1))
     for start in range(0, len(index), step):
         some = slice(start, start + step)
         gram = rows[some] @ own.T
@@ -72,9 +85,30 @@ def next_term(anchor: "Anchor", unit: Array, look: "OneRow", size: int | None) -
         term *= term
         term *= gram
         term *= third[some, None]
-        term[index[some, None] == unit] = 0.0
-        sums += term.sum(0, np.float64), np.square(term).sum(0, np.float64), np.abs(term).sum(0, np.float64)
-    return Term(-0.5 * sums[0] / kept, 0.5 * np.sqrt(sums[1]) / kept, 0.5 * sums[2] / kept)
+        term[index[some, None] == look.unit] = 0.0
+        sums += _summed(term, 0)
+    return sums / np.stack([look.kept, look.kept**2, look.kept])
+
+
+def _of_several(
+    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array
+) -> Float[Array, "3 refits outputs"]:
+    design, loss = cast(Several, anchor.model.design), cast(LossOfSeveral, anchor.model.loss)
+    rows, outputs, inverse = design.take(index), design.outputs, anchor.root.T @ anchor.root
+    common = rows.predictors((anchor.leftover @ anchor.root)[None])
+    sums, step = np.empty((3, len(look.unit), outputs)), max(1, BLOCK // (len(index) * outputs**2))
+    for start in range(0, len(look.unit), step):
+        some = slice(start, start + step)
+        unit = look.unit[some]
+        image = design.whitened(unit, inverse)  # H⁻¹U_jᵀ, one an output
+        gram = rows.predictors(image.reshape(-1, image.shape[-1])).reshape(len(unit), outputs, len(index), outputs)
+        move = np.einsum("rkml,rk->rml", gram, along[some]) - common
+        bend = over(weight * np.not_equal.outer(unit, index), loss.third(anchor.eta[index], move))
+        term = np.einsum("rml,rkml->rkm", bend, gram)
+        own = np.einsum("rklq,rq->rkl", image.reshape(*image.shape[:2], outputs, -1), design.x[unit])
+        whole = np.eye(outputs) - own @ over(look.lost[some], anchor.curvature[unit])
+        sums[:, some] = _summed(np.linalg.solve(whole, term), -1)
+    return sums
 
 
 def _far(anchor: "Anchor", look: "OneRow") -> Float[Array, " refits"]:
@@ -88,9 +122,14 @@ def short(anchor: "Anchor", look: "OneRow") -> Bool[Array, " refits"]:
 
 
 def half(anchor: "Anchor", look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
-    """How far the predictors of refits with a short step may still be off."""
+    """How far the predictors of refits with a short step may still be off; of several outputs, in range."""
     far = _far(anchor, look)
+    move, size = np.abs(term.move), term.size
+    if term.move.ndim > 1:
+        spread = SAFETY * term.spread if sampled else 0.0
+        move, size = (term.move + spread).max(1) - (term.move - spread).min(1), 2 * size.max(1)
+    elif sampled:
+        move = move + SAFETY * term.spread
     if sampled:
-        return (np.abs(term.move) + SAFETY * term.spread) * (1 + far * np.exp(far))
-    left = 2 * far * np.exp(far) * np.maximum(np.abs(term.move), 0.3 * term.size)
-    return np.minimum(left, np.abs(term.move) + term.size)
+        return move * (1 + far * np.exp(far))
+    return np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size)
