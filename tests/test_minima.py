@@ -7,7 +7,6 @@ import scipy.optimize
 from helpers import toy_hmm
 
 import leaveout as lo
-from leaveout import _starts
 
 GROUPS = np.r_[np.repeat([0, 1, 2], 10), np.repeat([3, 4, 5], 8)]
 
@@ -96,7 +95,7 @@ def test_lower_minima_are_not_claimed_of_refits_that_are_the_lowest():
 def test_starts_do_not_depend_on_the_number_of_threads(monkeypatch):
     fits = []
     for cores in (1, 3):
-        monkeypatch.setattr(_starts.joblib, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr("joblib.cpu_count", lambda cores=cores: cores)
         fits.append(lo.fit(toy_hmm(), num_starts=3))
     for part in ("value", "theta", "reached"):
         np.testing.assert_array_equal(*(getattr(fit.minima, part) for fit in fits))

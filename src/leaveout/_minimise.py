@@ -48,7 +48,8 @@ class Run(NamedTuple):
 
 def dear(objective: AbstractObjective, size: int) -> bool:
     """Does a Hessian cost many gradients?"""
-    return size > DEAR and not isinstance(objective, AbstractLinearPredictor)
+    several = objective.predictors is not None and objective.predictors.design.outputs > 1  # a block for each two of them
+    return size > DEAR and (several or not isinstance(objective, AbstractLinearPredictor))
 
 
 def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat) -> Run:
@@ -61,7 +62,10 @@ def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: 
             if found is None:
                 theta = _approach(objective, F, theta)
                 break
-            value, theta, left = contract(F, found.theta, lambda _, slope, near=found: near.newton(slope))
+            theta = found.theta
+            if isinstance(F.of, Closed):  # a Hessian or two are cheaper than so many steps
+                break
+            value, theta, left = contract(F, theta, lambda _, slope, near=found: near.newton(slope))
             if left < SETTLED:
                 return Run(value, theta, True)
             theta = found.theta

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from .._design import Beside, Dense, Loss, Plain, Predictors, Several
 from .._jax import Array, float64, jax, jnp, made, static
-from .._objective import AbstractLinearPredictor, Parameters, Units, stored
+from .._objective import AbstractLinearPredictor, Blocks, Parameters, Units, stored
 from .._read import Names, codes, matched, numbers
 from . import losses, penalties
 from ._rows import column, design, pick, shift
@@ -191,6 +191,17 @@ class AbstractRegression(AbstractLinearPredictor):
         omega, kappa = self._weigh(weights, jnp)
         curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
         return self._gram(self.design, _times(omega, curvature)) + kappa * self._penalty_hessian(theta)
+
+    def preconditioner(self, theta, weights):
+        """The Hessian's blocks of single classes."""
+        model = self.predictors
+        if not self.classes or model is None:
+            return ()
+        omega, kappa = self._weigh(np.asarray(weights))
+        (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
+        own = Dense(self.design).products(np.einsum("n,nkk->kn", omega, curvature))
+        entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
+        return (Blocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
 
     def score(self, theta, weights, index, held):
         del weights, held
