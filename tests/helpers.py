@@ -17,7 +17,7 @@ def _compiled(function, *args):
 def call(function, *args):
     """A method of an objective in double precision, compiled once for data of one shape."""
     with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, _compiled(function, *jax.tree.map(jnp.asarray, args)))
+        return jax.tree.map(np.asarray, _compiled(function.__func__, function.__self__, *jax.tree.map(jnp.asarray, args)))
 
 
 class ToyHMM(lo.AbstractObjective):

@@ -4,15 +4,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import equinox as eqx
-import jax
 import numpy as np
-from jaxtyping import Array, PyTree
 from numpy.typing import ArrayLike, NDArray
 
 from ._fit import Fit
 from ._functions import fold_weights, own_passes
-from ._objective import AbstractLinearPredictor, Arrays, unravel
+from ._jax import Array, Arrays, PyTree, compiled, jax
+from ._objective import AbstractLinearPredictor, unravel
 from ._plan import CAPACITY, Plan, Rows
 from .refit import Refitted
 
@@ -95,7 +93,7 @@ def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], N
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 
 
-@eqx.filter_jit
+@compiled
 def _natural(fit: Fit, theta: Arrays) -> PyTree:
     return jax.vmap(lambda v: fit.objective.parameters.natural(unravel(v, fit.theta)))(theta)
 
@@ -105,7 +103,7 @@ def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     return jax.tree.map(np.asarray, _natural(fit, theta))
 
 
-@eqx.filter_jit
+@compiled
 def _of_rows(fit: Fit, rows: Rows, theta: Arrays, size: int, kind: str | None) -> Array:
     """The model's own scores of a batch, or its predictions of a kind, `size` refits at once."""
 
@@ -129,7 +127,11 @@ def _at_once(fit: Fit, rows: Rows) -> int:
 
 def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
     """The model's own scores of a batch."""
-    return np.asarray(_of_rows(fit, rows, theta, _at_once(fit, rows), None))
+    model = fit.predictors
+    if model is None:
+        return np.asarray(_of_rows(fit, rows, theta, _at_once(fit, rows), None))
+    index = np.minimum(rows.index, len(model.y) - 1)
+    return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
 
 def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:

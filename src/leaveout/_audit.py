@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-import scipy.sparse.linalg
+import scipy
 from jaxtyping import Float, Int
 
 from ._asked import Asked

@@ -1,8 +1,8 @@
 """The factor of H at θ̂, or an error that names what makes it indefinite."""
 
 import numpy as np
-from jaxtyping import PyTree
 
+from ._jax import PyTree
 from ._minimise import LARGE
 from ._objective import AbstractObjective
 

@@ -7,12 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-import equinox as eqx
 import joblib
 import numpy as np
 import pandas as pd
-import scipy.sparse
-from jaxtyping import PyTree
+import scipy
 from numpy.typing import NDArray
 
 from . import _minima as minima
@@ -21,8 +19,9 @@ from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import work
+from ._jax import Module, PyTree, float64
 from ._metrics import Metric, measure
-from ._objective import AbstractLinearPredictor, AbstractObjective, aligned, float64
+from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
@@ -256,7 +255,7 @@ def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
 def described(objective: AbstractObjective, size: str, decrement: float) -> str:
     """The model of an estimate, in its printed result."""
     loss = getattr(objective, "loss_function", None)
-    name = f" ({type(loss).__name__})" if isinstance(loss, eqx.Module) else ""
+    name = f" ({type(loss).__name__})" if isinstance(loss, Module) else ""
     return f"{type(objective).__name__}{name}, {size}, decrement of the fit {decrement:.1e}"
 
 

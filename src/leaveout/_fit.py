@@ -13,18 +13,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar, cast
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
-from jaxtyping import Array, Float, Int, PyTree
+import scipy
+from jaxtyping import Float, Int
 
 from ._definite import IndefiniteHessianError, cholesky, indefinite
 from ._design import Predictors
 from ._functions import Function, function
+from ._jax import Array, Arrays, Module, PyTree, compiled, float64, jax, jnp, static
 from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
-from ._objective import AbstractLinearPredictor, AbstractObjective, Arrays, float64, placed, ravel, stored
+from ._objective import AbstractLinearPredictor, AbstractObjective, leaves_of, mapped, placed, ravel, stored
 from ._products import (
     FINE,
     Coordinates,
@@ -64,7 +62,7 @@ def once(make: "Callable[[Fit], Made]") -> "Callable[[Fit], Made]":
     return kept
 
 
-class Fit(eqx.Module):
+class Fit(Module):
     """An objective, its stationary point θ̂, and the factor of its curvature there. All NumPy, frozen.
 
     `value` is F(θ̂, 1), `decrement` is √(gᵀH⁻¹g), and `result` a code of `RESULTS`. Where H is too large to be formed,
@@ -80,17 +78,17 @@ class Fit(eqx.Module):
     null_space: Float[np.ndarray, "flat params"]  # displacements d have null_space @ d = 0: they keep off flat directions
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
-    minima: Minima = eqx.field(static=True)  # the distinct ones that the starts of `fit` reached, this one first
+    minima: Minima = static()  # the distinct ones that the starts of `fit` reached, this one first
 
     @property
     def parameters(self) -> PyTree:
         """θ̂ in its natural parametrisation."""
-        return _natural(self.objective, self.theta)
+        return _natural(self)
 
     @property
     def vector(self) -> Float[np.ndarray, " params"]:
         """θ̂, raveled."""
-        return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(self.theta)])
+        return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)])
 
     def at(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The raveled θ at whitened displacements u."""
@@ -209,12 +207,12 @@ class Fit(eqx.Module):
         return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{found}"
 
 
-@eqx.filter_jit
+@compiled
 def _influence(objective: AbstractObjective, theta: PyTree, whitener: Arrays) -> Array:
     return objective.jacobian(theta) @ whitener.T
 
 
-@eqx.filter_jit
+@compiled
 def _leverage(objective: AbstractLinearPredictor, whitener: Arrays) -> Array:
     n, size = objective.num_units, min(8192, objective.num_units)
 
@@ -227,8 +225,9 @@ def _leverage(objective: AbstractLinearPredictor, whitener: Arrays) -> Array:
 
 
 @float64
-def _natural(objective: AbstractObjective, theta: PyTree) -> PyTree:
-    return jax.tree.map(np.asarray, objective.parameters.natural(jax.tree.map(jnp.asarray, theta)))
+def _natural(fit: Fit) -> PyTree:
+    theta = mapped(jnp.asarray if fit.predictors is None else np.array, fit.theta)
+    return mapped(np.asarray, fit.objective.parameters.natural(theta))
 
 
 @float64
@@ -375,18 +374,19 @@ def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
     """Is H left unformed?"""
     if curvature not in ("auto", "dense", "products"):
         raise ValueError(f'{caller}: curvature must be "auto", "dense" or "products"; got {curvature!r}.')
-    size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
+    size = sum(np.size(leaf) for leaf in leaves_of(theta))
     return curvature == "products" or (curvature == "auto" and size > DENSE)
 
 
 def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
     """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
-    theta = jax.tree.map(np.asarray, theta)
+    theta = mapped(np.asarray, theta)
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     value, gradient = F.look(vector)
     hessian = np.zeros(0) if flat is None else F.hessian(vector)
     _check_finite(objective, caller, value, gradient, hessian)
     if flat is None:
+        whitener: np.ndarray | Scaling
         factor, (whitener, null_space) = None, _coordinates(objective, F, vector, caller)
     else:
         null_space = stored(scaled_flat(flat, hessian))

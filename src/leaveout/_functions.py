@@ -8,13 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from ._design import Predictors, bent, weighed
+from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractLinearPredictor, AbstractObjective, placed, ravel, unravel
 from ._plan import Rows
 
@@ -261,17 +259,17 @@ def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: A
     return losses
 
 
-@eqx.filter_jit
+@compiled
 def _looks(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
 
 
-@eqx.filter_jit
+@compiled
 def _gradients(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
 
 
-@eqx.filter_jit
+@compiled
 def _moved(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     def one(a):
         delta = jnp.where(a[0] < objective.num_units, a[1] - 1.0, 0.0)
@@ -280,27 +278,27 @@ def _moved(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(one, args, chunk)
 
 
-@eqx.filter_jit
+@compiled
 def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, chunk)
 
 
-@eqx.filter_jit
+@compiled
 def _products(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.jvp(jax.grad(_of(objective, like, *a[:2])), (a[2],), (a[3],))[1], args, chunk)
 
 
-@eqx.filter_jit
+@compiled
 def _losses(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: held_out(objective, like, *a[:3])(a[3]), args, chunk)
 
 
-@eqx.filter_jit
+@compiled
 def _slopes(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.grad(lambda v: jnp.sum(held_out(objective, like, *a[:3])(v)))(a[3]), args, chunk)
 
 
-@eqx.filter_jit
+@compiled
 def _around(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     def one(a):
         losses = held_out(objective, like, *a[:3])

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.sparse
+import scipy
 from jaxtyping import Int
 from numpy.typing import ArrayLike
-from scipy.sparse.csgraph import breadth_first_order, connected_components, laplacian, shortest_path
 
 from ._read import places
 
@@ -116,12 +115,12 @@ def _check(caller: str, pairs: Edges, count: int) -> None:
         )
 
 
-def adjacency(edges: Edges, num_sites: int) -> scipy.sparse.csr_array:
+def adjacency(edges: Edges, num_sites: int) -> "scipy.sparse.csr_array":
     both = np.concatenate([edges, edges[:, ::-1]])
     return scipy.sparse.csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(num_sites, num_sites))
 
 
-def distances(edges: Edges, num_sites: int, reach: int) -> scipy.sparse.csr_array:
+def distances(edges: Edges, num_sites: int, reach: int) -> "scipy.sparse.csr_array":
     """One plus the number of edges between sites that are at most `reach` apart; no entry for others."""
     near = found = scipy.sparse.eye_array(num_sites, format="csr")
     step = adjacency(edges, num_sites) + near
@@ -151,16 +150,16 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
     return label
 
 
-def _along(graph: scipy.sparse.csr_array) -> Int[np.ndarray, " piece"]:
+def _along(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
     """The sites of a piece from one end to the other, one component after another."""
-    _, component = connected_components(graph, directed=False)
+    _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
     order = []
     for sites in np.split(np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]):
         own, along = graph[sites][:, sites], np.arange(len(sites))
         if len(sites) > SPECTRAL:
-            end = breadth_first_order(own, 0, directed=False, return_predecessors=False)[-1]
-            along = shortest_path(own, indices=end, unweighted=True)
+            end = scipy.sparse.csgraph.breadth_first_order(own, 0, directed=False, return_predecessors=False)[-1]
+            along = scipy.sparse.csgraph.shortest_path(own, indices=end, unweighted=True)
         elif len(sites) > 2:
-            along = np.linalg.eigh(laplacian(own).toarray())[1][:, 1]
+            along = np.linalg.eigh(scipy.sparse.csgraph.laplacian(own).toarray())[1][:, 1]
         order.append(sites[np.argsort(along, kind="stable")])
     return np.concatenate(order)

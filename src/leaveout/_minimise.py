@@ -14,10 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
-import scipy.sparse.csgraph
-import scipy.sparse.linalg
+import scipy
 from jaxtyping import Bool, Float, Int
 
 from ._functions import ONE, Closed, Function, Functions
@@ -105,9 +102,9 @@ def descended(
     F: Function,
     theta: Vector,
     method: str = "L-BFGS-B",
-    unwhitener: np.ndarray | scipy.sparse.linalg.LinearOperator | None = None,
+    unwhitener: "np.ndarray | scipy.sparse.linalg.LinearOperator | None" = None,
     **options: float,
-) -> tuple[Vector, scipy.optimize.OptimizeResult]:
+) -> "tuple[Vector, scipy.optimize.OptimizeResult]":
     """θ after a quasi-Newton method of SciPy's, which goes down from where F is finite; in coordinates u, `unwhitener @ u`
     the displacement of θ, if they are given. And what SciPy says, in these coordinates."""
     scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
@@ -125,8 +122,8 @@ class Walk(NamedTuple):
     """Where L-BFGS came to, and the inverse Hessian that it learnt, with the coordinates that it is in."""
 
     theta: Vector
-    unwhitener: scipy.sparse.linalg.LinearOperator
-    inverse: scipy.sparse.linalg.LinearOperator
+    unwhitener: "scipy.sparse.linalg.LinearOperator"
+    inverse: "scipy.sparse.linalg.LinearOperator"
 
     def newton(self, slope: Vector) -> Vector:
         """The step that a gradient asks for."""
@@ -158,7 +155,7 @@ def walk(
     return Walk(theta, *learnt)
 
 
-def _unwhitener(parts: tuple[Blocks, ...]) -> scipy.sparse.linalg.LinearOperator:
+def _unwhitener(parts: tuple[Blocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
     """S with S Sᵀ the inverse of the matrix, whose curvatures are taken without their sign, and kept off zero."""
     roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _separated(part)]
     size = sum(entries.size for entries, _ in roots)

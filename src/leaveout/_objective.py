@@ -8,59 +8,49 @@ default and is overridden where the model knows better.
 """
 
 import abc
-import functools
+import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Bool, Float, Int
 
 from ._design import Predictors
+from ._jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static
 from ._read import Names, matched, numbers
 
-P, R = ParamSpec("P"), TypeVar("R")
-Arrays = Array | np.ndarray  # compiled functions take both
-SMALL = 2**18  # bytes that are copied in no time
+LINE = 64  # bytes
 
 
-def float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` with JAX in double precision, and leave the caller's setting as it was."""
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with jax.enable_x64(True):
-            return function(*args, **kwargs)
-
-    return wrapped
+def room(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    """An array, to be filled, that begins at a cache line: JAX then uses it where it is in every call."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
 
 
-@float64
 def aligned(value: Any) -> np.ndarray:
-    """A copy in JAX's own aligned buffer, seen by NumPy, so that no call copies it again; small arrays are as well copied."""
+    """A copy that begins there."""
     array = np.asarray(value)
-    return np.asarray(jnp.array(array)) if array.nbytes > SMALL else np.array(array)
+    out = room(array.shape, array.dtype)
+    out[...] = array
+    return out
 
 
-@float64
 def stored(value: Any) -> np.ndarray:
     """A float64 array as we keep it."""
     return aligned(np.asarray(value, np.float64))
 
 
-UNTRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)
-
-
 def traced(what: str, function: Callable[..., Any], *args: Any) -> Any:
     """A user's function of arrays, whose values JAX does not know while it derives; TypeError where the function asks."""
+    known = jax.errors
     try:
         return function(*args)
-    except UNTRACED as error:
+    except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
         called = getattr(function, "__name__", type(function).__name__)
         lines = traceback.extract_tb(error.__traceback__)[1:]
         own = lines[0] if lines else None
@@ -72,17 +62,34 @@ def traced(what: str, function: Callable[..., Any], *args: Any) -> Any:
         ) from None
 
 
-def ravel(theta: PyTree) -> Float[Array, " params"]:
-    return ravel_pytree(theta)[0]
+def leaves_of(theta: PyTree) -> list:
+    """The arrays of a tree; of an array alone, as linear models have, without JAX."""
+    return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
+
+
+def mapped(function: Callable, theta: PyTree) -> PyTree:
+    """A tree of what a function makes of the arrays of one; without JAX of those of linear models, an array or a dict."""
+    if isinstance(theta, np.ndarray | np.generic):
+        return function(theta)
+    if type(theta) is dict:
+        return {name: mapped(function, theta[name]) for name in sorted(theta)}
+    return jax.tree.map(function, theta)
+
+
+def ravel(theta: PyTree) -> Any:
+    """The arrays of a tree in one, `[params]`."""
+    return theta.ravel() if isinstance(theta, np.ndarray) else jax.flatten_util.ravel_pytree(theta)[0]
 
 
 def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
     """The vector in the shape of `like`: a template passed as data, since a stored closure would recompile."""
-    return ravel_pytree(like)[1](vector)
+    return jax.flatten_util.ravel_pytree(like)[1](vector)
 
 
 def placed(vector: np.ndarray, like: PyTree) -> PyTree:
     """The same outside compiled code, by NumPy: JAX would run a program for every leaf."""
+    if isinstance(like, np.ndarray):
+        return vector.reshape(like.shape)
     leaves, tree = jax.tree.flatten(like)
     parts = np.split(vector, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
     return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
@@ -100,7 +107,7 @@ def _same(theta: PyTree) -> PyTree:
 
 
 def _sizes(theta: PyTree) -> int:
-    return sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
+    return sum(np.size(leaf) for leaf in leaves_of(theta))
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,7 @@ class Costs(NamedTuple):
     work: float | None = None  # operations of one gradient, if not about four for each unit and parameter
 
 
-class AbstractObjective(eqx.Module):
+class AbstractObjective(Module):
     """A weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays.
 
     What only some models have is handed over in small records, made anew when asked for: they are no part of the pytree.
@@ -296,7 +303,7 @@ class Separable(AbstractObjective):
     penalty: Callable[[PyTree], Scalar] | None
     data: PyTree
     theta0: PyTree
-    names: Names = eqx.field(static=True)
+    names: Names = static()
 
     def __init__(
         self,
@@ -361,9 +368,9 @@ class Objective(AbstractObjective):
     """
 
     loss_function: Callable[[PyTree, Array], Scalar]
-    size: int = eqx.field(static=True)
+    size: int = static()
     score_function: Callable[[PyTree, Array, Array], Array] | None
-    dependence: str = eqx.field(static=True)
+    dependence: str = static()
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from ._audit import affordable, audited
 from ._estimate import Estimate
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, described, walked
 from ._fit import Fit, anchor, fit
-from ._objective import float64
+from ._jax import float64
 from ._plan import Plan
 from ._read import numbers
 from ._ridge import Ridges, applies, ridges

@@ -11,12 +11,12 @@ steps after it.
 
 from typing import Protocol
 
-import equinox as eqx
 import numpy as np
-import scipy.sparse.linalg
-from jaxtyping import Float, Int, PyTree
+import scipy
+from jaxtyping import Float, Int
 
 from ._functions import ONE, Function, Functions
+from ._jax import Module, PyTree
 from ._minimise import Run, Vector, contract, descended
 from ._objective import AbstractObjective, stored
 from ._progress import Slow
@@ -38,7 +38,7 @@ class Coordinates(Protocol):
         """Displacements of θ."""
 
 
-class Scaling(eqx.Module):
+class Scaling(Module):
     """The coordinates u: `scale` is the diagonal of S, `bend` is λ^−½ − 1."""
 
     scale: Float[np.ndarray, " params"]

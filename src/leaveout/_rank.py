@@ -11,14 +11,13 @@ by the curvature FᵀF put beside H: steps that gradients ask for, which N never
 A direction that is flat at θ̂ only, as under separation, is none of these.
 """
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
-from jaxtyping import Array, Float, PyTree
+import scipy
+from jaxtyping import Float
 
 from ._functions import function
-from ._objective import AbstractLinearPredictor, AbstractObjective, Arrays, ravel
+from ._jax import Array, Arrays, PyTree, compiled, jnp
+from ._objective import AbstractLinearPredictor, AbstractObjective, ravel
 
 REPEATED = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
 PENALISED = 1e-13  # of the largest curvature, a parameter: below it a penalty is as good as none
@@ -34,8 +33,8 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
     scale = np.linalg.norm(root, axis=0)
     scale[scale == 0] = 1.0
     null = _null(root / scale, REPEATED)
-    penalised = np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0)
-    for at in (theta, objective.parameters.start(0)) if penalised else ():  # one that is not quadratic may be flat far out
+    # a penalty that is not quadratic may be flat far out
+    for at in (theta, objective.parameters.start(0)) if _penalised(objective, theta) else ():
         hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
         null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
@@ -44,18 +43,25 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
 
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
     """R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, by blocks."""
-    weight = objective.units.weight
+    weight, model = objective.units.weight, objective.predictors
     units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
     block = max(size, GATHERED // (objective.outputs * size))
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
         some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last one repeated
-        rows = np.asarray(_rows(objective, some)).reshape(-1, size)
-        root = np.asarray(np.linalg.qr(np.concatenate([root, rows]), mode="r"))
+        rows = _rows(objective, some) if model is None else model.design.whitened(some, np.eye(size))
+        root = np.asarray(np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r"))
     return root
 
 
-@eqx.filter_jit
+def _penalised(objective: AbstractLinearPredictor, theta: PyTree) -> bool:
+    model = objective.predictors
+    if model is None:
+        return bool(np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0))
+    return bool(model.penalty.any()) or model.design.shape[0] > objective.num_units
+
+
+@compiled
 def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
     return (
         objective.rows(jnp.asarray(units))

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import jax
 import joblib
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from ._functions import function
+from ._jax import PyTree, float64
 from ._minimise import LARGE, Run
-from ._objective import AbstractObjective, float64, placed, ravel, stored
+from ._objective import AbstractObjective, mapped, placed, ravel, stored
 from ._progress import Slow
 
 STARTS = 4  # by default, where F is not convex and a start is affordable
@@ -56,7 +56,7 @@ def stored_leaves(theta: PyTree) -> PyTree:
             raise ValueError("parameters must be finite; theta holds NaN or infinite values.")
         return stored(array)
 
-    return jax.tree.map(convert, theta)
+    return mapped(convert, theta)
 
 
 def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:

@@ -13,16 +13,14 @@ for those that state it up to a factor (squared, gamma, inverse Gaussian, Tweedi
 refit and the units left in it. For least squares these are the textbook's: t_i the externally studentised residual.
 """
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from ._evaluate import fold_thetas
 from ._fit import Fit
-from ._objective import AbstractLinearPredictor, Arrays, float64, ravel, unravel
+from ._jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
+from ._objective import AbstractLinearPredictor, ravel, unravel
 from ._plan import leave_one_out
 from .models.linear import GLM
 from .refit import AbstractRefit, Exact
@@ -45,7 +43,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, BLOCK // (objective.outputs * fit.num_params))))
 
 
-@eqx.filter_jit
+@compiled
 def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, size: int) -> Array:
     def one(unit):
         z = objective.rows(unit[None])[0] @ root.T
@@ -116,7 +114,7 @@ def _dispersion(fit: Fit, thetas: Float[np.ndarray, "units params"] | None = Non
     return total / (n - (left < n) - leverage(fit).sum())
 
 
-@eqx.filter_jit
+@compiled
 def _pearson(fit: Fit, thetas: Arrays, left_out: Arrays, size: int) -> Array:
     """`Σ_{j≠i} s_j (y_j − μ_j)² / V(μ_j)` at several parameters, one unit left out at each."""
     objective = fit.objective
@@ -133,7 +131,7 @@ def _pearson(fit: Fit, thetas: Arrays, left_out: Arrays, size: int) -> Array:
     return jax.lax.map(one, (thetas, left_out), batch_size=size)
 
 
-@eqx.filter_jit
+@compiled
 def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
     """Each unit's mean at its own parameters, and the variance there."""
     objective = fit.objective

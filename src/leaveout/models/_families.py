@@ -6,14 +6,11 @@ With dispersion φ fixed, the minimiser does not depend on φ; the losses do.
 import abc
 from typing import Any, ClassVar
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln, xlogy
-from jaxtyping import Array, Float
-from scipy import special
+import scipy
+from jaxtyping import Float
 
+from .._jax import Array, jnp, jspecial, static
 from . import links
 from ._loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, within
 
@@ -70,17 +67,17 @@ class Poisson(AbstractMeanLoss):
         self.link = links.resolve(link)
 
     def of_mean(self, mean, log_mean, y):
-        return mean - y * log_mean + gammaln(y + 1.0)
+        return mean - y * log_mean + jspecial.gammaln(y + 1.0)
 
     def formulas(self, eta, y):
-        constant = lambda: special.gammaln(y + 1.0)
+        constant = lambda: scipy.special.gammaln(y + 1.0)
         if self.linked == "log":
             mean = exponential(eta)
             return {0: lambda: mean - y * eta + constant(), 1: lambda: mean - y, 2: lambda: mean, 3: lambda: mean}
         if self.linked == "sqrt":
             x = np.copysign(np.maximum(np.abs(eta), LEAST), eta)
             return {
-                0: lambda: eta**2 - 2 * special.xlogy(y, np.abs(eta)) + constant(),
+                0: lambda: eta**2 - 2 * scipy.special.xlogy(y, np.abs(eta)) + constant(),
                 1: lambda: 2 * (eta - y / x),
                 2: lambda: 2 * (1 + y / x**2),
                 3: lambda: -4 * y / x**3,
@@ -112,11 +109,11 @@ class Gamma(AbstractMeanLoss):
 
     def of_mean(self, mean, log_mean, y):
         nu = self.shape
-        return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + gammaln(nu)
+        return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + jspecial.gammaln(nu)
 
     def formulas(self, eta, y):
         nu = float(self.shape)
-        constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + special.gammaln(nu)
+        constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + scipy.special.gammaln(nu)
         if self.linked == "log":
             term = nu * y * exponential(-eta)
             return {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
@@ -186,8 +183,8 @@ class NegativeBinomial(AbstractMeanLoss):
             return {}
         size = 1 / float(self.dispersion)
         x = eta - np.log(size)
-        p, q = special.expit(x), special.expit(-x)
-        constant = lambda: special.gammaln(size) + special.gammaln(y + 1.0) - special.gammaln(y + size)
+        p, q = scipy.special.expit(x), scipy.special.expit(-x)
+        constant = lambda: scipy.special.gammaln(size) + scipy.special.gammaln(y + 1.0) - scipy.special.gammaln(y + size)
         return {
             0: lambda: constant() + (size + y) * np.logaddexp(0.0, x) - y * x,
             1: lambda: size * p - y * q,
@@ -206,7 +203,8 @@ def negative_binomial(mean, log_mean, log_dispersion, y):
     """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
     size = jnp.exp(-log_dispersion)
     total = jnp.log1p(mean / size)  # log(1 + αμ)
-    return gammaln(size) + gammaln(y + 1.0) - gammaln(y + size) + size * total + y * (total - log_dispersion - log_mean)
+    constant = jspecial.gammaln(size) + jspecial.gammaln(y + 1.0) - jspecial.gammaln(y + size)
+    return constant + size * total + y * (total - log_dispersion - log_mean)
 
 
 KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex under the log link
@@ -225,7 +223,7 @@ class Tweedie(AbstractMeanLoss):
     power: Float[np.ndarray, ""]
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
-    kind: str = eqx.field(static=True)
+    kind: str = static()
     dispersed = True
 
     def __init__(self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
@@ -241,7 +239,7 @@ class Tweedie(AbstractMeanLoss):
         if self.kind == "normal":
             half = 0.5 * (y - mean) ** 2
         elif self.kind == "Poisson":
-            half = xlogy(y, y) - y * log_mean - y + mean
+            half = jspecial.xlogy(y, y) - y * log_mean - y + mean
         elif self.kind == "gamma":
             half = y * jnp.exp(-log_mean) - 1 + log_mean - jnp.log(y)
         else:
@@ -293,8 +291,8 @@ class AbstractQuasiLoss(AbstractLoss):
     It states a mean and a variance, and is no −log density: compare it with models of the same φ only.
     """
 
-    dispersion: eqx.AbstractVar[Float[np.ndarray, ""]]
-    likelihood: eqx.AbstractVar[AbstractLoss]
+    dispersion: Float[np.ndarray, ""]
+    likelihood: AbstractLoss
     dispersed = True
     remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
 
@@ -303,11 +301,11 @@ class AbstractQuasiLoss(AbstractLoss):
         """The least that the other loss can be, by special functions of SciPy's or of JAX's."""
 
     def __call__(self, eta, y):
-        return (self.likelihood(eta, y) - self.least(y, jax.scipy.special)) / self.dispersion
+        return (self.likelihood(eta, y) - self.least(y, jspecial)) / self.dispersion
 
     def formulas(self, eta, y):
         known = self.likelihood.formulas(eta, y)
-        least = lambda k: 0.0 if k else self.least(y, special)
+        least = lambda k: 0.0 if k else self.least(y, scipy.special)
         return {k: lambda k=k: (known[k]() - least(k)) / float(self.dispersion) for k in known}
 
     @property

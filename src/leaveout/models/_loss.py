@@ -4,13 +4,10 @@ import abc
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Float
 
-from .._objective import Arrays
+from .._jax import Array, Arrays, Module, Scalar, compiled, jax, jnp
 from . import links
 
 Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
@@ -18,7 +15,7 @@ Formulas = dict[int, Callable[[], np.ndarray]]  # by the order of the derivative
 OUTSIDE = -1e100  # no derivative that a convex loss has: nothing is proved of a ball that leaves the domain
 
 
-class AbstractLoss(eqx.Module):
+class AbstractLoss(Module):
     """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX.
 
     A subclass is taken to be convex unless it says otherwise. Refits of one that knows its `self_concordance`, or the `peak` of
@@ -117,7 +114,7 @@ class AbstractLoss(eqx.Module):
 class AbstractMeanLoss(AbstractLoss):
     """A loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
 
-    link: eqx.AbstractVar[links.AbstractLink]
+    link: links.AbstractLink
     convex_links: ClassVar[Convex] = {}
 
     @abc.abstractmethod
@@ -186,7 +183,7 @@ def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) 
         return np.asarray(_compiled(loss, eta, y, order))
 
 
-@eqx.filter_jit
+@compiled
 def _compiled(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int) -> Array:
     function = loss.__call__
     for _ in range(order):

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import ArrayLike
 
-from .._objective import stored
+from .._jax import Array, jnp
+from .._objective import room, stored
 from .._read import numbers
 
 
@@ -43,8 +42,9 @@ def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray, tupl
     names = names or tuple(f"x{j}" for j in range(array.shape[1]))
     if not intercept:
         return stored(array), names
-    design = jnp.concatenate([jnp.asarray(array, jnp.float64), jnp.ones((len(array), 1))], axis=1)
-    return np.asarray(design), names
+    design = room((len(array), array.shape[1] + 1))
+    design[:, :-1], design[:, -1] = array, 1.0
+    return design, names
 
 
 def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:

@@ -10,13 +10,12 @@ A dispersion, a scale, thresholds: estimated with the coefficients, and so diffe
     Ordinal                      P(y ≤ k) = sigmoid(c_k − η)                         thresholds c, by the logs of their gaps
 """
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.scipy.special import gammaln
-from jaxtyping import Array, Float
+from typing import ClassVar
 
+import numpy as np
+from jaxtyping import Float
+
+from .._jax import Array, jax, jnp, jspecial, static
 from ._families import negative_binomial
 from ._loss import AbstractSharedLoss, domain, positive
 
@@ -24,7 +23,7 @@ from ._loss import AbstractSharedLoss, domain, positive
 class AbstractScaleLoss(AbstractSharedLoss):
     """One positive parameter of its own, `named`: τ is its logarithm."""
 
-    named: eqx.AbstractClassVar[str]
+    named: ClassVar[str]
 
     def natural(self, tau):
         return {self.named: jnp.exp(tau[0])}
@@ -47,7 +46,7 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
 
     named = "dispersion"
 
-    linear: bool = eqx.field(static=True, default=False)
+    linear: bool = static(default=False)
 
     def __call__(self, eta, tau, y):
         return negative_binomial(jnp.exp(eta), eta, tau[0] - eta if self.linear else tau[0], y)
@@ -72,7 +71,8 @@ class Beta(AbstractScaleLoss):
     def __call__(self, eta, tau, y):
         precision = jnp.exp(tau[0])
         a, b = jax.nn.sigmoid(eta) * precision, jax.nn.sigmoid(-eta) * precision
-        return gammaln(a) + gammaln(b) - gammaln(precision) - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
+        constant = jspecial.gammaln(a) + jspecial.gammaln(b) - jspecial.gammaln(precision)
+        return constant - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
 
     def start(self, y, weight):
         mean, variance = _moments(y, weight)
@@ -105,7 +105,7 @@ class GammaShape(AbstractScaleLoss):
 
     def __call__(self, eta, tau, y):
         nu = jnp.exp(tau[0])
-        return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + gammaln(nu)
+        return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + jspecial.gammaln(nu)
 
     def start(self, y, weight):
         mean, variance = _moments(y, weight)
@@ -151,10 +151,10 @@ class Ordinal(AbstractSharedLoss):
     −log of a difference of sigmoids as `softplus(−a) + softplus(b) − log(1 − e^(b − a))`, a = c_y − η, b = c_{y−1} − η.
     """
 
-    num_levels: int = eqx.field(static=True)
+    num_levels: int = static()
     intercept = False
 
-    def __check_init__(self):
+    def __post_init__(self):
         if self.num_levels < 2:
             raise ValueError(f"Ordinal: two or more levels are needed; got {self.num_levels}.")
 

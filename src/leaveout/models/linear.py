@@ -13,15 +13,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._design import Beside, Dense, Loss, Plain, Predictors, Several
-from .._objective import AbstractLinearPredictor, Parameters, Units, float64, stored
+from .._jax import Array, float64, jax, jnp, made, static
+from .._objective import AbstractLinearPredictor, Parameters, Units, stored
 from .._read import Names, codes, matched, numbers
 from . import losses, penalties
 from ._rows import column, design, pick, shift
@@ -41,13 +39,13 @@ class AbstractRegression(AbstractLinearPredictor):
     class_code: Float[np.ndarray, " units"] | None
     loss_function: losses.AbstractLoss
     penalty: penalties.AbstractPenalty
-    intercept: bool = eqx.field(static=True)
-    classes: tuple = eqx.field(static=True)
-    levels: tuple = eqx.field(static=True)
-    balanced: int = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
-    remark: str = eqx.field(static=True)
-    labels: Names = eqx.field(static=True)
+    intercept: bool = static()
+    classes: tuple = static()
+    levels: tuple = static()
+    balanced: int = static()
+    names: tuple[str, ...] = static()
+    remark: str = static()
+    labels: Names = static()
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
         """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
@@ -122,7 +120,7 @@ class AbstractRegression(AbstractLinearPredictor):
         found = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
         if self.intercept:
             return {"intercept": theta[..., q - 1]} | found
-        return found if self.own else {"intercept": jnp.zeros(theta.shape[:-1])} | found
+        return found if self.own else {"intercept": np.zeros(theta.shape[:-1])} | found
 
     def _unconstrained(self, parameters):
         me, shape = type(self).__name__, (len(self.classes),) if self.classes else ()
@@ -141,7 +139,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _names(self) -> list[str]:
         one = [*self.names, *["intercept"] * self.intercept]
-        own = self.loss_function.natural(jnp.zeros(self.own))
+        own = self.loss_function.natural(np.zeros(self.own))
         listed = [f"{name} {k}" if np.ndim(value) else name for name, value in own.items() for k in range(np.size(value))]
         return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else [*one, *listed]
 
@@ -422,8 +420,7 @@ def _times(weight: Array, value: Array) -> Array:
     return jnp.where(weight == 0, 0.0, weight * value)
 
 
-@jax.custom_batching.custom_vmap
-def _weighted_gram(design: Array, curvature: Array) -> Array:
+def _summed_gram(design: Array, curvature: Array) -> Array:
     """`Σ_n U_nᵀ C_n U_n`, summed over blocks of rows so that no second copy of the design is made."""
     whole, left = divmod(len(design), BLOCK)
     total = _gram(design[len(design) - left :], curvature[len(design) - left :])
@@ -432,8 +429,7 @@ def _weighted_gram(design: Array, curvature: Array) -> Array:
     return jax.lax.fori_loop(0, whole, add, total) if whole else total
 
 
-@_weighted_gram.def_vmap
-def _(axis_size, in_batched, design, curvature):
+def _mapped_gram(axis_size, in_batched, design, curvature):
     """Of many refits: one product of all their curvatures with all x xᵀ, where those fit into memory."""
     n, q = design.shape[-2:]
     if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL:
@@ -441,8 +437,15 @@ def _(axis_size, in_batched, design, curvature):
         place = np.zeros((q, q), int)
         place[i, j] = place[j, i] = np.arange(len(i))
         return (curvature @ (design[:, i] * design[:, j]))[:, place], True
-    blocks = jax.vmap(_weighted_gram.fun, [0 if batched else None for batched in in_batched])
+    blocks = jax.vmap(_summed_gram, [0 if batched else None for batched in in_batched])
     return blocks(design, curvature), True
+
+
+@made
+def _weighted_gram():
+    gram = jax.custom_batching.custom_vmap(_summed_gram)
+    gram.def_vmap(_mapped_gram)
+    return gram
 
 
 def _gram(x: Array, curvature: Array) -> Array:

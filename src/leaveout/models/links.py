@@ -7,13 +7,13 @@ NegativeBinomial(α): log(αμ / (1 + αμ))
 import abc
 from collections.abc import Callable
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from .._jax import Array, Module, jnp, static
 
 
-class AbstractLink(eqx.Module):
+class AbstractLink(Module):
     """A link: `link(mean)` is the linear predictor; `inverse` is JAX, and NaN outside the domain of η."""
 
     @abc.abstractmethod
@@ -65,7 +65,7 @@ class Power(AbstractLink):
     """`η = μ^p`, p not zero; η must be positive, but for p = ½, where its sign does not matter."""
 
     exponent: Float[np.ndarray, ""]
-    even: bool = eqx.field(static=True)
+    even: bool = static()
 
     def __init__(self, exponent: float):
         if not np.isfinite(exponent) or exponent == 0:

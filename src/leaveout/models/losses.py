@@ -8,14 +8,11 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr, ndtr
-from jaxtyping import Array, Float, Scalar
-from scipy import special
+import scipy
+from jaxtyping import Float
 
+from .._jax import Array, Scalar, jax, jnp, jspecial, made, static
 from .._objective import traced
 from . import links as links
 from ._families import (
@@ -41,16 +38,12 @@ from ._shared import (
 )
 
 
-@jax.custom_jvp
-def _softplus(x: Array) -> Array:
+@made
+def _softplus():
     """`log(1 + e^x)`, with the sigmoid as its derivative: one exponential, where autodiff would take three."""
-    return jnp.logaddexp(x, 0.0)
-
-
-@_softplus.defjvp
-def _(primals, tangents):
-    (x,), (t,) = primals, tangents
-    return _softplus(x), jax.nn.sigmoid(x) * t
+    softplus = jax.custom_jvp(lambda x: jnp.logaddexp(x, 0.0))
+    softplus.defjvp(lambda primals, tangents: (softplus(*primals), jax.nn.sigmoid(*primals) * tangents[0]))
+    return softplus
 
 
 def _log1mexp(x: Array) -> Array:
@@ -61,8 +54,8 @@ def _log1mexp(x: Array) -> Array:
 
 
 LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
-    "logit": (lambda e: (-_softplus(-e), -_softplus(e)), jax.nn.sigmoid, 0.0),
-    "probit": (lambda e: (log_ndtr(e), log_ndtr(-e)), ndtr, 0.0),
+    "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: jax.nn.sigmoid(e), 0.0),
+    "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: jspecial.ndtr(e), 0.0),
     "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -jnp.expm1(-jnp.exp(e)), 0.0),
     "loglog": (lambda e: (-jnp.exp(-e), _log1mexp(-jnp.exp(-e))), lambda e: jnp.exp(-jnp.exp(-e)), 0.0),
     "cauchit": (
@@ -70,7 +63,7 @@ LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, 
         lambda e: jnp.arctan2(1.0, -e) / jnp.pi,
         0.0,
     ),
-    "log": (lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))), jnp.exp, -1.0),
+    "log": (lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))), lambda e: jnp.exp(e), -1.0),
     "log_complement": (lambda e: (_log1mexp(jnp.where(e < 0, e, jnp.nan)), e), lambda e: -jnp.expm1(e), -1.0),
     "identity": (lambda e: (jnp.log(e), jnp.log1p(-e)), lambda e: e, 0.5),
 }
@@ -83,9 +76,9 @@ class Binomial(AbstractLoss):
     For a proportion of m trials give m as its `sample_weight` (the density then lacks its binomial coefficient).
     """
 
-    link: str = eqx.field(static=True, default="logit")
+    link: str = static(default="logit")
 
-    def __check_init__(self):
+    def __post_init__(self):
         if self.link not in LINKS:
             raise ValueError(f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}.")
 
@@ -180,7 +173,7 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
 
 def _normal(x: np.ndarray) -> Formulas:
     """−log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
-    log_cdf = special.log_ndtr(x)
+    log_cdf = scipy.special.log_ndtr(x)
     m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
     s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
     return {0: lambda: -log_cdf, 1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}
@@ -373,13 +366,13 @@ class Multinomial(AbstractLoss):
 
     def ratios(self, eta, at):
         """Of the probabilities: vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)²."""
-        change = special.log_softmax(eta, axis=-1) - special.log_softmax(at, axis=-1)
+        change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)
         return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
 
     def within(self, eta, y, spread):
         """ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} between log(p_y + (1 − p_y) e^{∓spread})."""
         hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
-        other = np.where(hot, 0.0, special.softmax(eta, axis=-1)).sum(-1)
+        other = np.where(hot, 0.0, scipy.special.softmax(eta, axis=-1)).sum(-1)
         near = np.minimum(spread, 50.0)
         rise = np.log1p(other * np.expm1(near)) + (spread - near)
         with np.errstate(divide="ignore"):

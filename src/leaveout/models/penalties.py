@@ -12,13 +12,11 @@ import abc
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._jax import Array, Module, Scalar, jax, jnp, static
 from .._objective import stored, traced
 
 PROBES = 32  # of the diagonal of a penalty's Hessian
@@ -31,7 +29,7 @@ class Bent(NamedTuple):
     weight: Float[np.ndarray, " terms"]
 
 
-class AbstractPenalty(eqx.Module):
+class AbstractPenalty(Module):
     """A function of the coefficients, `[features]` or `[outputs, features]`."""
 
     @abc.abstractmethod
@@ -177,7 +175,7 @@ class Sum(AbstractPenalty):
 
     terms: tuple[AbstractPenalty, ...]
 
-    def __check_init__(self):
+    def __post_init__(self):
         if any(isinstance(term, PerWeight) for term in self.terms):
             raise TypeError("penalties: per_weight goes around the whole sum: per_weight(Ridge(1.0) + Quadratic(M)).")
 
@@ -204,7 +202,7 @@ class PerWeight(AbstractPenalty):
     """`Σ_n w_n s_n`, or `Σ_n w_n`, times a penalty; made by `per_weight` and `per_row`."""
 
     penalty: AbstractPenalty
-    rows: bool = eqx.field(static=True, default=False)
+    rows: bool = static(default=False)
 
     def __call__(self, coef):
         return self.penalty(coef)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import numpy as np
-import scipy.sparse.linalg
+import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit

@@ -13,16 +13,14 @@ Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
 from dataclasses import dataclass
 from typing import Protocol
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit
 from .._functions import Derived
+from .._jax import Array, Arrays, PyTree, compiled, jax, jnp
 from .._minimise import Walk
-from .._objective import AbstractLinearPredictor, AbstractObjective, Arrays
+from .._objective import AbstractLinearPredictor, AbstractObjective
 from .._plan import Rows
 from .._products import solved
 
@@ -146,7 +144,7 @@ def _touched(fit: Fit, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return fit.whiten(raw).reshape(count, width * outputs, -1), slope.reshape(count, -1), curvature
 
 
-@eqx.filter_jit
+@compiled
 def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> tuple[Array, Array, Array]:
     """Rows of the listed units, and the first and second derivatives of their losses."""
     one = lambda index: (objective.rows(index), objective.derivative(theta, index, 1), objective.derivative(theta, index, 2))
@@ -170,7 +168,7 @@ def _least_pivot(hessian: Float[np.ndarray, "params params"]) -> float:
         return -np.inf
 
 
-@eqx.filter_jit
+@compiled
 def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Arrays, weight: Arrays, chunk: int) -> Array:
     """What the units that leave change Hessians at θ̂ by."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.linalg
+import scipy
 from jaxtyping import Bool, Float
 
 from .._design import over, weighed

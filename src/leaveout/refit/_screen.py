@@ -10,15 +10,13 @@ every drawn unit a derivative in one direction. What the units that leave contri
 
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from .._fit import Fit, once
 from .._functions import held_out, own_passes, padded
-from .._objective import AbstractObjective, Arrays, ravel, unravel
+from .._jax import Array, Arrays, compiled, jax, jnp
+from .._objective import AbstractObjective, ravel, unravel
 from .._plan import Rows
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
@@ -73,7 +71,7 @@ def bent(
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
-@eqx.filter_jit
+@compiled
 def _bent(fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int) -> tuple[Array, Array]:
     m, some = jnp.sum(sample.times), len(sample.times)
     whitener = jnp.asarray(fit.whitener)

@@ -9,15 +9,12 @@ import abc
 from dataclasses import replace
 from typing import ClassVar
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from .._fit import Fit
 from .._functions import function, own_passes, passes
-from .._objective import AbstractLinearPredictor, AbstractObjective, Arrays, ravel, unravel
+from .._jax import Array, Arrays, Module, compiled, jax, jnp
+from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 from .._plan import Rows
 from .._products import COARSE, solved
 from .._results import RESULTS
@@ -30,7 +27,7 @@ UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
 CLOSE = 1e-3  # of a standard error of a loss: errors below it need no closer look
 
 
-class AbstractRefit(eqx.Module):
+class AbstractRefit(Module):
     """How to move from the fit at weights one to the fit at other weights."""
 
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
@@ -54,9 +51,9 @@ class InfinitesimalJackknife(AbstractRefit):
     θ₁ = −H⁻¹ ∇_θ ∂_δ F,      θ̂(1 + δ) ≈ θ̂ + θ₁ + ½ θ₂
     """
 
-    order: int = eqx.field(static=True, default=1)
+    order: int = 1
 
-    def __check_init__(self):
+    def __post_init__(self):
         if self.order not in (1, 2):
             raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
 
@@ -81,9 +78,10 @@ class NewtonStep(AbstractRefit):
 class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
-    tol: float = eqx.field(static=True, default=1e-8, converter=float)
+    tol: float
 
-    def __check_init__(self):
+    def __init__(self, tol: float = 1e-8):
+        self.tol = float(tol)
         if not 0 < self.tol < 1:
             raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
 
@@ -111,10 +109,11 @@ class Certified(AbstractRefit):
     So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
     """
 
-    rtol: float = eqx.field(static=True, default=0.01, converter=float)
+    rtol: float
     in_standard_errors = True
 
-    def __check_init__(self):
+    def __init__(self, rtol: float = 0.01):
+        self.rtol = float(rtol)
         if not 0 < self.rtol <= 1:
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
 
@@ -215,7 +214,7 @@ def _flag_crossed(state: Descent) -> None:
         state.result[(count > 0) & state.open] = RESULTS.kink
 
 
-@eqx.filter_jit
+@compiled
 def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays, chunk: int) -> Array:
     return jax.lax.map(lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk)
 
@@ -249,7 +248,7 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     return -solved(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE)
 
 
-@eqx.filter_jit
+@compiled
 def _path(
     objective: AbstractObjective, like: object, index: Arrays, weight: Arrays, direction: Arrays | None, chunk: int
 ) -> Array:

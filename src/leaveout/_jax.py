@@ -1,0 +1,171 @@
+"""JAX, imported when something is to be derived or compiled; and frozen classes that it sees as trees of arrays.
+
+Models in closed form need none of it: `jax`, `jnp` and `jspecial` stand for modules that are imported when used.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
+
+import numpy as np
+from jaxtyping import Shaped
+
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+class _Later:
+    """A module that is imported when one of its names is used."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        needed()
+        return getattr(importlib.import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import jax.scipy.special as jspecial
+    from jax import Array
+    from jaxtyping import PyTree, Scalar
+else:
+    jax, jnp, jspecial = _Later("jax"), _Later("jax.numpy"), _Later("jax.scipy.special")
+    Array = PyTree = Any
+    Scalar = Shaped[Any, ""]
+Arrays = Array | np.ndarray  # compiled functions take both
+
+_unregistered: list[type] = []
+_registering = threading.Lock()
+_scope = threading.local()  # `waiting`: the outermost scope of double precision of this thread, if it began without JAX
+
+
+def needed() -> None:
+    """Import JAX, if nobody has: our classes become trees to it, and it computes in double precision where that was asked."""
+    import jax.flatten_util
+
+    if _unregistered:
+        with _registering:
+            for cls in _unregistered:
+                _register(cls)
+            _unregistered.clear()
+    waiting = getattr(_scope, "waiting", None)
+    if waiting is not None:
+        _scope.waiting = None
+        waiting.enter_context(jax.enable_x64(True))
+
+
+@contextlib.contextmanager
+def _double() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if "jax" in sys.modules:
+            needed()
+            stack.enter_context(jax.enable_x64(True))
+        elif getattr(_scope, "waiting", None) is None:
+            _scope.waiting = stack
+            stack.callback(setattr, _scope, "waiting", None)
+        yield
+
+
+def float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` with JAX, if it comes to that, in double precision, and leave the caller's setting as it was."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _double():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
+    """The function that `make()` returns, made when it is first called."""
+    make = functools.cache(make)
+
+    @functools.wraps(make)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        needed()
+        return make()(*args, **kwargs)
+
+    return called
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """`function` compiled for the shapes of its arrays, all else of its arguments constant: Equinox's `filter_jit`."""
+
+    def make() -> Callable[P, R]:
+        import equinox
+
+        return equinox.filter_jit(function)
+
+    return functools.wraps(function)(made(make))
+
+
+def static(**more: Any) -> Any:
+    """A field that is no array: what is compiled is compiled for its value."""
+    return dataclasses.field(metadata={"static": True}, **more)
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field, static))
+class Module(abc.ABC):  # noqa: B024
+    """Subclasses are frozen dataclasses, and trees to JAX: their fields are the branches, but for `static` ones (Equinox's
+    `field(static=True)` is as good). An `__init__` of their own sets each field once.
+
+    They are equal where they are the same, as arrays in them are compared by entry.
+    """
+
+    _own_init: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **more: Any):
+        super().__init_subclass__(**more)
+        cls._own_init = cls._own_init or "__init__" in vars(cls)
+        dataclasses.dataclass(init=not cls._own_init, eq=False, repr=False)(cls)
+        with _registering:
+            _unregistered.append(cls)
+
+    def __new__(cls, *args: Any, **more: Any) -> Any:
+        del args, more
+        if _unregistered and "jax" in sys.modules:
+            needed()
+        return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self) or name not in _names(type(self)):
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r} of {type(self).__name__}")
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        parts = (f"{name}={vars(self)[name]!r}" for name in _names(type(self)) if name in vars(self))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+@functools.cache
+def _names(cls: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _register(cls: type) -> None:
+    """Let JAX take instances apart, and put them together."""
+    import jax
+
+    fields = dataclasses.fields(cls)
+    kept = [field.name for field in fields if field.metadata.get("static")]
+    branches = [field.name for field in fields if not field.metadata.get("static")]
+
+    def flatten(self):
+        return [vars(self)[name] for name in branches], tuple(vars(self)[name] for name in kept)
+
+    def unflatten(values, parts):
+        self = object.__new__(cls)
+        vars(self).update(zip(branches, parts, strict=True))
+        vars(self).update(zip(kept, values, strict=True))
+        return self
+
+    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
