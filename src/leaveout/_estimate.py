@@ -91,8 +91,11 @@ class Estimate:
         return self.averaged(self.losses)
 
     def _mean(self, values: NDArray[np.float64]) -> float:
-        seen = np.isfinite(values) & (self._weight > 0)
-        return float(np.average(values[seen], weights=self._weight[seen])) if seen.any() else float("nan")
+        weight = self._weight
+        seen = np.isfinite(values) & (weight > 0)
+        if not seen.all():
+            values, weight = values[seen], weight[seen]
+        return float(weight @ values / weight.sum()) if len(values) else float("nan")
 
     @property
     def mean(self) -> float:

@@ -252,18 +252,13 @@ def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
         out[batch.place[batch.rows.held]] = values[batch.rows.held]
 
 
-def described(objective: AbstractObjective, size: str, decrement: float) -> str:
-    """The model of an estimate, in its printed result."""
-    loss = getattr(objective, "loss_function", None)
-    name = f" ({type(loss).__name__})" if isinstance(loss, Module) else ""
-    return f"{type(objective).__name__}{name}, {size}, decrement of the fit {decrement:.1e}"
-
-
 def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
     """An estimate of which the losses with no update are known only."""
     fit, count = asked.fit, asked.plan.num_refits
-    weight = fit.objective.units.weight
-    what = described(fit.objective, f"{fit.num_params} parameters{fit.of_rank}", float(fit.decrement))
+    loss, weight = getattr(fit.objective, "loss_function", None), fit.objective.units.weight
+    name = f" ({type(loss).__name__})" if isinstance(loss, Module) else ""
+    size = f"{fit.num_params} parameters{fit.of_rank}"
+    what = f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
     return Estimate(
         losses=np.full_like(baseline, np.nan),
         error=np.full(count, np.inf),

@@ -19,13 +19,12 @@ from numpy.typing import ArrayLike
 from ._asked import Asked
 from ._audit import affordable, audited
 from ._estimate import Estimate
-from ._evaluate import DEFAULT, adapted, blank, cross_validate, described, walked
+from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
 from ._fit import Fit, anchor, fit
 from ._jax import float64
 from ._plan import Plan
 from ._read import numbers
-from ._ridge import Ridges, applies, ridges
-from .models.cox import Cox
+from ._ridge import applies, ridges
 from .models.linear import AbstractRegression
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit, Certified, Exact, NewtonStep
@@ -37,27 +36,33 @@ if TYPE_CHECKING:
 AT_ONCE = (Certified, Exact, NewtonStep)  # strategies whose first step leads to the minimiser of a quadratic
 SHOWN = 5  # labels in a printed list
 
-Model = AbstractRegression | Cox
+Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
 Penalties = ArrayLike | Sequence[AbstractPenalty] | Mapping[Any, AbstractPenalty]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Point:
-    """One penalty of a path: its label, itself, the estimate under it; and the fit, made when it is first asked for."""
+    """One penalty of a path: its label, itself, the mean held-out loss under it (NaN where some refits do not exist); and the
+    estimate and the fit, put together when they are first asked for."""
 
     value: Any
     penalty: AbstractPenalty
-    estimate: Estimate
-    make: Callable[[], Fit]
+    mean: float
+    judged: Callable[[], Estimate]
+    fitted: Callable[[], Fit]
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        """The estimate under this penalty."""
+        return self.judged()
 
     @functools.cached_property
     def fit(self) -> Fit:
         """θ̂ under this penalty."""
-        return self.make()
+        return self.fitted()
 
     def __repr__(self) -> str:
-        mean, se = self.estimate.mean, self.estimate.se
-        return f"Point({self.value!r}, {type(self.penalty).__name__}, held-out loss {mean:.6g} ± {se:.2g})"
+        return f"Point({_shown(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,8 +93,7 @@ class Path:
     @functools.cached_property
     def _compared(self) -> list[Point]:
         """Those under which every loss that the plan asks for exists: means over fewer units are no match for theirs."""
-        held = self.plan.held
-        found = [p for p in self.points if np.isfinite(p.estimate.losses if p.estimate.joint else p.estimate.losses[held]).all()]
+        found = [point for point in self.points if np.isfinite(point.mean)]
         if not found:
             raise ValueError("Path: under every penalty some refits do not exist; see Path.table(), or give stronger penalties.")
         return found
@@ -97,7 +101,7 @@ class Path:
     @functools.cached_property
     def best(self) -> Point:
         """The penalty of the lowest mean held-out loss, among those under which every refit exists."""
-        return min(self._compared, key=lambda point: point.estimate.mean)
+        return min(self._compared, key=lambda point: point.mean)
 
     @functools.cached_property
     def one_standard_error(self) -> Point:
@@ -110,7 +114,7 @@ class Path:
         value, kind = self.best.estimate.standard_error
         if not np.isfinite(value):
             raise ValueError(f"Path.one_standard_error: the standard error is {kind}. Path.best needs none.")
-        near = [point for point in self._compared if point.estimate.mean <= self.best.estimate.mean + value]
+        near = [point for point in self._compared if point.mean <= self.best.mean + value]
         return max(near, key=lambda point: point.estimate.no_update)
 
     def table(self) -> pd.DataFrame:
@@ -123,11 +127,11 @@ class Path:
         return pd.DataFrame(rows, index=self.values)
 
     def _lines(self) -> list[tuple[str, str]]:
-        best, mean = self.best, self.best.estimate.mean
+        best, mean = self.best, self.best.mean
         value, kind = best.estimate.standard_error
         known = f" ± {value:.2g}" if np.isfinite(value) else ""
         flagged = [point.value for point in self.points if len(point.estimate.flagged())]
-        apart = lambda point: point.estimate.mean - point.estimate.approximation_error
+        apart = lambda point: point.mean - point.estimate.approximation_error
         close = [p for p in self._compared if p is not best and apart(p) <= mean + best.estimate.approximation_error]
         ends = best.value in (self.values.min(), self.values.max()) if self.values.dtype == float else False
         worst = max(point.estimate.approximation_error for point in self._compared)
@@ -152,7 +156,7 @@ class Path:
         if not np.isfinite(self.best.estimate.se):
             return ""
         point = self.one_standard_error
-        return f"{_shown(point.value)}: {point.estimate.mean:.6g}, the simplest within one SE of the best"
+        return f"{_shown(point.value)}: {point.mean:.6g}, the simplest within one SE of the best"
 
     def _missing(self) -> str:
         without = [point.value for point in self.points if point not in self._compared]
@@ -202,7 +206,7 @@ def path(
     Raises TypeError on objectives without such a penalty, ValueError on numbers that are not positive, finite and distinct; what
     `fit` raises where there is no minimiser, the penalty named in a note.
     """
-    if not isinstance(objective, Model):
+    if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
         what = type(objective).__name__ + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     if int(audit) != audit or audit < 0:
@@ -212,23 +216,39 @@ def path(
     found = _found(models, plan, refit, int(audit))
     said, tables = _audited(found, int(audit))
     if any(table.beyond.any() for table in tables.values()):  # nothing that was judged like it is taken for granted
-        estimates = {value: cross_validate(each.fit(), each.found.plan, refit, audit=int(audit)) for value, each in found.items()}
         said += ": every penalty was cross-validated by itself"
+        whole = {value: cross_validate(each.fit(), plan, refit, audit=int(audit)) for value, each in found.items()}
+        found = {value: each._replace(estimate=lambda e=whole[value]: e, mean=_mean(whole[value])) for value, each in found.items()}
     else:
-        estimates = {value: replace(each.found, audit=tables.get(value)) for value, each in found.items()}
-        estimates = {value: replace(e, labels=e.labels | {"audit": said}) for value, e in estimates.items()}
-    points = tuple(Point(value, named[value], estimates[value], found[value].fit) for value in named)
-    return Path(points, points[0].estimate.plan, {"model": repr(objective), "refit": repr(refit), "audit": said})
+        told = {value: functools.partial(_told, each.estimate, said, tables.get(value)) for value, each in found.items()}
+        found = {value: each._replace(estimate=told[value]) for value, each in found.items()}
+    points = tuple(Point(v, penalty, found[v].mean, found[v].estimate, found[v].fit) for v, penalty in named.items())
+    return Path(points, plan, {"model": repr(objective), "refit": repr(refit), "audit": said})
 
 
 class _Judged(NamedTuple):
-    """A penalty on its way: its fit and estimate, which refits are worth repeating, where these stand, gradients made."""
+    """A penalty on its way: its fit and estimate, the mean of this and of its errors, which refits are worth repeating, where
+    these stand, and the gradients that were made."""
 
     fit: Callable[[], Fit]
-    found: Estimate
+    estimate: Callable[[], Estimate]
+    mean: float
+    error: float
     chosen: Callable[[int], dict[int, str]]
     start: dict[int, np.ndarray]
     gradients: float
+
+
+def _mean(found: Estimate) -> float:
+    """That of an estimate, NaN where some refits have no loss."""
+    asked = found.losses if found.joint else found.losses[found.plan.held]
+    return found.mean if np.isfinite(asked).all() else float("nan")
+
+
+def _told(estimate: Callable[[], Estimate], said: str, table: pd.DataFrame | None) -> Estimate:
+    """An estimate with what its path's audit says."""
+    found = estimate()
+    return replace(found, audit=table, labels=found.labels | {"audit": said})
 
 
 def _named(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
@@ -297,7 +317,8 @@ def _found(models: dict[Any, Model], plan: Plan, refit: AbstractRefit, audit: in
         gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
         before, kept, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
         estimate = gathered.ended(None, "", copied)
-        found[value] = _Judged(lambda kept=kept: kept, estimate, candidates.chosen, candidates.start, gathered.gradients)
+        known = (lambda kept=kept: kept, lambda estimate=estimate: estimate, _mean(estimate), float(estimate.error.mean()))
+        found[value] = _Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
     return found
 
 
@@ -308,22 +329,20 @@ def _at_once(models: dict[Any, Model], plan: Plan, refit: AbstractRefit) -> dict
     if not alphas.all() or not applies(objective, plan):
         return {}
     every = ridges(objective, alphas, plan)
-    some = np.flatnonzero(every.resolved)
-    if not some.size:
-        return {}
-    labels = list(models)
-    fits = [functools.cache(functools.partial(_anchored, models[labels[k]], every.theta[k])) for k in range(len(labels))]
-    one = some[np.argmax(every.error[some].mean(1))]  # the one to be audited
-    first = fits[one]()
-    nothing = blank(Asked(first, plan, None), refit, every.baseline[one])
-    size, more = f"{first.num_params} parameters", {"copies": copies(first, plan)}
+    labels, errors = list(models), every.error.mean(1)
+    fits = [functools.cache(functools.partial(_anchored, model, theta)) for model, theta in zip(models.values(), every.theta, strict=True)]
+    copied = functools.cache(lambda: copies(fits[0](), plan))
+
+    def estimate(k):
+        found = blank(Asked(fits[k](), plan, None), refit, every.baseline[k])
+        parts = {"losses": every.losses[k], "error": every.error[k], "proved": np.ones(plan.num_refits, bool)}
+        return replace(found, **parts, labels=found.labels | {"copies": copied()})
+
     found = {}
-    for k in some:
-        own = {"objective": described(objective, size, every.decrement[k])}
-        parts = {"losses": every.losses[k], "error": every.error[k], "baseline": every.baseline[k]}
-        estimate = replace(nothing, **parts, proved=np.ones(plan.num_refits, bool), labels=nothing.labels | more | own)
-        longest = lambda number, k=k: {int(np.argmax(every.moved[k])): "longest step"}
-        found[labels[k]] = _Judged(fits[k], estimate, longest, {}, 1.0)
+    for k in np.flatnonzero(every.resolved):
+        largest = lambda number, k=k: {int(np.argmax(every.error[k])): "largest error"}
+        made = functools.cache(functools.partial(estimate, k))
+        found[labels[k]] = _Judged(fits[k], made, float(every.mean[k]), float(errors[k]), largest, {}, 1.0)
     return found
 
 
@@ -336,7 +355,7 @@ def _anchored(objective: AbstractRegression, theta: np.ndarray) -> Fit:
 def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame]]:
     """What audits of some refits find, under the penalties of the largest errors, and a sentence on it."""
     number = min(audit, affordable(sum(each.gradients for each in found.values()))) if audit else 0
-    order = sorted(found, key=lambda value: -float(np.mean(found[value].found.error)))
+    order = sorted(found, key=lambda value: -found[value].error)
     wanted: dict[Any, dict[int, str]] = {}
     for turn in range(number):
         value = order[turn % len(order)]
@@ -344,8 +363,8 @@ def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.D
         wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
     tables = {}
     for value, chosen in wanted.items():
-        each = found[value]
-        tables[value] = audited(Asked(each.fit(), each.found.plan, None), each.found, chosen, each.start)
+        each, estimate = found[value], found[value].estimate()
+        tables[value] = audited(Asked(each.fit(), estimate.plan, None), estimate, chosen, each.start)
     count, missed = sum(map(len, tables.values())), sum(int(table.beyond.sum()) for table in tables.values())
     its, refits = ("its", "refit") if count == 1 else ("their", "refits")
     return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables

@@ -16,25 +16,24 @@ from jaxtyping import Bool, Float
 
 from ._estimate import ROUNDING as NEGLIGIBLE
 from ._plan import Plan
-from ._proved import ROUNDING, change
+from ._proved import ROUNDING
 from .models.linear import AbstractRegression
 from .models.losses import Squared
-from .refit._anchor import SINGULAR
+from .refit._anchor import PASS, SINGULAR
 
 Array = np.ndarray
-TOGETHER = 2**18  # numbers [penalties, units] at a time: what a cache holds, about
 
 
 class Ridges(NamedTuple):
     """What becomes of every α: θ, its decrement, and the losses of all that the plan leaves out, with no update and held out,
-    with their errors and the lengths of their steps. `resolved` says of an α that no error is more than rounding."""
+    with the errors of these. `resolved` says of an α that no error is more than rounding."""
 
     theta: Float[Array, "alphas params"]
     decrement: Float[Array, " alphas"]
     baseline: Float[Array, "alphas entries"]
     losses: Float[Array, "alphas entries"]
     error: Float[Array, "alphas entries"]
-    moved: Float[Array, "alphas entries"]
+    mean: Float[Array, " alphas"]  # of the losses held out
     resolved: Bool[Array, " alphas"]
 
 
@@ -42,7 +41,7 @@ def applies(objective: object, plan: Plan) -> bool:
     """Is it least squares, every refit of one row?"""
     if not isinstance(objective, AbstractRegression) or not isinstance(objective.loss_function, Squared):
         return False
-    rows = len(plan.index) == plan.num_refits and bool(np.all(plan.weight <= 1))
+    rows = len(plan.index) == plan.num_refits and bool(np.all(plan.weight <= 1)) and np.bincount(plan.index).max() == 1
     return rows and objective.loss_function.self_concordance == 0 and objective.class_code is None
 
 
@@ -51,17 +50,17 @@ class _Axes:
 
     def __init__(self, objective: AbstractRegression):
         x, n = objective.design[:, : objective.num_features], objective.num_units
-        self.x = x
         self.omega = np.ones(n) if objective.sample_weight is None else objective.sample_weight
-        self.offset = 0.0 if objective.offset is None else objective.offset
-        self.target = objective.y - self.offset
+        offset = np.zeros(n) if objective.offset is None else objective.offset
+        self.target, self.shift = objective.y - offset, 1 + np.abs(offset) + np.abs(objective.y)
         self.share = 1 / self.omega.sum() if objective.intercept else 0.0  # of the intercept in a leverage
         self.center, self.level = self.share * (self.omega @ x), self.share * (self.omega @ self.target)
         z = x - self.center
         scatter = (z.T * self.omega) @ z
         values, self.vectors = np.linalg.eigh(scatter)
         self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
-        self.square, self.size = self.z**2, np.abs(x)
+        self.pull = (self.omega * (self.target - self.level)) @ self.z
+        self.square, self.length = self.z**2, np.linalg.norm(x, axis=1)
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # of XᵀΩX
 
     def repeated(self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"]) -> Float[Array, " alphas"]:
@@ -75,41 +74,44 @@ class _Axes:
 
 def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> Ridges:
     """Of every α, some at a time."""
-    axes, size = _Axes(objective), max(1, TOGETHER // objective.num_units)
-    parts = [_some(objective, axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
+    axes, size = _Axes(objective), max(1, PASS // objective.num_units)
+    parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
     return Ridges(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _some(objective: AbstractRegression, axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> Ridges:
-    omega, unit, loss = axes.omega, plan.index, objective.loss_function
+def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> Ridges:
+    omega, unit = axes.omega, plan.index
+    in_order = np.array_equal(unit, np.arange(len(omega)))
+    taken = lambda part: part if in_order else part[..., unit]
     inverse = 1 / (axes.values + alpha[:, None])
-    beta = inverse * ((omega * (axes.target - axes.level)) @ axes.z)
-    eta = beta @ axes.z.T + axes.level
-    slope = eta - axes.target
+    beta = inverse * axes.pull
+    slope = beta @ axes.z.T + (axes.level - axes.target)  # η − y, and ℓ′
     gradient, total = (omega * slope) @ axes.z + alpha[:, None] * beta, slope @ omega  # what rounding left
-    decrement = np.sqrt(np.sum(gradient**2 * inverse, axis=1) + axes.share * total**2)
-    whole = np.arange(len(unit)) if np.array_equal(unit, np.arange(len(omega))) else unit
-    taken = (lambda part: part) if whole is not unit else (lambda part: part[..., unit])
-    norm2 = taken(inverse @ axes.square.T + axes.share)
-    common = taken((gradient * inverse) @ axes.z.T + (axes.share * total)[:, None])
-    lost = (1 - plan.weight) * omega[unit]
-    pull, kept = lost * taken(slope), 1 - lost * norm2
-    determined = kept > SINGULAR
-    kept = np.where(determined, kept, 1.0)
-    step = (common - pull * norm2) / kept
     coef = beta @ axes.vectors.T
     level = axes.level - coef @ axes.center
-    at = taken(eta + axes.offset)
-    held, y = at - step, objective.y[unit]
+    bulk = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # no less than Σ_j |x_ij coef_j|
+    bulk += np.abs(level)[:, None] + taken(axes.shift)
+    seen, norm2 = taken(slope), taken(inverse @ axes.square.T + axes.share)
+    common = taken((gradient * inverse) @ axes.z.T + (axes.share * total)[:, None])
+    lost = (1 - plan.weight) * omega[unit]
+    kept = 1 - lost * norm2
+    determined = kept > SINGULAR
+    kept[~determined] = 1.0
+    norm2 *= lost * seen
+    common -= norm2
+    common /= kept  # the step
+    held = seen - common
     blur = ROUNDING * axes.repeated(alpha, inverse)[:, None]
-    half = 4 * ROUNDING * (1 + np.abs(held) + taken(np.abs(coef) @ axes.size.T + np.abs(level)[:, None]))
-    half += blur * np.abs(step / kept)
-    error = change(loss, y, held, held, half)
-    losses, baseline = (loss.derivatives(part, y, (0,))[0] for part in (held, at))
-    moved = np.abs(pull) * np.sqrt(norm2 / kept)
+    bulk += np.abs(held)
+    half = 4 * ROUNDING * bulk + blur * np.abs(common) / kept
+    error = half * (np.abs(held) + 0.5 * half)  # ½(|r| + half)² − ½r²
+    losses, baseline = 0.5 * held**2, 0.5 * seen**2
     resolved = np.all(determined & (error <= NEGLIGIBLE * (1 + losses)), axis=1)
-    theta = np.c_[coef, level] if objective.intercept else coef
-    scored = lambda part, none: np.where(plan.held, part, none)
-    return Ridges(
-        theta, decrement, scored(baseline, np.nan), scored(losses, np.nan), scored(error, 0.0), moved, resolved
-    )
+    scored = plan.held * omega[unit]
+    mean = losses @ scored / scored.sum()
+    if not plan.held.all():
+        losses[:, ~plan.held] = baseline[:, ~plan.held] = np.nan
+        error[:, ~plan.held] = 0.0
+    decrement = np.sqrt(np.sum(gradient**2 * inverse, axis=1) + axes.share * total**2)
+    theta = np.c_[coef, level] if axes.share else coef
+    return Ridges(theta, decrement, baseline, losses, error, mean, resolved)
