@@ -10,7 +10,7 @@ import functools
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -212,31 +212,41 @@ def path(
     if int(audit) != audit or audit < 0:
         raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
     named = _named(objective, penalties)
-    models = {value: _under(objective, penalty) for value, penalty in named.items()}
-    found = _found(models, plan, refit, int(audit))
+    found = _found(objective, named, plan, refit, int(audit))
     said, tables = _audited(found, int(audit))
     if any(table.beyond.any() for table in tables.values()):  # nothing that was judged like it is taken for granted
         said += ": every penalty was cross-validated by itself"
-        whole = {value: cross_validate(each.fit(), plan, refit, audit=int(audit)) for value, each in found.items()}
-        found = {value: each._replace(estimate=lambda e=whole[value]: e, mean=_mean(whole[value])) for value, each in found.items()}
+        whole = {value: cross_validate(each.fit, plan, refit, audit=int(audit)) for value, each in found.items()}
+        judged = {value: functools.partial(_told, each, said, each.audit) for value, each in whole.items()}
+        means = {value: _mean(each) for value, each in whole.items()}
     else:
-        told = {value: functools.partial(_told, each.estimate, said, tables.get(value)) for value, each in found.items()}
-        found = {value: each._replace(estimate=told[value]) for value, each in found.items()}
-    points = tuple(Point(v, penalty, found[v].mean, found[v].estimate, found[v].fit) for v, penalty in named.items())
+        judged = {value: functools.partial(_of, each, said, tables.get(value)) for value, each in found.items()}
+        means = {value: each.mean for value, each in found.items()}
+    fitted = {value: functools.partial(getattr, each, "fit") for value, each in found.items()}
+    points = tuple(Point(value, penalty, means[value], judged[value], fitted[value]) for value, penalty in named.items())
     return Path(points, plan, {"model": repr(objective), "refit": repr(refit), "audit": said})
 
 
-class _Judged(NamedTuple):
-    """A penalty on its way: its fit and estimate, the mean of this and of its errors, which refits are worth repeating, where
-    these stand, and the gradients that were made."""
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """A penalty on its way: how its fit and its estimate are made, the mean of this and of its errors, which refits are worth
+    repeating, where these stand, and the gradients that were made."""
 
-    fit: Callable[[], Fit]
-    estimate: Callable[[], Estimate]
+    fitted: Callable[[], Fit]
+    judged: Callable[[Fit], Estimate]
     mean: float
     error: float
     chosen: Callable[[int], dict[int, str]]
     start: dict[int, np.ndarray]
     gradients: float
+
+    @functools.cached_property
+    def fit(self) -> Fit:
+        return self.fitted()
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        return self.judged(self.fit)
 
 
 def _mean(found: Estimate) -> float:
@@ -245,9 +255,12 @@ def _mean(found: Estimate) -> float:
     return found.mean if np.isfinite(asked).all() else float("nan")
 
 
-def _told(estimate: Callable[[], Estimate], said: str, table: pd.DataFrame | None) -> Estimate:
+def _of(each: _Judged, said: str, table: pd.DataFrame | None) -> Estimate:
+    return _told(each.estimate, said, table)
+
+
+def _told(found: Estimate, said: str, table: pd.DataFrame | None) -> Estimate:
     """An estimate with what its path's audit says."""
-    found = estimate()
     return replace(found, audit=table, labels=found.labels | {"audit": said})
 
 
@@ -264,6 +277,8 @@ def _named(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]
         named = _ridges_of(objective, penalties)
     if not named:
         raise ValueError("path: give one penalty at least.")
+    for penalty in named.values():
+        penalty.check(objective.design.shape[1] - getattr(objective, "intercept", 0))
     return named
 
 
@@ -293,23 +308,24 @@ def _ridges_of(objective: Model, values: ArrayLike) -> dict[Any, AbstractPenalty
 
 def _under(objective: Model, penalty: AbstractPenalty) -> Model:
     """The objective under another penalty, its data shared."""
-    penalty.check(objective.design.shape[1] - getattr(objective, "intercept", 0))
     other = copy.copy(objective)
     object.__setattr__(other, "penalty", penalty)
     return other
 
 
-def _found(models: dict[Any, Model], plan: Plan, refit: AbstractRefit, audit: int) -> dict[Any, _Judged]:
+def _found(
+    objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit, audit: int
+) -> dict[Any, _Judged]:
     """Every penalty's estimate: of ridges at once where that can be, the others one after another, the strongest first."""
-    plan = adapted("path", next(iter(models.values())), plan, refit)
-    found = _at_once(models, plan, refit) if isinstance(refit, AT_ONCE) else {}
-    order = [value for value in models if value not in found]
+    plan = adapted("path", objective, plan, refit)
+    found = _at_once(objective, named, plan, refit) if isinstance(refit, AT_ONCE) else {}
+    order = [value for value in named if value not in found]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before, copied = None, ""
     for k, value in enumerate(order):
         try:
-            own = fit(models[value], before)
+            own = fit(_under(objective, named[value]), before)
         except (RuntimeError, ValueError) as error:
             error.add_note(f"In lo.path, under the penalty {_shown(value)}.")
             raise
@@ -317,39 +333,39 @@ def _found(models: dict[Any, Model], plan: Plan, refit: AbstractRefit, audit: in
         gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
         before, kept, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
         estimate = gathered.ended(None, "", copied)
-        known = (lambda kept=kept: kept, lambda estimate=estimate: estimate, _mean(estimate), float(estimate.error.mean()))
+        known = (lambda kept=kept: kept, lambda fit, estimate=estimate: estimate, _mean(estimate), float(estimate.error.mean()))
         found[value] = _Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
     return found
 
 
-def _at_once(models: dict[Any, Model], plan: Plan, refit: AbstractRefit) -> dict[Any, _Judged]:
+def _at_once(
+    objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit
+) -> dict[Any, _Judged]:
     """Ridges of least squares, every row left out by itself; but for those whose last digits rounding takes."""
-    objective, penalties = next(iter(models.values())), [model.penalty for model in models.values()]
-    alphas = np.array([_alpha(penalty) or 0.0 if isinstance(penalty, Ridge) else 0.0 for penalty in penalties])
+    alphas = np.array([_alpha(penalty) or 0.0 if isinstance(penalty, Ridge) else 0.0 for penalty in named.values()])
     if not alphas.all() or not applies(objective, plan):
         return {}
-    every = ridges(objective, alphas, plan)
-    labels, errors = list(models), every.error.mean(1)
-    fits = [functools.cache(functools.partial(_anchored, model, theta)) for model, theta in zip(models.values(), every.theta, strict=True)]
-    copied = functools.cache(lambda: copies(fits[0](), plan))
+    every, copied = ridges(objective, alphas, plan), []
 
-    def estimate(k):
-        found = blank(Asked(fits[k](), plan, None), refit, every.baseline[k])
+    def estimate(k, fit):
+        copied[:] = copied or [copies(fit, plan)]
+        found = blank(Asked(fit, plan, None), refit, every.baseline[k])
         parts = {"losses": every.losses[k], "error": every.error[k], "proved": np.ones(plan.num_refits, bool)}
-        return replace(found, **parts, labels=found.labels | {"copies": copied()})
+        return replace(found, **parts, labels=found.labels | {"copies": copied[0]})
 
+    labels, penalties, mean, error = list(named), list(named.values()), every.mean.tolist(), every.error.mean(1).tolist()
     found = {}
-    for k in np.flatnonzero(every.resolved):
+    for k in np.flatnonzero(every.resolved).tolist():
+        make = functools.partial(_anchored, objective, penalties[k], every.theta[k])
         largest = lambda number, k=k: {int(np.argmax(every.error[k])): "largest error"}
-        made = functools.cache(functools.partial(estimate, k))
-        found[labels[k]] = _Judged(fits[k], made, float(every.mean[k]), float(errors[k]), largest, {}, 1.0)
+        found[labels[k]] = _Judged(make, functools.partial(estimate, k), mean[k], error[k], largest, {}, 1.0)
     return found
 
 
-def _anchored(objective: AbstractRegression, theta: np.ndarray) -> Fit:
+def _anchored(objective: AbstractRegression, penalty: AbstractPenalty, theta: np.ndarray) -> Fit:
     """The fit at raveled coefficients, and the intercept behind them if there is one."""
     own = {"intercept": theta[-1]} if objective.intercept else {}
-    return anchor(objective, {"coef": theta[: objective.num_features], **own})
+    return anchor(_under(objective, penalty), {"coef": theta[: objective.num_features], **own})
 
 
 def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame]]:
@@ -363,8 +379,8 @@ def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.D
         wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
     tables = {}
     for value, chosen in wanted.items():
-        each, estimate = found[value], found[value].estimate()
-        tables[value] = audited(Asked(each.fit(), estimate.plan, None), estimate, chosen, each.start)
+        each, estimate = found[value], found[value].estimate
+        tables[value] = audited(Asked(each.fit, estimate.plan, None), estimate, chosen, each.start)
     count, missed = sum(map(len, tables.values())), sum(int(table.beyond.sum()) for table in tables.values())
     its, refits = ("its", "refit") if count == 1 else ("their", "refits")
     return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables

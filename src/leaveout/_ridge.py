@@ -19,7 +19,7 @@ from ._plan import Plan
 from ._proved import ROUNDING
 from .models.linear import AbstractRegression
 from .models.losses import Squared
-from .refit._anchor import PASS, SINGULAR
+from .refit._anchor import GROUP, PASS, SINGULAR
 
 Array = np.ndarray
 
@@ -74,7 +74,7 @@ class _Axes:
 
 def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> Ridges:
     """Of every α, some at a time."""
-    axes, size = _Axes(objective), max(1, PASS // objective.num_units)
+    axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
     parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
     return Ridges(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
