@@ -20,8 +20,9 @@ from ._asked import Asked
 from ._audit import affordable, audited
 from ._estimate import Estimate
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
-from ._fit import Fit, anchor, fit
+from ._fit import Fit, anchored_at, fit
 from ._jax import float64
+from ._objective import stored
 from ._plan import Plan
 from ._read import numbers
 from ._ridge import applies, ridges
@@ -362,10 +363,9 @@ def _at_once(
     return found
 
 
-def _anchored(objective: AbstractRegression, penalty: AbstractPenalty, theta: np.ndarray) -> Fit:
-    """The fit at raveled coefficients, and the intercept behind them if there is one."""
-    own = {"intercept": theta[-1]} if objective.intercept else {}
-    return anchor(_under(objective, penalty), {"coef": theta[: objective.num_features], **own})
+def _anchored(objective: Model, penalty: AbstractPenalty, theta: np.ndarray) -> Fit:
+    """The fit at coefficients of which none is flat."""
+    return anchored_at(_under(objective, penalty), stored(theta), "path", np.zeros((0, len(theta))))
 
 
 def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame]]:

@@ -50,13 +50,14 @@ class _Axes:
 
     def __init__(self, objective: AbstractRegression):
         x, n = objective.design[:, : objective.num_features], objective.num_units
+        self.plain = objective.sample_weight is None
         self.omega = np.ones(n) if objective.sample_weight is None else objective.sample_weight
         offset = np.zeros(n) if objective.offset is None else objective.offset
         self.target, self.shift = objective.y - offset, 1 + np.abs(offset) + np.abs(objective.y)
         self.share = 1 / self.omega.sum() if objective.intercept else 0.0  # of the intercept in a leverage
         self.center, self.level = self.share * (self.omega @ x), self.share * (self.omega @ self.target)
         z = x - self.center
-        scatter = (z.T * self.omega) @ z
+        scatter = (z.T if self.plain else z.T * self.omega) @ z
         values, self.vectors = np.linalg.eigh(scatter)
         self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
         self.pull = (self.omega * (self.target - self.level)) @ self.z
@@ -85,30 +86,36 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> Ridges:
     taken = lambda part: part if in_order else part[..., unit]
     inverse = 1 / (axes.values + alpha[:, None])
     beta = inverse * axes.pull
-    slope = beta @ axes.z.T + (axes.level - axes.target)  # η − y, and ℓ′
-    gradient, total = (omega * slope) @ axes.z + alpha[:, None] * beta, slope @ omega  # what rounding left
+    slope = beta @ axes.z.T  # η − y, and ℓ′
+    slope += axes.level - axes.target
+    pulled = slope if axes.plain else omega * slope
+    gradient, total = pulled @ axes.z + alpha[:, None] * beta, pulled.sum(1)  # what rounding left
     coef = beta @ axes.vectors.T
     level = axes.level - coef @ axes.center
-    bulk = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # no less than Σ_j |x_ij coef_j|
-    bulk += np.abs(level)[:, None] + taken(axes.shift)
-    seen, norm2 = taken(slope), taken(inverse @ axes.square.T + axes.share)
-    common = taken((gradient * inverse) @ axes.z.T + (axes.share * total)[:, None])
-    lost = (1 - plan.weight) * omega[unit]
-    kept = 1 - lost * norm2
-    determined = kept > SINGULAR
-    kept[~determined] = 1.0
-    norm2 *= lost * seen
-    common -= norm2
-    common /= kept  # the step
-    held = seen - common
-    blur = ROUNDING * axes.repeated(alpha, inverse)[:, None]
-    bulk += np.abs(held)
-    half = 4 * ROUNDING * bulk + blur * np.abs(common) / kept
-    error = half * (np.abs(held) + 0.5 * half)  # ½(|r| + half)² − ½r²
-    losses, baseline = 0.5 * held**2, 0.5 * seen**2
-    resolved = np.all(determined & (error <= NEGLIGIBLE * (1 + losses)), axis=1)
-    scored = plan.held * omega[unit]
-    mean = losses @ scored / scored.sum()
+    seen, lost = taken(slope), (1 - plan.weight) * omega[unit]
+    kept = taken(inverse @ axes.square.T)
+    kept += axes.share
+    kept *= -lost
+    kept += 1  # 1 − ω h
+    held = taken((gradient * -inverse) @ axes.z.T)
+    held += seen - (axes.share * total)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        held /= kept
+        losses, baseline, off = 0.5 * held**2, 0.5 * seen**2, np.abs(held)
+        half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # no less than Σ_j |x_ij coef_j|
+        half += off
+        half += np.abs(level)[:, None] + taken(axes.shift)
+        half *= 4 * ROUNDING
+        held -= seen
+        np.abs(held, out=held)
+        held /= kept
+        held *= ROUNDING * axes.repeated(alpha, inverse)[:, None]
+        half += held
+        off += 0.5 * half
+        error = np.multiply(half, off, out=half)  # ½(|r| + half)² − ½r²
+        scored = plan.held * omega[unit]
+        mean = losses @ scored / scored.sum()
+        resolved = (kept.min(1) > SINGULAR) & (error.max(1) <= NEGLIGIBLE * (1 + mean))
     if not plan.held.all():
         losses[:, ~plan.held] = baseline[:, ~plan.held] = np.nan
         error[:, ~plan.held] = 0.0
