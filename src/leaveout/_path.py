@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from ._asked import Asked
 from ._audit import affordable, audited
@@ -26,7 +25,6 @@ from ._objective import stored
 from ._plan import Plan
 from ._read import numbers
 from ._ridge import applies, ridges
-from .models.linear import AbstractRegression
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit, Certified, Exact, NewtonStep
 from .refit._linear import copies
@@ -38,7 +36,7 @@ AT_ONCE = (Certified, Exact, NewtonStep)  # strategies whose first step leads to
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
-Penalties = ArrayLike | Sequence[AbstractPenalty] | Mapping[Any, AbstractPenalty]
+Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,7 +94,7 @@ class Path:
         """Those under which every loss that the plan asks for exists: means over fewer units are no match for theirs."""
         found = [point for point in self.points if np.isfinite(point.mean)]
         if not found:
-            raise ValueError("Path: under every penalty some refits do not exist; see Path.table(), or give stronger penalties.")
+            raise ValueError("Path: under every penalty some refits do not exist: see Path.table(), or penalise more.")
         return found
 
     @functools.cached_property
@@ -119,7 +117,7 @@ class Path:
         return max(near, key=lambda point: point.estimate.no_update)
 
     def table(self) -> pd.DataFrame:
-        """A row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share of refits `proved`, how many `flagged`."""
+        """A row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`, how many `flagged`."""
         rows = [
             {"mean": e.mean, "se": e.se, "no_update": e.no_update}
             | {"approximation_error": e.approximation_error, "proved": float(np.mean(e.proved)), "flagged": len(e.flagged())}
@@ -192,20 +190,18 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 @float64
-def path(
-    objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefit = DEFAULT, *, audit: int = 5
-) -> Path:
+def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefit = DEFAULT, *, audit: int = 5) -> Path:
     """Cross-validate an objective under each of many penalties, which take the place of its own.
 
-    `objective` is a `GLM`, a `Regression` or a `Cox`. `penalties` are penalties of `lo.penalties`, in a sequence or, with names,
+    `objective` is a `GLM`, a `Regression` or a `Cox`. `penalties` are penalties of `lo.penalties`, in a sequence or, by names,
     in a mapping; or positive numbers: α means `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α) for
     the squared loss, C = 1/α for the logistic). `plan` and `refit` are as in `cross_validate`, and so is every estimate, but
     that the penalties share the operations of one such call: of many rows left out by themselves fewer refits are proved and
     more estimated, and `audit` refits of the whole path are repeated exactly, as many as a tenth of its operations pay for,
     one at least. Where one is off by more than was reported, every penalty is cross-validated by itself.
 
-    Raises TypeError on objectives without such a penalty, ValueError on numbers that are not positive, finite and distinct; what
-    `fit` raises where there is no minimiser, the penalty named in a note.
+    Raises TypeError on objectives without such a penalty, ValueError on numbers that are not positive, finite and distinct, and
+    what `fit` raises where there is no minimiser, the penalty named in a note.
     """
     if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
         what = type(objective).__name__ + ("" if not isinstance(objective, Fit) else ", give its .objective")
@@ -290,7 +286,7 @@ def _alpha(penalty: AbstractPenalty) -> float | None:
     return None if alpha is None or np.ndim(alpha) else float(alpha)
 
 
-def _ridges_of(objective: Model, values: ArrayLike) -> dict[Any, AbstractPenalty]:
+def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
     """Ridge(α) of numbers α."""
     alphas = np.asarray(numbers("path", "penalties", values), float)
     if alphas.ndim != 1 or not (np.isfinite(alphas) & (alphas > 0)).all() or len(np.unique(alphas)) < len(alphas):
@@ -301,8 +297,8 @@ def _ridges_of(objective: Model, values: ArrayLike) -> dict[Any, AbstractPenalty
     own = objective.penalty
     if not isinstance(own, Zero | Ridge):
         raise ValueError(
-            f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of that kind, "
-            "such as [lo.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
+            f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
+            "that kind, such as [lo.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
         )
     return {float(alpha): Ridge(alpha) for alpha in alphas}
 
@@ -339,14 +335,13 @@ def _found(
     return found
 
 
-def _at_once(
-    objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit
-) -> dict[Any, _Judged]:
+def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit) -> dict[Any, _Judged]:
     """Ridges of least squares, every row left out by itself; but for those whose last digits rounding takes."""
     alphas = np.array([_alpha(penalty) or 0.0 if isinstance(penalty, Ridge) else 0.0 for penalty in named.values()])
     if not alphas.all() or not applies(objective, plan):
         return {}
-    every, copied = ridges(objective, alphas, plan), []
+    every = ridges(objective, alphas, plan)
+    copied: list[str] = []
 
     def estimate(k, fit):
         copied[:] = copied or [copies(fit, plan)]

@@ -25,11 +25,10 @@ Array = np.ndarray
 
 
 class Ridges(NamedTuple):
-    """What becomes of every α: θ, its decrement, and the losses of all that the plan leaves out, with no update and held out,
+    """What becomes of every α: θ, and the losses of all that the plan leaves out, with no update and held out,
     with the errors of these. `resolved` says of an α that no error is more than rounding."""
 
     theta: Float[Array, "alphas params"]
-    decrement: Float[Array, " alphas"]
     baseline: Float[Array, "alphas entries"]
     losses: Float[Array, "alphas entries"]
     error: Float[Array, "alphas entries"]
@@ -101,7 +100,7 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> Ridges:
     held += seen - (axes.share * total)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         held /= kept
-        losses, baseline, off = 0.5 * held**2, 0.5 * seen**2, np.abs(held)
+        losses, off = 0.5 * held**2, np.abs(held)
         half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # no less than Σ_j |x_ij coef_j|
         half += off
         half += np.abs(level)[:, None] + taken(axes.shift)
@@ -116,9 +115,7 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> Ridges:
         scored = plan.held * omega[unit]
         mean = losses @ scored / scored.sum()
         resolved = (kept.min(1) > SINGULAR) & (error.max(1) <= NEGLIGIBLE * (1 + mean))
-    if not plan.held.all():
-        losses[:, ~plan.held] = baseline[:, ~plan.held] = np.nan
-        error[:, ~plan.held] = 0.0
-    decrement = np.sqrt(np.sum(gradient**2 * inverse, axis=1) + axes.share * total**2)
+    losses[:, ~plan.held], error[:, ~plan.held] = np.nan, 0.0
+    baseline = np.where(plan.held, 0.5 * seen**2, np.nan)
     theta = np.c_[coef, level] if axes.share else coef
-    return Ridges(theta, decrement, baseline, losses, error, mean, resolved)
+    return Ridges(theta, baseline, losses, error, mean, resolved)

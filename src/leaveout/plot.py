@@ -96,6 +96,10 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     return ax
 
 
+def _said(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     """Held-out loss of every penalty of a `Path`, ± its standard error, and in grey with no update; the best is ringed, and a
     line drawn one standard error above it, below which the simplest is ringed too."""
@@ -107,15 +111,17 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     ax.plot(place[order], table.no_update.to_numpy()[order], color="0.6", linewidth=0.8, label="with no update")
     bars = np.nan_to_num(table.se.to_numpy())[order]
     held = table["mean"].to_numpy()
-    ax.errorbar(place[order], held[order], bars, fmt="o-", markersize=3, color="tab:blue", linewidth=1, capsize=2, label="held out")
+    ax.errorbar(
+        place[order], held[order], bars, fmt="o-", markersize=3, color="tab:blue", linewidth=1, capsize=2, label="held out"
+    )
     marks = {"best": (best, "tab:red")}
     if np.isfinite(best.estimate.se):
         ax.axhline(best.estimate.mean + best.estimate.se, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
         marks["within one SE"] = (found.one_standard_error, "tab:orange")
     for name, (point, color) in marks.items():
         at = place[found.points.index(point)]
-        ring = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
-        ax.plot(at, point.estimate.mean, "o", label=f"{name}: {point.value}", **ring)
+        ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
+        ax.plot(at, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
     if by_number:
         ax.set_xscale("log")
     else:
