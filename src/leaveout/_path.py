@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from ._asked import Asked
 from ._audit import affordable, audited
+from ._design import Predictors, weighed
 from ._estimate import Estimate
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
 from ._fit import Fit, anchored_at, fit
+from ._functions import TOGETHER
 from ._jax import float64
+from ._minimise import newton
 from ._objective import stored
 from ._plan import Plan
 from ._read import numbers
@@ -32,6 +36,7 @@ from .refit._linear import copies
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Array = np.ndarray
 AT_ONCE = (Certified, Exact, NewtonStep)  # strategies whose first step leads to the minimiser of a quadratic
 SHOWN = 5  # labels in a printed list
 
@@ -320,9 +325,11 @@ def _found(
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before, copied = None, ""
+    thetas = _minimisers(objective, [named[value] for value in order])
     for k, value in enumerate(order):
         try:
-            own = fit(_under(objective, named[value]), before)
+            under = _under(objective, named[value])
+            own = fit(under, before) if thetas is None or thetas[k] is None else _anchored(under, thetas[k])
         except (RuntimeError, ValueError) as error:
             error.add_note(f"In lo.path, under the penalty {_shown(value)}.")
             raise
@@ -333,6 +340,45 @@ def _found(
         known = (lambda kept=kept: kept, lambda fit, estimate=estimate: estimate, _mean(estimate), float(estimate.error.mean()))
         found[value] = _Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Penalised:
+    """F(·, 1) of one model under many quadratic penalties, one a lane."""
+
+    model: Predictors
+    weight: Float[np.ndarray, "1 units"]
+    second: Float[np.ndarray, "penalties params params"]
+
+    def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
+        """F and its gradients."""
+        parts = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1))
+        loss, slope = (weighed(self.weight, part) for part in parts)
+        pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
+        value = loss.sum(1) + 0.5 * np.sum(pushed * theta, axis=1)
+        return np.where(np.isnan(value), np.inf, value), self.model.design.pull(slope) + pushed
+
+    def hessian(self, theta: Array, lanes: Array) -> Array:
+        """∇²F."""
+        (curvature,) = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (2,))
+        return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
+
+
+def _minimisers(objective: Model, penalties: list[AbstractPenalty]) -> list[Array | None] | None:
+    """θ̂ under each of many ridges, by Newton's method side by side, None where that does not arrive; None where this is not for
+    the model."""
+    plain = all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in penalties)
+    model = _under(objective, penalties[0]).predictors if plain and penalties else None
+    if model is None or model.design.outputs > 1 or len(penalties) * max(model.design.shape) * model.design.shape[1] > TOGETHER:
+        return None
+    ones, params = np.ones((1, objective.num_units)), model.design.shape[1]
+    second = np.zeros((len(penalties), params, params))
+    for k, penalty in enumerate(penalties):
+        second[k, range(objective.num_features), range(objective.num_features)] = _alpha(penalty)
+    start = np.tile(np.ravel(objective.parameters.start(0)), (len(penalties), 1))
+    F = _Penalised(model, model.weigh(ones)[0], second)
+    found = newton(F, start, np.arange(len(penalties)), np.zeros((0, params)))
+    return [theta if arrived else None for theta, arrived in zip(found.theta, found.converged, strict=True)]
 
 
 def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit) -> dict[Any, _Judged]:
@@ -352,15 +398,15 @@ def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, re
     labels, penalties, mean, error = list(named), list(named.values()), every.mean.tolist(), every.error.mean(1).tolist()
     found = {}
     for k in np.flatnonzero(every.resolved).tolist():
-        make = functools.partial(_anchored, objective, penalties[k], every.theta[k])
+        make = lambda k=k: _anchored(_under(objective, penalties[k]), every.theta[k])
         largest = lambda number, k=k: {int(np.argmax(every.error[k])): "largest error"}
         found[labels[k]] = _Judged(make, functools.partial(estimate, k), mean[k], error[k], largest, {}, 1.0)
     return found
 
 
-def _anchored(objective: Model, penalty: AbstractPenalty, theta: np.ndarray) -> Fit:
+def _anchored(objective: Model, theta: np.ndarray) -> Fit:
     """The fit at coefficients of which none is flat."""
-    return anchored_at(_under(objective, penalty), stored(theta), "path", np.zeros((0, len(theta))))
+    return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
 
 
 def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame]]:
