@@ -341,8 +341,8 @@ FAULTS = (
     Fault(
         "an estimate says proved",
         "refit/_enclosure.py",
-        "self.proved[some] = False",
-        "self.proved[some] = True",
+        "self.proved[lanes] = False",
+        "self.proved[lanes] = True",
         "test_theorem.py test_proved.py",
     ),
     Fault(

@@ -16,8 +16,10 @@ def _compiled(function, *args):
 
 def call(function, *args):
     """A method of an objective in double precision, compiled once for data of one shape."""
+    own = [function.__self__] if hasattr(function, "__self__") else []  # whose arrays are arguments too
+    function = getattr(function, "__func__", function)
     with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, _compiled(function.__func__, function.__self__, *jax.tree.map(jnp.asarray, args)))
+        return jax.tree.map(np.asarray, _compiled(function, *own, *jax.tree.map(jnp.asarray, args)))
 
 
 class ToyHMM(lo.AbstractObjective):

@@ -264,6 +264,25 @@ def test_estimates_of_large_problems_are_called_so(monkeypatch):
     assert not all(called)
 
 
+def test_an_estimated_contraction_serves_the_steps_after_it(monkeypatch):
+    """Where p is near n nothing is proved, and the products that tell a contraction cost more than steps do."""
+    X, y = some(6, n=120, p=60)
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
+    plan, lanes, contraction = lo.leave_one_out(120), [], _enclosure.Enclosure._contraction
+    true = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    monkeypatch.setattr(linear, "DEAR", 0.0)
+    monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
+    monkeypatch.setattr(
+        _enclosure.Enclosure, "_contraction", lambda state, some: (lanes.extend(some), contraction(state, some))[1]
+    )
+    for rtol in (0.1, 1e-2, 1e-4, 1e-6):
+        lanes.clear()
+        cv = lo.cross_validate(fit, plan, lo.Certified(rtol), audit=0)
+        assert (np.abs(cv.losses - true.losses) <= cv.error * (1 + 1e-6) + 1e-9).all()
+        assert (cv.error <= 5 * rtol * cv.scale * (1 + 1e-9)).all()
+        assert not cv.proved.all() and len(lanes) <= 1.5 * len(true.error)
+
+
 def test_the_next_term_is_the_sum_it_says(monkeypatch):
     monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
     X, y = some(4)

@@ -136,4 +136,9 @@ def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
 
 def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
     """Predictions of a batch's units."""
+    model = fit.predictors
+    if model is not None:
+        eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
+        with np.errstate(all="ignore"):
+            return eta if kind == "link" else np.asarray(model.inverse_link(eta))
     return np.asarray(_of_rows(fit, rows, theta, _at_once(fit, rows), kind))

@@ -178,13 +178,10 @@ class Dense:
                 np.matmul((self.x * own[:, None]).T, self.x, out=out[k])
         return out
 
-    def extent(self, root: Float[Array, "params rank"], curvature: Array) -> Extent:
-        """In the norm of A = (root rootᵀ)⁻¹, in blocks of rows."""
+    def extent(self, z: Float[Array, "some rank"], curvature: Array) -> Extent:
+        """Of whitened rows."""
         del curvature
-        n, size = len(self.x), max(1, BLOCK // max(root.shape))
-        norm = np.concatenate(
-            [np.sqrt(np.einsum("np,np->n", z, z)) for z in (self.x[k : k + size] @ root for k in range(0, n, size))]
-        )
+        norm = np.sqrt(np.einsum("np,np->n", z, z))
         return Extent(norm, norm**2, norm)
 
     def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
@@ -249,15 +246,8 @@ class Several:
             out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
         return out.reshape(len(omega), self.outputs * q, -1)
 
-    def extent(self, root: Float[Array, "params rank"], curvature: Float[Array, "units outputs outputs"]) -> Extent:
-        """In the norm of A = (root rootᵀ)⁻¹, in blocks of rows."""
-        size = max(1, BLOCK // (self.outputs * max(root.shape)))
-        blocks = (np.arange(k, min(k + size, len(self.x))) for k in range(0, len(self.x), size))
-        parts = [self._extent(block, root.T, curvature[block]) for block in blocks]
-        return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-
-    def _extent(self, units: Int[Array, " some"], root: Array, curvature: Array) -> Extent:
-        z = self.whitened(units, root)
+    def extent(self, z: Float[Array, "some outputs rank"], curvature: Float[Array, "some outputs outputs"]) -> Extent:
+        """Of whitened rows."""
         length = np.sqrt(np.einsum("nkp,nkp->nk", z, z).max(1))
         z = z - z.mean(1, keepdims=True)  # a common shift is no move
         inner = z @ z.swapaxes(1, 2)
@@ -269,8 +259,16 @@ class Several:
 
     def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
         """The same of refits, each in its own norm."""
-        parts = [self.extent(root, own) for root, own in zip(roots, curvature, strict=True)]
+        parts = [extent(self, root.T, own) for root, own in zip(roots, curvature, strict=True)]
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
+
+
+def extent(design: Dense | Several, root: Float[Array, "rank params"], curvature: Array) -> Extent:
+    """In the norm of A = (rootᵀ root)⁻¹, in blocks of rows."""
+    n, size = len(design.x), max(1, BLOCK // (design.outputs * max(root.shape)))
+    blocks = (np.arange(k, min(k + size, n)) for k in range(0, n, size))
+    parts = [design.extent(design.whitened(block, root), curvature[block]) for block in blocks]
+    return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 PAIRS = 2**22  # numbers of all x xᵀ together, below which they are formed
@@ -284,7 +282,8 @@ class Predictors:
 
     `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
     out changes their own terms only. What of the penalty is no quadratic is further rows of `design`, after the units': `loss`
-    is that of all rows, ω too, `unit_loss` that of units, and only these leave, or are scored.
+    is that of all rows, ω too, `unit_loss` that of units, and only these leave, or are scored. `inverse_link` makes predictions
+    of their η.
     """
 
     design: Dense | Several
@@ -295,6 +294,7 @@ class Predictors:
     penalty: Float[Array, "params params"]
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
+    inverse_link: Callable[[Array], Array]
 
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
         """The predictors of every row."""

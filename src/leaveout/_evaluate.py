@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-import joblib
 import numpy as np
 import pandas as pd
 import scipy
@@ -25,6 +24,7 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
+from ._starts import cores
 from .refit import AbstractRefit, Certified, Exact, Refitted, completed, is_narrow
 from .refit._linear import copies, unit_losses
 
@@ -169,7 +169,7 @@ class _Walk:
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1):
         self.fit, self.plan, self.refit, self.times = fit, plan, refit, times
         linear = isinstance(fit.objective, AbstractLinearPredictor)
-        self.workers = 1 if linear else joblib.cpu_count()  # products of matrices use all cores by themselves
+        self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
 
     def _made(self) -> Iterator[Batch]:
@@ -237,11 +237,13 @@ class _Walk:
         return baseline
 
     def _scale(self, known: Estimate | None) -> float:
-        """The naive standard error of the no-update mean, where the strategy's tolerance is stated in it."""
+        """The naive standard error of the no-update mean, where it is at hand or the strategy's tolerance is stated in it."""
+        if known is not None:
+            return known.scale
         if not self.refit.in_standard_errors:
             return 0.0
         own = Asked(self.fit, self.plan, None)
-        return (blank(own, self.refit, self.baseline(own)) if known is None else known).scale
+        return blank(own, self.refit, self.baseline(own)).scale
 
 
 def _put(out: NDArray, batch: Batch, values: NDArray) -> None:

@@ -18,7 +18,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from ._definite import IndefiniteHessianError, cholesky, indefinite
-from ._design import Predictors
+from ._design import Predictors, weighed
 from ._functions import Function, function
 from ._jax import Array, Arrays, Module, PyTree, compiled, float64, jax, jnp, static
 from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
@@ -184,7 +184,14 @@ class Fit(Module):
     @once
     def influence(self) -> Float[np.ndarray, "units params"]:
         """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
-        return np.asarray(_influence(self.objective, self.theta, self.root))
+        model = self.predictors
+        if model is None or not model.separate:
+            return np.asarray(_influence(self.objective, self.theta, self.root))
+        n = self.objective.num_units
+        weight, eta = model.weigh(np.ones((1, n)))[0][0, :n], model.at(np.arange(n)[None], self.vector[None])[0]
+        slope = weighed(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
+        rows = model.design.whitened(np.arange(n), self.root)
+        return np.einsum("nk,nkp->np", slope.reshape(n, -1), rows.reshape(n, -1, len(self.root)))
 
     def __repr__(self) -> str:
         return (

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
+import scipy
 from jaxtyping import Shaped
 
 P, R = ParamSpec("P"), TypeVar("R")
@@ -41,6 +42,7 @@ else:
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions take both
+NUMPY = np.ndarray | np.generic | float  # what needs no JAX
 
 _unregistered: list[type] = []
 _registering = threading.Lock()
@@ -85,6 +87,16 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def numpy_of(value: Any) -> Any:
+    """NumPy for its own arrays, `jax.numpy` for JAX's."""
+    return np if isinstance(value, NUMPY) else jnp
+
+
+def special_of(value: Any) -> Any:
+    """SciPy's special functions for NumPy's arrays, JAX's for its own."""
+    return scipy.special if isinstance(value, NUMPY) else jspecial
+
+
 def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
     """The function that `make()` returns, made when it is first called."""
     make = functools.cache(make)
@@ -125,8 +137,12 @@ class Module(abc.ABC):  # noqa: B024
 
     def __init_subclass__(cls, **more: Any):
         super().__init_subclass__(**more)
+        if type(cls) is not abc.ABCMeta:  # it makes its classes trees by itself, as Equinox does
+            return
         cls._own_init = cls._own_init or "__init__" in vars(cls)
         dataclasses.dataclass(init=not cls._own_init, eq=False, repr=False)(cls)
+        if hasattr(cls, "__check_init__") or any("converter" in field.metadata for field in _fields(cls).values()):
+            raise TypeError(f"{cls.__name__}: converters and __check_init__ are Equinox's; write __init__ or __post_init__.")
         with _registering:
             _unregistered.append(cls)
 
@@ -137,27 +153,28 @@ class Module(abc.ABC):  # noqa: B024
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in vars(self) or name not in _names(type(self)):
+        if name in vars(self) or name not in _fields(type(self)):
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r} of {type(self).__name__}")
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        parts = (f"{name}={vars(self)[name]!r}" for name in _names(type(self)) if name in vars(self))
+        own = {name: vars(self)[name] for name in _fields(type(self)) if name in vars(self)}
+        usual = {name: repr(field.default) for name, field in _fields(type(self)).items()}
+        parts = (f"{name}={value!r}" for name, value in own.items() if repr(value) != usual[name])
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
 @functools.cache
-def _names(cls: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]
+def _fields(cls: Any) -> dict[str, dataclasses.Field]:
+    return {field.name: field for field in dataclasses.fields(cls)}
 
 
 def _register(cls: type) -> None:
     """Let JAX take instances apart, and put them together."""
     import jax
 
-    fields = dataclasses.fields(cls)
-    kept = [field.name for field in fields if field.metadata.get("static")]
-    branches = [field.name for field in fields if not field.metadata.get("static")]
+    kept = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
+    branches = [name for name in _fields(cls) if name not in kept]
 
     def flatten(self):
         return [vars(self)[name] for name in branches], tuple(vars(self)[name] for name in kept)

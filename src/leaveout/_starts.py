@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import joblib
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -90,10 +89,17 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
         yield placed(centre + away, first)
 
 
+def cores() -> int:
+    """How many this process may use."""
+    import joblib
+
+    return joblib.cpu_count()
+
+
 def descended_from(starts: list[np.ndarray], minimise: Callable[[np.ndarray], Run]) -> list[Run]:
     """Where each start leads, lowest first. One goes alone, so that programs are compiled once; the others side by side."""
-    run, cores = float64(minimise), min(len(starts), joblib.cpu_count())
-    with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(cores) as pool, warnings.catch_warnings():
+    run, workers = float64(minimise), 1 if len(starts) == 1 else min(len(starts), cores())
+    with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(workers) as pool, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
         runs = [run(starts[0])]
         bar.advance()

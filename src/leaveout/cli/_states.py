@@ -1,5 +1,7 @@
 """What `hmm` and `mrf` share: numbers of states, emissions, and models that are fitted and cross-validated one by one."""
 
+from __future__ import annotations
+
 import re
 import warnings
 from collections.abc import Callable, Mapping

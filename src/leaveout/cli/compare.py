@@ -1,5 +1,7 @@
 """`leaveout compare` cross-validates several regressions of one file by the same folds."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Annotated, Any
 

@@ -1,5 +1,7 @@
 """`leaveout crf TRAIN.conll` cross-validates a conditional random field of tagged sentences, every sentence left out once."""
 
+from __future__ import annotations
+
 import io
 import re
 import warnings
@@ -8,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 import pandas as pd
-import scipy.sparse
+import scipy
 import typer
 from rich import box
 from rich.table import Table

@@ -1,5 +1,7 @@
 """`leaveout demo` cross-validates real data by every strategy, and checks the result by refitting."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`leaveout hmm SERIES.csv` cross-validates hidden Markov models over the number of states."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import numpy as np

@@ -1,5 +1,7 @@
 """`leaveout leakage DATA.csv` estimates the loss on new clusters, where the clusters come from imperfect record linkage."""
 
+from __future__ import annotations
+
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast

@@ -1,5 +1,7 @@
 """`leaveout mrf COUNTS.csv --edges EDGES.csv` cross-validates hidden Markov random fields over states and couplings."""
 
+from __future__ import annotations
+
 import itertools
 from pathlib import Path
 from typing import Annotated, Literal, cast

@@ -4,7 +4,6 @@ import abc
 from collections.abc import Collection
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,13 +24,13 @@ LATENT = {"initial": SIMPLEX, "transition": SIMPLEX, "coupling": REAL}  # where 
 class AbstractHiddenStates(AbstractObjective):
     """An objective whose units are seen through emissions of states that are not."""
 
-    x: eqx.AbstractVar[Float[np.ndarray, "... channels"]]
-    data: eqx.AbstractVar[PyTree]  # what the emission made of x
-    dense: eqx.AbstractVar[Bool[np.ndarray, "..."]]  # is there an observation?
-    emission: eqx.AbstractVar[AbstractEmission]
-    drop: eqx.AbstractVar[str]
-    joint: eqx.AbstractVar[bool]
-    shapes: eqx.AbstractVar[tuple]  # of the emission's free parameters
+    x: Float[np.ndarray, "... channels"]
+    data: PyTree  # what the emission made of x
+    dense: Bool[np.ndarray, "..."]  # is there an observation?
+    emission: AbstractEmission
+    drop: str
+    joint: bool
+    shapes: tuple  # of the emission's free parameters
     latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
 
     @property

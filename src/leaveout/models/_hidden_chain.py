@@ -23,12 +23,12 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
     latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
 
-    sequence: eqx.AbstractVar[Int[np.ndarray, " steps"]]
-    position: eqx.AbstractVar[Int[np.ndarray, " steps"]]  # within its sequence
-    lengths: eqx.AbstractVar[Int[np.ndarray, " sequences"]]
-    slots: eqx.AbstractVar[Int[np.ndarray, "sequences longest"] | None]  # where each sequence stands in the layout
-    layout: eqx.AbstractVar[Layout]
-    states: eqx.AbstractVar[States]
+    sequence: Int[np.ndarray, " steps"]
+    position: Int[np.ndarray, " steps"]  # within its sequence
+    lengths: Int[np.ndarray, " sequences"]
+    slots: Int[np.ndarray, "sequences longest"] | None  # where each sequence stands in the layout
+    layout: Layout
+    states: States
 
     @property
     def num_states(self) -> int:

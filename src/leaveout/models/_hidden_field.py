@@ -33,14 +33,14 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     latent: ClassVar[tuple[str, ...]] = ("coupling",)
 
-    edges: eqx.AbstractVar[Int[np.ndarray, "edges 2"]]
-    coupling: eqx.AbstractVar[Float[np.ndarray, "..."]]  # held fixed, or the start
-    coupling_prior: eqx.AbstractVar[Float[np.ndarray, "2"] | None]  # mean and standard deviation
-    normaliser: eqx.AbstractVar[Float[np.ndarray, ""] | None]  # log Z(β) of one field, where β is fixed
-    tree: eqx.AbstractVar[Passes]
-    learned: eqx.AbstractVar[bool]  # the coupling
-    flat: eqx.AbstractVar[bool]  # no prior
-    labels: eqx.AbstractVar[FieldLabels]
+    edges: Int[np.ndarray, "edges 2"]
+    coupling: Float[np.ndarray, "..."]  # held fixed, or the start
+    coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
+    normaliser: Float[np.ndarray, ""] | None  # log Z(β) of one field, where β is fixed
+    tree: Passes
+    learned: bool  # the coupling
+    flat: bool  # no prior
+    labels: FieldLabels
 
     @property
     def num_units(self) -> int:

@@ -79,7 +79,7 @@ class AbstractLoss(Module):
 
     def derivatives(self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
         """ℓ and its derivatives in η of these orders, in NumPy: in closed form where there is one, else by JAX."""
-        known = type(self).formulas(self, eta, y)  # a module makes a new method each time that it is asked for one
+        known = self.formulas(eta, y)
         if known:
             return tuple(known[order]() for order in orders)
         eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))

@@ -282,19 +282,21 @@ class AbstractRegression(AbstractLinearPredictor):
             rows = Dense(np.concatenate([self.design, np.pad(bent.rows, ((0, 0), (0, pad)))]))
             loss = Beside(own, losses.PseudoHuber(1.0), (self.num_units, len(bent.rows)))
             offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
-        weigh = functools.partial(type(self)._weigh_rows, self, beside=bent.weight)
+        weigh = functools.partial(self._weigh_rows, beside=bent.weight)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate)
+        return Predictors(
+            rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
+        )
 
     def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ω and κ of many refits; after the units' ω the κ-fold weights of the penalty's rows."""
-        omega, kappa = type(self)._weigh(self, weights)
+        omega, kappa = self._weigh(weights)
         return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(beside) else omega, kappa
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
         """ω and κ of one refit, or of many, by NumPy or by JAX."""
         omega = weights if self.sample_weight is None else weights * self.sample_weight
-        kappa = xp.broadcast_to(type(self.penalty).times(self.penalty, weights, omega), omega.shape[:-1])
+        kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
         if self.class_code is not None:
             member = self.class_code == np.arange(self.balanced)[:, None]
             total = omega @ member.T

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from .._jax import Array, Module, jnp, static
+from .._jax import Array, Module, numpy_of, static
 
 
 class AbstractLink(Module):
-    """A link: `link(mean)` is the linear predictor; `inverse` is JAX, and NaN outside the domain of η."""
+    """A link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Of arrays of NumPy or JAX."""
 
     @abc.abstractmethod
     def __call__(self, mean: Array) -> Array:
@@ -26,7 +26,7 @@ class AbstractLink(Module):
 
     def log_inverse(self, eta: Array) -> Array:
         """`log μ`, of use where μ > 0."""
-        return jnp.log(self.inverse(eta))
+        return numpy_of(eta).log(self.inverse(eta))
 
     @property
     def inside(self) -> float:
@@ -52,10 +52,10 @@ class Log(AbstractLink):
     """`η = log μ`."""
 
     def __call__(self, mean):
-        return jnp.log(mean)
+        return numpy_of(mean).log(mean)
 
     def inverse(self, eta):
-        return jnp.exp(eta)
+        return numpy_of(eta).exp(eta)
 
     def log_inverse(self, eta):
         return eta
@@ -76,10 +76,11 @@ class Power(AbstractLink):
         return mean**self.exponent
 
     def inverse(self, eta):
-        return eta**2 if self.even else jnp.exp(self.log_inverse(eta))
+        return eta**2 if self.even else numpy_of(eta).exp(self.log_inverse(eta))
 
     def log_inverse(self, eta):
-        return jnp.log(eta**2) if self.even else jnp.log(eta) / self.exponent
+        log = numpy_of(eta).log
+        return log(eta**2) if self.even else log(eta) / self.exponent
 
     @property
     def inside(self):
@@ -97,23 +98,26 @@ class NegativeBinomial(AbstractLink):
         self.dispersion = np.asarray(dispersion, np.float64)
 
     def __call__(self, mean):
-        return jnp.log(mean * self.dispersion / (1 + mean * self.dispersion))
+        return numpy_of(mean).log(mean * self.dispersion / (1 + mean * self.dispersion))
 
     def inverse(self, eta):
-        return jnp.exp(self.log_inverse(eta))
+        return numpy_of(eta).exp(self.log_inverse(eta))
 
     def log_inverse(self, eta):
-        return eta - jnp.log(-jnp.expm1(eta)) - jnp.log(self.dispersion)
+        xp = numpy_of(eta)
+        return eta - xp.log(-xp.expm1(eta)) - xp.log(self.dispersion)
 
 
 class ComplementaryLogLog(AbstractLink):
     """`η = log(−log(1 − μ))`, of a mean between 0 and 1."""
 
     def __call__(self, mean):
-        return jnp.log(-jnp.log1p(-mean))
+        xp = numpy_of(mean)
+        return xp.log(-xp.log1p(-mean))
 
     def inverse(self, eta):
-        return -jnp.expm1(-jnp.exp(eta))
+        xp = numpy_of(eta)
+        return -xp.expm1(-xp.exp(eta))
 
 
 NAMED: dict[str, Callable[[], AbstractLink]] = {

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._jax import Array, Scalar, jax, jnp, jspecial, made, static
+from .._jax import Array, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static
 from .._objective import traced
 from . import links as links
 from ._families import (
@@ -54,17 +54,17 @@ def _log1mexp(x: Array) -> Array:
 
 
 LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
-    "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: jax.nn.sigmoid(e), 0.0),
-    "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: jspecial.ndtr(e), 0.0),
-    "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -jnp.expm1(-jnp.exp(e)), 0.0),
-    "loglog": (lambda e: (-jnp.exp(-e), _log1mexp(-jnp.exp(-e))), lambda e: jnp.exp(-jnp.exp(-e)), 0.0),
+    "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: special_of(e).expit(e), 0.0),
+    "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: special_of(e).ndtr(e), 0.0),
+    "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -numpy_of(e).expm1(-numpy_of(e).exp(e)), 0.0),
+    "loglog": (lambda e: (-jnp.exp(-e), _log1mexp(-jnp.exp(-e))), lambda e: numpy_of(e).exp(-numpy_of(e).exp(-e)), 0.0),
     "cauchit": (
         lambda e: (jnp.log(jnp.arctan2(1.0, -e) / jnp.pi), jnp.log(jnp.arctan2(1.0, e) / jnp.pi)),
         lambda e: jnp.arctan2(1.0, -e) / jnp.pi,
         0.0,
     ),
-    "log": (lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))), lambda e: jnp.exp(e), -1.0),
-    "log_complement": (lambda e: (_log1mexp(jnp.where(e < 0, e, jnp.nan)), e), lambda e: -jnp.expm1(e), -1.0),
+    "log": (lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))), lambda e: numpy_of(e).exp(e), -1.0),
+    "log_complement": (lambda e: (_log1mexp(jnp.where(e < 0, e, jnp.nan)), e), lambda e: -numpy_of(e).expm1(e), -1.0),
     "identity": (lambda e: (jnp.log(e), jnp.log1p(-e)), lambda e: e, 0.5),
 }
 
@@ -340,7 +340,7 @@ class Multinomial(AbstractLoss):
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]
 
     def inverse_link(self, eta):
-        return jax.nn.softmax(eta, axis=-1)
+        return special_of(eta).softmax(eta, axis=-1)
 
     def formulas(self, eta, y):
         """ℓ, p − e_y and diag(p) − p pᵀ; what is left of one beside a p near it is summed, never subtracted."""

@@ -5,13 +5,13 @@ have one axis more, and what a radius is for one is a range for all of a unit's.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._design import LossOfSeveral, Predictors, over
+from .._design import Dense, LossOfSeveral, Predictors, Several, extent, over
 from .._fit import Fit, once
 from .._plan import Rows
 from .._proved import ROUNDING, Bend, Table
@@ -20,6 +20,7 @@ from . import _sampled as sampled
 Array = np.ndarray
 PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
 GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
+KEPT = 2**24  # numbers in whitened rows that are kept
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 
 
@@ -45,6 +46,7 @@ class Anchor:
     leftover: Float[Array, " rank"]
     noise: float
     bulk: Float[Array, " units"]  # Σ_j |x_ij θ̂_j|, of which 1e-16 is lost
+    rows: Float[Array, "units ..."] | None  # whitened, where these are few
     blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
     table: Table
 
@@ -53,9 +55,20 @@ class Anchor:
         """A sample of rows for the next term."""
         return sampled.drawn(self)
 
+    @functools.cached_property
+    def turn(self) -> float:
+        """M max k: along a move of length r no ℓ″ changes by more than a factor of e^{turn r}. Infinite where there is no M."""
+        concordance = self.model.loss.self_concordance
+        return np.inf if concordance is None else float(np.max(np.asarray(concordance) * self.norm))
+
+    @functools.cached_property
+    def single(self) -> tuple[Dense | Several, Float[Array, "rank params"]]:
+        """The rows, and L⁻¹, in float32."""
+        return replace(self.model.design, x=self.model.design.x.astype(np.float32)), self.root.astype(np.float32)
+
     def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """The rows of the listed units, one an output."""
-        z = self.model.design.whitened(units, self.root)
+        z = self.model.design.whitened(units, self.root) if self.rows is None else self.rows[units]
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
     def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
@@ -90,11 +103,13 @@ def anchored(fit: Fit) -> Anchor:
     several = model.design.outputs > 1
     roots = cast(LossOfSeveral, model.loss).roots(eta) if several else None
     reference = np.ones(len(eta)) if several else curvature
-    norm, size, length = extent = model.design.extent(root.T, curvature)
+    rows = model.design.whitened(np.arange(len(eta)), root) if eta.size * len(root) <= KEPT else None
+    design = model.design
+    extents = extent(design, root, curvature) if rows is None else design.extent(rows, curvature)
+    norm, size, length = extents
     noise = ROUNDING * float(np.sum(weight * shaky(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0
-    leftover = root @ np.asarray(fit.gradient)
     table = Table(model.loss, model.y, eta, reference, weight * size, norm)
     bulk = model.design.bulk(theta)
     blur = ROUNDING * float(np.max(np.sum(np.asarray(fit.factor) ** 2, axis=1) * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
@@ -109,11 +124,12 @@ def anchored(fit: Fit) -> Anchor:
         curvature,
         reference,
         roots,
-        *extent,
+        *extents,
         flat,
-        leftover,
+        root @ np.asarray(fit.gradient),
         noise,
         bulk,
+        rows,
         blur,
         table,
     )

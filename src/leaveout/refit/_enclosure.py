@@ -14,7 +14,7 @@ from ._anchor import PASS, Metric, anchored, entries, passes, tiles, total
 from ._newton import CAUTION, PRODUCTS, REFUSED, Newton
 
 Array = np.ndarray
-STEPS = 8  # with one metric, before a refit wants another
+STEPS, HURRY = 8, 2  # with one metric, before a refit wants another; or before its error is estimated
 STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
 UNSEEN = 2.0  # times what so few products tell: of the refits of 3,000 x 1,000 that an audit repeated one was twice as far
 
@@ -42,6 +42,7 @@ class Enclosure:
         self.result = np.full(count, int(RESULTS.successful))
         self.radius, self.gradients = np.full(count, np.inf), 0.0  # around u, in the norm of H; gradients made in all
         self.proved, self.taken = np.ones(count, bool), np.ones(count, bool)
+        self.contraction = np.full(count, np.inf)  # estimated, where it was
 
     def theta(self) -> Float[Array, "refits params"]:
         return self.anchor.theta + self.u @ self.anchor.root
@@ -159,8 +160,14 @@ class Enclosure:
         self.taken[lanes] = good
         moved, after = lanes[good], found.after[good]
         self.u[moved] += step[good]
+        self.proved[moved] = True
         if moved.size:
             self._place(moved, after)
+        told = lanes[good & ~np.isfinite(found.after) & (self.contraction[lanes] < REFUSED)]
+        if told.size:  # a contraction estimated before grows by no more than the curvature on the way
+            length = self.slope[told] / self.metric.kept[told]
+            self.contraction[told] += np.expm1(np.minimum(anchor.turn * length, 1.0))
+            self._estimated(told)
 
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array) -> Ball:
         """By the table, and where that says little by the gaps of every unit."""
@@ -179,23 +186,28 @@ class Enclosure:
     def estimate(self, lanes: Array) -> None:
         """Radii from the curvature at the candidates, by a few products with what it differs by from the metric's."""
         for some in passes(lanes, self.anchor.curvature.size, self.u.shape[1]):
-            contraction = self._contraction(some)
-            share = np.where(self.taken[some], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
-            self.proved[some] = False
-            self._place(some, np.where(contraction < REFUSED, UNSEEN * share * self.slope[some], np.inf))
+            self.contraction[some] = self._contraction(some)
+            self._estimated(some)
+
+    def _estimated(self, lanes: Array) -> None:
+        contraction = self.contraction[lanes]
+        share = np.where(self.taken[lanes], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
+        self.proved[lanes] = False
+        self._place(lanes, np.where(contraction < REFUSED, UNSEEN * share * self.slope[lanes], np.inf))
 
     def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
         """What a step leaves of itself: the size of A⁻¹E, E the change of the curvature, by Lanczos' first steps from random
-        directions."""
+        directions, in float32."""
         anchor, model = self.anchor, self.anchor.model
         eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
         omega = model.weigh(self._weights(lanes))[0]
-        change_ = weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature)
+        change_ = np.asarray(weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature), np.float32)
+        design, root = anchor.single
         v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
         largest, image, before = np.zeros(len(lanes)), None, None
         for _ in range(PRODUCTS):
-            ahead = bent(change_, model.design.predictors(v @ anchor.root))
-            image = model.design.pull(ahead) @ anchor.root.T
+            ahead = bent(change_, design.predictors(v.astype(np.float32) @ root))
+            image = np.asarray(design.pull(ahead) @ root.T, float)
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
                 largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300))

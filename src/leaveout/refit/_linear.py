@@ -26,11 +26,11 @@ from .._proved import ROUNDING, change
 from .._results import RESULTS
 from . import _sampled as sampled
 from ._anchor import SINGULAR, anchored
-from ._enclosure import STEPS, Enclosure
+from ._enclosure import HURRY, STEPS, Enclosure
 
 Array = np.ndarray
 ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps cost a unit
-AFFORDABLE = 3e9  # operations that gradients of a plan's refits may cost before single rows are estimated
+AFFORDABLE = 1e8  # operations that gradients of a plan's refits may cost before single rows are estimated
 DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
 COPIES = 200_000  # rows beyond which copies are not looked for
 
@@ -43,6 +43,7 @@ class OneRow(NamedTuple):
     moved: Float[Array, " refits"]  # λ, the length of the step
     kept: Float[Array, " refits"]  # 1 − q
     coefficient: Float[Array, " refits"]  # of z in the step
+    determined: Bool[Array, " refits"]
 
     def take(self, lanes: Array) -> "OneRow":
         return OneRow(*(part[lanes] for part in self))
@@ -67,7 +68,37 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
         half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after, np.inf)
     center = anchor.eta[unit] - along / kept
     half += 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]) + anchor.blur * np.abs(along / kept**2)
-    return OneRow(center, half, slope, kept, pull - bend * along / kept)
+    return OneRow(center, half, slope, kept, pull - bend * along / kept, determined)
+
+
+class Step(NamedTuple):
+    """A batch after one step with each refit's own Hessian at θ̂: held predictors, which have none, and the raveled θ."""
+
+    center: Float[Array, "refits width ..."]
+    lost: Bool[Array, " refits"]
+    theta: Callable[[], Float[Array, "refits params"]]
+
+
+def newton_step(fit: Fit, rows: Rows) -> Step:
+    """That step, of single rows without their parameters, until these are asked for."""
+
+    @functools.cache
+    def looked() -> Enclosure:
+        state = Enclosure(fit, rows)
+        state.look()
+        return state
+
+    theta = lambda: looked().theta()
+    if _single(fit, rows):
+        found = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
+        return Step(found.center[:, None], ~found.determined, theta)
+    return Step(looked().center, looked().metric.kept == 0, theta)
+
+
+def _single(fit: Fit, rows: Rows) -> bool:
+    """Does each refit change the weight of one row, of one output?"""
+    model = anchored(fit).model
+    return model.separate and model.design.outputs == 1 and rows.index.shape[1] == 1
 
 
 class Look(NamedTuple):
@@ -99,8 +130,7 @@ class Enclosed(NamedTuple):
 def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
     """Every refit brought to where `enough` says so. A `hurry` takes no Hessians: it estimates. Where gradients of all refits
     are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
-    anchor = anchored(fit)
-    if anchor.model.separate and anchor.model.design.outputs == 1 and rows.index.shape[1] == 1:
+    if _single(fit, rows):
         return _by_rows(fit, rows, enough, hurry, allowed)
     state = _to_the_end(fit, rows, enough, hurry)
     ball = lambda: (state.u, state.radius)
@@ -116,7 +146,7 @@ def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array |
     unknown = np.full(len(center), np.inf)
     lanes = everyone[~enough(everyone, Look(center, half, unknown, np.zeros(len(center)), unknown))]
     if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
-        lanes = _by_the_next_term(fit, rows, look, allowed, center, half, proved)
+        lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
     state = None
     if lanes.size:
         state = _to_the_end(fit, rows.take(lanes), lambda some, seen: enough(lanes[some], seen), hurry)
@@ -143,10 +173,10 @@ def _costs(fit: Fit, rows: Rows, lanes: int) -> float:
 
 
 def _by_the_next_term(
-    fit: Fit, rows: Rows, look: OneRow, allowed: Array, center: Array, half: Array, proved: Array
+    fit: Fit, rows: Rows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
 ) -> Int[Array, " open"]:
     """Single rows accepted by what is proved or estimated of them, all together within what is allowed: those still open.
-    Writes into `center`, `half` and `proved`."""
+    In a hurry whatever the smallest sample tells is taken. Writes into `center`, `half` and `proved`."""
     anchor, unit = anchored(fit), np.asarray(rows.index)[:, 0]
     wrong = error(fit, rows, center, center, half)
     lanes, rest = np.flatnonzero(~_within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
@@ -162,7 +192,7 @@ def _by_the_next_term(
         left = sampled.half(anchor, some, term, size is not None)[:, None]
         middle = center[lanes] + (0.0 if size else term.move[:, None])
         wrong[lanes] = error(fit, rows.take(lanes), middle, middle, left)
-        good = _within(wrong, allowed)[lanes]
+        good = np.isfinite(wrong[lanes]) if hurry else _within(wrong, allowed)[lanes]
         center[lanes[good]], half[lanes[good]], proved[lanes[good]] = middle[good], left[good], False
         lanes = lanes[~good]
     return np.union1d(lanes, rest)
@@ -183,13 +213,15 @@ def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool) -> Enclosure:
     lanes = np.arange(len(state.u))
     lanes = lanes[~asked(lanes)]
     unsettled = lanes[state.metric.kept[lanes] == 0]
-    lanes = state.steps(lanes, asked, 2 if hurry else STEPS)
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > DEAR
-    if hurry or dear:
-        state.estimate(lanes)
-        lost = ~np.isfinite(state.half[lanes]).all(axis=1)
-        lanes = lanes[lost & (not dear)] if hurry else lanes[~asked(lanes)]
+    for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if dear else (STEPS,):
+        lanes = state.steps(lanes, asked, most)
+        if hurry or dear:
+            state.estimate(lanes)
+            lanes = lanes[~asked(lanes)]
+    if hurry:
+        lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1) & (not dear)]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
     if lanes.size:
         state.proved[lanes] = True

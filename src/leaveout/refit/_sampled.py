@@ -79,9 +79,7 @@ def next_term(anchor: "Anchor", unit: Array, look: "OneRow", size: int | None) -
 
 def _far(anchor: "Anchor", look: "OneRow") -> Float[Array, " refits"]:
     """How far the curvature may move on the way: M max k ‖u‖."""
-    concordance = anchor.model.loss.self_concordance
-    assert concordance is not None
-    return np.max(np.asarray(concordance) * anchor.norm) * look.moved / np.sqrt(look.kept)
+    return anchor.turn * look.moved / np.sqrt(look.kept)
 
 
 def short(anchor: "Anchor", look: "OneRow") -> Bool[Array, " refits"]:

@@ -6,6 +6,7 @@ refitted as arrays, and their errors are proved (`_linear`); all other models by
 """
 
 import abc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -24,7 +25,7 @@ from ._refitted import Refitted
 
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
-CLOSE = 1e-3  # of a standard error of a loss: errors below it need no closer look
+CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
 
 
 class AbstractRefit(Module):
@@ -78,10 +79,9 @@ class NewtonStep(AbstractRefit):
 class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
-    tol: float
+    tol: float = 1e-8
 
-    def __init__(self, tol: float = 1e-8):
-        self.tol = float(tol)
+    def __post_init__(self):
         if not 0 < self.tol < 1:
             raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
 
@@ -109,11 +109,10 @@ class Certified(AbstractRefit):
     So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
     """
 
-    rtol: float
+    rtol: float = 0.01
     in_standard_errors = True
 
-    def __init__(self, rtol: float = 0.01):
-        self.rtol = float(rtol)
+    def __post_init__(self):
         if not 0 < self.rtol <= 1:
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
 
@@ -140,7 +139,7 @@ def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
     if not judge:
         return Refitted(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
-        return _judged_by_proof(fit, rows, u)
+        return _judged_by_proof(fit, rows, linear.predictors_at(fit, rows, u), lambda: fit.at(u))
     state = Descent(fit, rows)
     state.stand(u)
     _flag_crossed(state)
@@ -157,12 +156,11 @@ def _judged(state: Descent) -> Refitted:
     and what is left there."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
     known, result = state.F.losses(theta, everyone), state.result.copy()
-    floor = CLOSE * float(state.rows.scale) * _num_scored(state.fit, state.rows)
     apart = lambda some, lanes: np.abs(some - known[lanes]).reshape(len(lanes), -1).sum(1)
 
     def enough(lanes, at):
         error = at.error()
-        return error <= (TIGHT - 1) * apart(at.losses(), lanes) + floor[lanes]
+        return error <= (TIGHT - 1) * apart(at.losses(), lanes)
 
     lead(state, enough, hurry=True)
     error = state.error + apart(state.scores, everyone)
@@ -179,19 +177,16 @@ def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough, allowed: np.ndarray |
 
 def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
     """One Newton step of linear predictors."""
-    first = linear.Enclosure(fit, rows)
-    first.look()
-    lost = first.metric.kept == 0
-    result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
+    step = linear.newton_step(fit, rows)
+    result = np.where(step.lost, RESULTS.undetermined, RESULTS.successful)
     if not judge:
-        return Refitted(first.theta, np.full(len(lost), np.inf), result)
-    judged = _judged_by_proof(fit, rows, first.u, first.center)
-    return replace(judged, result=result, error=np.where(lost, np.inf, judged.error))
+        return Refitted(step.theta, np.full(len(result), np.inf), result)
+    judged = _judged_by_proof(fit, rows, step.center, step.theta)
+    return replace(judged, result=result, error=np.where(step.lost, np.inf, judged.error))
 
 
-def _judged_by_proof(fit: Fit, rows: Rows, u: np.ndarray, reported: np.ndarray | None = None) -> Refitted:
-    """How far the losses at displacements may be from the exact refits', by where these are proved, or estimated, to lie."""
-    reported = linear.predictors_at(fit, rows, u) if reported is None else reported
+def _judged_by_proof(fit: Fit, rows: Rows, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> Refitted:
+    """How far the losses at held predictors may be from the exact refits', by where these are proved, or estimated, to lie."""
     known = linear.losses(fit, rows, reported)
     floor = CLOSE * float(rows.scale) * _num_scored(fit, rows)
 
@@ -200,10 +195,10 @@ def _judged_by_proof(fit: Fit, rows: Rows, u: np.ndarray, reported: np.ndarray |
         moved = np.abs(linear.losses(fit, some, at.center) - known[lanes]).sum(1)
         return linear.error(fit, some, reported[lanes], at.center, at.half) <= TIGHT * moved + floor[lanes]
 
-    found = linear.enclose(fit, rows, enough, hurry=True)
+    found = linear.enclose(fit, rows, enough, hurry=True, allowed=floor)
     error = linear.error(fit, rows, reported, found.center, found.half)
-    theta = lambda: fit.at(u)
-    return Refitted(theta, error, np.zeros(len(u), int), known, found.proved, found.ball, found.moved, found.gradients)
+    result = np.zeros(len(error), int)
+    return Refitted(theta, error, result, known, found.proved, found.ball, found.moved, found.gradients)
 
 
 def _flag_crossed(state: Descent) -> None:
@@ -221,7 +216,8 @@ def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays,
 
 def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
-    together = not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
+    closed = fit.predictors is not None and fit.predictors.separate
+    together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
     if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
