@@ -51,19 +51,24 @@ class Point:
 
     value: Any
     penalty: AbstractPenalty
-    mean: float
-    judged: Callable[[], Estimate]
-    fitted: Callable[[], Fit]
+    made: "_Judged"
+    audit: pd.DataFrame | None
+    said: str  # of the audit of the path
+
+    @property
+    def mean(self) -> float:
+        return self.made.mean
 
     @functools.cached_property
     def estimate(self) -> Estimate:
         """The estimate under this penalty."""
-        return self.judged()
+        found = self.made.estimate
+        return replace(found, audit=self.audit, labels=found.labels | {"audit": self.said})
 
-    @functools.cached_property
+    @property
     def fit(self) -> Fit:
         """θ̂ under this penalty."""
-        return self.fitted()
+        return self.made.fit
 
     def __repr__(self) -> str:
         return f"Point({_shown(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
@@ -215,17 +220,13 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
         raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
     named = _named(objective, penalties)
     found = _found(objective, named, plan, refit, int(audit))
-    said, tables = _audited(found, int(audit))
-    if any(table.beyond.any() for table in tables.values()):  # nothing that was judged like it is taken for granted
+    said, tables, missed = _audited(found, int(audit))
+    if missed:  # nothing that was judged like it is taken for granted
         said += ": every penalty was cross-validated by itself"
         whole = {value: cross_validate(each.fit, plan, refit, audit=int(audit)) for value, each in found.items()}
-        judged = {value: functools.partial(_told, each, said, each.audit) for value, each in whole.items()}
-        means = {value: _mean(each) for value, each in whole.items()}
-    else:
-        judged = {value: functools.partial(_of, each, said, tables.get(value)) for value, each in found.items()}
-        means = {value: each.mean for value, each in found.items()}
-    fitted = {value: functools.partial(getattr, each, "fit") for value, each in found.items()}
-    points = tuple(Point(value, penalty, means[value], judged[value], fitted[value]) for value, penalty in named.items())
+        found = {value: _whole(found[value], estimate) for value, estimate in whole.items()}
+        tables = {value: estimate.audit for value, estimate in whole.items()}
+    points = tuple(Point(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
     return Path(points, plan, {"model": repr(objective), "refit": repr(refit), "audit": said})
 
 
@@ -257,13 +258,9 @@ def _mean(found: Estimate) -> float:
     return found.mean if np.isfinite(asked).all() else float("nan")
 
 
-def _of(each: _Judged, said: str, table: pd.DataFrame | None) -> Estimate:
-    return _told(each.estimate, said, table)
-
-
-def _told(found: Estimate, said: str, table: pd.DataFrame | None) -> Estimate:
-    """An estimate with what its path's audit says."""
-    return replace(found, audit=table, labels=found.labels | {"audit": said})
+def _whole(each: _Judged, estimate: Estimate) -> _Judged:
+    """The same with another estimate."""
+    return replace(each, fitted=lambda: each.fit, judged=lambda fit: estimate, mean=_mean(estimate))
 
 
 def _named(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
@@ -329,7 +326,8 @@ def _found(
     for k, value in enumerate(order):
         try:
             under = _under(objective, named[value])
-            own = fit(under, before) if thetas is None or thetas[k] is None else _anchored(under, thetas[k])
+            theta = thetas[k]
+            own = fit(under, before) if theta is None else _anchored(under, theta)
         except (RuntimeError, ValueError) as error:
             error.add_note(f"In lo.path, under the penalty {_shown(value)}.")
             raise
@@ -364,19 +362,19 @@ class _Penalised:
         return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
 
 
-def _minimisers(objective: Model, penalties: list[AbstractPenalty]) -> list[Array | None] | None:
-    """θ̂ under each of many ridges, by Newton's method side by side, None where that does not arrive; None where this is not for
-    the model."""
+def _minimisers(objective: Model, penalties: list[AbstractPenalty]) -> list[Array | None]:
+    """θ̂ under each of many ridges, by Newton's method side by side; None where that does not arrive, or is not for the
+    model."""
     plain = all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in penalties)
     model = _under(objective, penalties[0]).predictors if plain and penalties else None
     if model is None or model.design.outputs > 1 or len(penalties) * max(model.design.shape) * model.design.shape[1] > TOGETHER:
-        return None
+        return [None] * len(penalties)
     ones, params = np.ones((1, objective.num_units)), model.design.shape[1]
     second = np.zeros((len(penalties), params, params))
     for k, penalty in enumerate(penalties):
         second[k, range(objective.num_features), range(objective.num_features)] = _alpha(penalty)
     start = np.tile(np.ravel(objective.parameters.start(0)), (len(penalties), 1))
-    F = _Penalised(model, model.weigh(ones)[0], second)
+    F: Any = _Penalised(model, model.weigh(ones)[0], second)
     found = newton(F, start, np.arange(len(penalties)), np.zeros((0, params)))
     return [theta if arrived else None for theta, arrived in zip(found.theta, found.converged, strict=True)]
 
@@ -409,8 +407,8 @@ def _anchored(objective: Model, theta: np.ndarray) -> Fit:
     return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
 
 
-def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame]]:
-    """What audits of some refits find, under the penalties of the largest errors, and a sentence on it."""
+def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame], int]:
+    """A sentence on the audits of some refits, under the penalties of the largest errors, what they find, and how many missed."""
     number = min(audit, affordable(sum(each.gradients for each in found.values()))) if audit else 0
     order = sorted(found, key=lambda value: -found[value].error)
     wanted: dict[Any, dict[int, str]] = {}
@@ -422,6 +420,6 @@ def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.D
     for value, chosen in wanted.items():
         each, estimate = found[value], found[value].estimate
         tables[value] = audited(Asked(each.fit, estimate.plan, None), estimate, chosen, each.start)
-    count, missed = sum(map(len, tables.values())), sum(int(table.beyond.sum()) for table in tables.values())
+    count, missed = sum(map(len, tables.values())), sum(int(table["beyond"].to_numpy().sum()) for table in tables.values())
     its, refits = ("its", "refit") if count == 1 else ("their", "refits")
-    return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables
+    return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables, missed
