@@ -367,14 +367,16 @@ def _minimisers(objective: Model, penalties: list[AbstractPenalty]) -> list[Arra
     model."""
     plain = all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in penalties)
     model = _under(objective, penalties[0]).predictors if plain and penalties else None
-    if model is None or model.design.outputs > 1 or len(penalties) * max(model.design.shape) * model.design.shape[1] > TOGETHER:
+    if model is None or model.design.outputs > 1:
         return [None] * len(penalties)
-    ones, params = np.ones((1, objective.num_units)), model.design.shape[1]
+    units, params = model.design.shape
+    if len(penalties) * (units + params**2) > TOGETHER:
+        return [None] * len(penalties)
     second = np.zeros((len(penalties), params, params))
     for k, penalty in enumerate(penalties):
         second[k, range(objective.num_features), range(objective.num_features)] = _alpha(penalty)
     start = np.tile(np.ravel(objective.parameters.start(0)), (len(penalties), 1))
-    F: Any = _Penalised(model, model.weigh(ones)[0], second)
+    F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], second)
     found = newton(F, start, np.arange(len(penalties)), np.zeros((0, params)))
     return [theta if arrived else None for theta, arrived in zip(found.theta, found.converged, strict=True)]
 
@@ -408,14 +410,15 @@ def _anchored(objective: Model, theta: np.ndarray) -> Fit:
 
 
 def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame], int]:
-    """A sentence on the audits of some refits, under the penalties of the largest errors, what they find, and how many missed."""
+    """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed."""
     number = min(audit, affordable(sum(each.gradients for each in found.values()))) if audit else 0
     order = sorted(found, key=lambda value: -found[value].error)
     wanted: dict[Any, dict[int, str]] = {}
     for turn in range(number):
         value = order[turn % len(order)]
         listed = list(found[value].chosen(audit).items())
-        wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
+        if listed:  # else none of them exists
+            wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
     tables = {}
     for value, chosen in wanted.items():
         each, estimate = found[value], found[value].estimate
