@@ -1,6 +1,6 @@
 """Is one fit enough, and at what price? Linear predictors against the programs that refit them.
 
-    taskset -c 0 python benchmarks/linear.py [refitting one_fit ridge folds links coverage cold]
+    taskset -c 0 python benchmarks/linear.py [refitting one_fit ridge folds links coverage cold path]
 
 Each demand prints one table. Times are in seconds, medians of repeats in which the contestants take turns, after a
 warm-up; what was timed once, or in part and scaled, says so. Pin it to one core where others work: OpenBLAS's
@@ -20,7 +20,7 @@ import intervals
 import noncanonical
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 import leaveout as lo
@@ -177,6 +177,43 @@ def ridge(n: int = 100_000, p: int = 100) -> None:
     show(f"ridge: one α, n = {n:,}, p = {p}; target 1 RidgeCV", rows)
 
 
+def path(count: int = 50) -> None:
+    """Many penalties in one call, the objective and the choice included, against scikit-learn's own searches."""
+    alphas, rows = np.logspace(-3, 3, count), []
+    for n, p in ((1000, 20), (20_000, 50)):
+        X, y = squared_data(n, p)
+        ours = lambda X=X, y=y: lo.path(lo.GLM(X, y, "squared"), alphas, lo.leave_one_out(len(y)))
+        first, found = once(ours)
+        host = RidgeCV(alphas, store_cv_results=True).fit(X, y)
+        off = max(abs(e.losses - host.cv_results_[:, k] / 2).max() for k, e in enumerate(found.estimates))
+        runs = {"RidgeCV": lambda X=X, y=y: RidgeCV(alphas).fit(X, y), "lo.path": lambda ours=ours: ours().best}
+        row = {"what": "ridge, leave-one-out", "n": n, "p": p, "first": once(runs["lo.path"])[0]} | raced(
+            runs, 50_000_000 // (n * p)
+        )
+        rows.append(row | {"target": 1, "same choice": found.best.value == host.alpha_, "losses differ by": off})
+    X, y = logistic_data(1000, 20)
+    peer = lambda: LogisticRegressionCV(Cs=1 / alphas, cv=5).fit(X, y)
+    for refit in (lo.Certified(), lo.NewtonStep()):
+        ours = lambda refit=refit: lo.path(lo.GLM(X, y, "logistic"), alphas, lo.leave_one_out(1000), refit)
+        first, found = once(ours)
+        runs = {"LogisticRegressionCV(cv=5)": peer, "lo.path": lambda ours=ours: ours().best}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its next release
+            row = {"what": f"logistic, leave-one-out, {refit}", "n": 1000, "p": 20, "first": first} | raced(runs, 5)
+        rows.append(row | {"target": 5, "proved": found.table()["proved"].mean()})
+    show(f"path: {count} penalties in one call, seconds; first: once, before the others", rows)
+
+
+def raced(runs: dict[str, Callable], repeats: int) -> dict[str, float]:
+    """Seconds of a peer and of ours, the least of repeats in which they take turns, and how many times faster ours are."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(min(max(repeats, 3), 100)):
+        for name, run in runs.items():
+            times[name].append(once(run)[0])
+    peer, ours = (min(each) for each in times.values())
+    return {"peer": peer, "lo.path": ours, "times faster": peer / ours}
+
+
 def squared_data(n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, p))
@@ -242,7 +279,7 @@ def cold(repeats: int = 3) -> None:
     show(f"cold: certified leave-one-out of breast_cancer, seconds in {repeats} fresh processes; {targets}", rows)
 
 
-DEMANDS = {demand.__name__: demand for demand in (refitting, one_fit, ridge, folds, links, coverage, cold)}
+DEMANDS = {demand.__name__: demand for demand in (refitting, one_fit, ridge, folds, links, coverage, cold, path)}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

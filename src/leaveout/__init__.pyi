@@ -23,6 +23,7 @@ from ._objective import (
     Separable as Separable,
     Units as Units,
 )
+from ._path import Path as Path, path as path
 from ._plan import (
     Plan as Plan,
     blocks as blocks,

@@ -79,6 +79,8 @@ class Estimate:
     def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Losses that stand as `losses` does, such as `baseline`, of each unit: the mean over the refits that score it."""
         scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
+        if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):  # each of them once, in order
+            return losses
         index = self._at.unit[scored]
         times, total = np.bincount(index, minlength=n), np.bincount(index, losses[scored], n)
         return np.where(times > 0, total / np.maximum(times, 1), np.nan)
@@ -89,13 +91,21 @@ class Estimate:
         return self.averaged(self.losses)
 
     def _mean(self, values: NDArray[np.float64]) -> float:
-        seen = np.isfinite(values) & (self._weight > 0)
-        return float(np.average(values[seen], weights=self._weight[seen])) if seen.any() else float("nan")
+        weight = self._weight
+        seen = np.isfinite(values) & (weight > 0)
+        if not seen.all():
+            values, weight = values[seen], weight[seen]
+        return float(weight @ values / weight.sum()) if len(values) else float("nan")
 
     @property
     def mean(self) -> float:
         """The mean of `per_unit()`, weighted by `sample_weight` where the model has it."""
         return self._mean(self.per_unit())
+
+    @property
+    def no_update(self) -> float:
+        """The same of the losses with no update, those of data that the model has seen."""
+        return self._mean(self.averaged(self.baseline))
 
     @property
     def standard_error(self) -> StandardError:
@@ -187,7 +197,7 @@ class Estimate:
             "held-out loss, mean": self.mean,
             "standard error": self.se,
             "approximation error": self.approximation_error,
-            "no update, mean": self._mean(self.averaged(self.baseline)),
+            "no update, mean": self.no_update,
             "flagged refits": len(self.flagged()),
         }
         return pd.DataFrame({"value": rows | self.metrics})
@@ -205,7 +215,7 @@ class Estimate:
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
             ("approximation", self._approximation()),
             ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
-            ("no update", f"{self._mean(self.averaged(self.baseline)):.6g}"),
+            ("no update", f"{self.no_update:.6g}"),
             ("other minimum", self._other_minimum()),
             *((name, self._metric(name)) for name in self.metrics),
             *((name, self.labels.get(name, "")) for name in ("audit", "copies")),

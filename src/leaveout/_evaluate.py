@@ -20,7 +20,7 @@ from ._fit import Fit
 from ._functions import work
 from ._jax import Module, PyTree, float64
 from ._metrics import Metric, measure
-from ._objective import AbstractLinearPredictor, aligned
+from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
@@ -64,7 +64,7 @@ def cross_validate(
     Where plan and fit have labels they are matched by these. Raises `ValueError` where the labels differ, or plan and fit count
     different units.
     """
-    plan = _adapted(fit, _matched("cross_validate", fit, plan, refit))
+    plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
     if int(audit) != audit or audit < 0:
         raise ValueError(f"cross_validate: audit must be a whole number, 0 or more; got {audit}.")
     metrics = (metric,) if isinstance(metric, str) else tuple(metric)
@@ -72,10 +72,8 @@ def cross_validate(
         raise ValueError(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
-    walk, asked = _Walk(fit, plan, refit), Asked(fit, plan, evaluate)
-    blank = _blank(asked, refit, walk.baseline(asked))
-    gathered = _Gathered(asked, blank, int(audit), _Predictions(plan, "response", judged=True) if metrics else None)
-    walk.refits(gathered.add, asked.losses_of, blank if evaluate is None else None)  # tolerances are of the model's own losses
+    pooled = _Predictions(plan, "response", judged=True) if metrics else None
+    gathered = walked(Asked(fit, plan, evaluate), refit, int(audit), pooled)
     return gathered.estimate(metrics, improve=refit.in_standard_errors)
 
 
@@ -90,7 +88,7 @@ def cross_predict(
     codes of the decoded labels; of sequences `[units, longest]`, −1 behind the end: `crf.join` puts them together). NaN
     where a unit is never held out, or no refit that leaves it out exists.
     """
-    plan = _matched("cross_predict", fit, plan, refit)
+    plan = _matched("cross_predict", _objective("cross_predict", fit), plan, refit)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     pooled = _Predictions(plan, kind, judged=False)
@@ -106,7 +104,7 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyT
 
 def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDArray[np.float64]:
     """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
-    plan = _matched(caller, fit, plan, refit)
+    plan = _matched(caller, _objective(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
     def take(batch, done, _):
@@ -116,23 +114,37 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDAr
     return theta
 
 
-def _matched(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> Plan:
-    """The plan over the units of the fit, by their labels where both have some; what cannot be cross-validated is refused."""
+def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: "_Predictions | None" = None, times: int = 1) -> "Gathered":
+    """Every refit of a plan, gathered; `times` as many such plans share what may be spent on one."""
+    walk = _Walk(asked.fit, asked.plan, refit, times)
+    nothing = blank(asked, refit, walk.baseline(asked))
+    gathered = Gathered(asked, nothing, audit, pooled)
+    walk.refits(gathered.add, asked.losses_of, nothing if asked.evaluate is None else None)  # tolerances are of own losses
+    return gathered
+
+
+def _objective(caller: str, fit: Fit) -> AbstractObjective:
+    """What was fitted; TypeError on what is no fit."""
     if not isinstance(fit, Fit):
         raise TypeError(
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
         )
+    return fit.objective
+
+
+def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
+    """The plan over the units, by their labels where both have some; what cannot be cross-validated is refused."""
     if not isinstance(plan, Plan):
         raise TypeError(
             f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
         )
-    count, units = fit.objective.num_units, fit.objective.units
+    count, units = objective.num_units, objective.units
     if plan.num_units != count:
         raise ValueError(f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}.")
     if not units.repeatable and np.any(plan.weight > 1):
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
-            f"{type(fit.objective).__name__} depend on one another: a weight of two there is not a second copy. "
+            f"{type(objective).__name__} depend on one another: a weight of two there is not a second copy. "
             "Use contiguous, blocks or leave_future_out, or resample whole sequences."
         )
     if not isinstance(refit, AbstractRefit):
@@ -140,12 +152,13 @@ def _matched(caller: str, fit: Fit, plan: Plan, refit: AbstractRefit) -> Plan:
     return plan.matched(caller, units.names)
 
 
-def _adapted(fit: Fit, plan: Plan) -> Plan:
-    """The plan with what the model knows of its units: which have a loss, and whether neighbours depend on one another."""
-    units = fit.objective.units
+def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
+    """The plan with what the model knows of its units: labels, which have a loss, and whether neighbours depend on one
+    another."""
+    plan, units = _matched(caller, objective, plan, refit), objective.units
     held = plan.held & units.scored(plan.refit, plan.index, plan.weight)
     if not held.any():
-        raise ValueError("cross_validate: no held-out unit has an observation; every one that the plan scores is missing.")
+        raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = units.blocks if plan.blocks is None else plan.blocks
     return replace(plan, held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
@@ -153,8 +166,8 @@ def _adapted(fit: Fit, plan: Plan) -> Plan:
 class _Walk:
     """The batches of a plan, and what is made of each: side by side on the cores there are, and taken in order."""
 
-    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit):
-        self.fit, self.plan, self.refit = fit, plan, refit
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1):
+        self.fit, self.plan, self.refit, self.times = fit, plan, refit, times
         linear = isinstance(fit.objective, AbstractLinearPredictor)
         self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
@@ -196,10 +209,11 @@ class _Walk:
     def refits(self, take: Take, losses: Losses | None = None, known: Estimate | None = None) -> None:
         """Every batch refitted, and if `losses` are asked for these, judged; a progress bar where it takes long. `known` has
         the losses with no update, where these are at hand."""
-        scale = np.asarray(self._scale(known))
+        scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
 
         def run(batch):
-            done = self.refit(self.fit, batch.rows._replace(scale=scale), judge=losses is not None)
+            rows = batch.rows._replace(scale=scale, num_refits=number)
+            done = self.refit(self.fit, rows, judge=losses is not None)
             rows, done = completed(self.fit, batch.rows, done)
             return batch._replace(rows=rows), done, None if losses is None else losses(rows, done)
 
@@ -229,7 +243,7 @@ class _Walk:
         if not self.refit.in_standard_errors:
             return 0.0
         own = Asked(self.fit, self.plan, None)
-        return _blank(own, self.refit, self.baseline(own)).scale
+        return blank(own, self.refit, self.baseline(own)).scale
 
 
 def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
@@ -240,7 +254,7 @@ def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
         out[batch.place[batch.rows.held]] = values[batch.rows.held]
 
 
-def _blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
+def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
     """An estimate of which the losses with no update are known only."""
     fit, count = asked.fit, asked.plan.num_refits
     loss, weight = getattr(fit.objective, "loss_function", None), fit.objective.units.weight
@@ -260,7 +274,7 @@ def _blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) ->
     )
 
 
-class _Gathered:
+class Gathered:
     """Batches of refits, put together: the arrays of an estimate are filled as they come."""
 
     def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: "_Predictions | None" = None):
@@ -301,15 +315,19 @@ class _Gathered:
 
     def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
         """All that came, and what an audit finds; if it finds a miss, refits of its kind are to be `improved`."""
-        fit, plan, found = self.asked.fit, self.asked.plan, self.found
+        fit, plan = self.asked.fit, self.asked.plan
         table, said = self._audited(improve) if self.candidates.number else (None, "")
-        found.result[np.isin(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
-        labels = found.labels | {"audit": said, "copies": copies(fit, plan)}
-        found = replace(found, audit=table, labels=labels)
+        found = self.ended(table, said, copies(fit, plan))
         if self.pooled is None:
             return found
         value, se, error = measure(metrics, fit, plan, *self.pooled.per_unit())
         return replace(found, metrics=value, metric_se=se, metric_error=error)
+
+    def ended(self, table: pd.DataFrame | None, audit: str, copied: str) -> Estimate:
+        """All that came, with an audit and what is said of it."""
+        fit, plan, found = self.asked.fit, self.asked.plan, self.found
+        found.result[np.isin(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
+        return replace(found, audit=table, labels=found.labels | {"audit": audit, "copies": copied})
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
         """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""
@@ -332,7 +350,7 @@ class _Gathered:
     def _to_the_end(self, refits: NDArray[np.int64]) -> None:
         asked, found = replace(self.asked, plan=self.asked.plan.some(refits)), self.found
         at = refits if asked.joint else np.isin(self.asked.plan.refit, refits)
-        own = _Gathered(asked, _blank(asked, Exact(), found.baseline[at]))
+        own = Gathered(asked, blank(asked, Exact(), found.baseline[at]))
         _Walk(asked.fit, asked.plan, Exact()).refits(own.add, asked.losses_of)
         found.losses[at] = own.found.losses
         for name in ("error", "result", "proved"):

@@ -313,7 +313,7 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
 def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
     """The anchor where a start led; an error where that is no minimum."""
     value, vector, converged = run
-    found = _anchor(objective, objective.parameters.canonical(placed(vector, like)), "fit", flat)
+    found = anchored_at(objective, objective.parameters.canonical(placed(vector, like)), "fit", flat)
     if not converged:
         raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     return found
@@ -344,7 +344,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     _check(objective, "anchor")
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
     flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
-    found = _anchor(objective, leaves, "anchor", flat)
+    found = anchored_at(objective, leaves, "anchor", flat)
     if found.decrement > WARN:
         message = (
             f"anchor: theta is not stationary for {type(objective).__name__}: the decrement √(gᵀH⁻¹g) is "
@@ -385,7 +385,7 @@ def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
     return curvature == "products" or (curvature == "auto" and size > DENSE)
 
 
-def _anchor(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
+def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
     """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
     theta = mapped(np.asarray, theta)
     F, vector = function(objective, theta), np.asarray(ravel(theta))

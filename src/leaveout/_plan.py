@@ -5,6 +5,7 @@ rows: refit `k` has `W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k 
 elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function that returns a `Plan`.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -127,7 +128,7 @@ class Plan:
     def __len__(self) -> int:
         return self.num_refits
 
-    @property
+    @functools.cached_property
     def refit(self) -> NDArray[np.int64]:
         """The refit that each entry belongs to, `[entries]`."""
         return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))

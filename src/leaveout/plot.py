@@ -52,7 +52,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
         )
     ax.legend(frameon=False, loc="lower right")
     se = f" ± {estimate.se:.2g}" if np.isfinite(estimate.se) else ""
-    title = f"held-out loss {estimate.mean:.4g}{se}; with no update {estimate.summary().value['no update, mean']:.4g}"
+    title = f"held-out loss {estimate.mean:.4g}{se}; with no update {estimate.no_update:.4g}"
     ax.set(xlabel=f"loss of a {label} with no update", ylabel=f"held-out loss of a {label}", title=title)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
@@ -84,7 +84,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     table = compare(estimates)
     best, names = table.index[0], list(estimates)
     table, place = table.loc[names], np.arange(len(names))
-    seen = [estimate.summary().value["no update, mean"] - table["mean"][best] for estimate in estimates.values()]
+    seen = [estimate.no_update - table["mean"][best] for estimate in estimates.values()]
     ax.axhline(0, color="0.5", linewidth=0.8, zorder=0)
     ax.plot(place, seen, "o--", color="0.6", markerfacecolor="white", linewidth=0.8, label="with no update")
     bars = np.nan_to_num(table["se_difference"].to_numpy())
@@ -92,6 +92,42 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     ax.set_xticks(place, [str(name) for name in names])
     ax.set(ylabel="loss a unit, above the best held-out one", title=f"lowest: {best}, {table['mean'][best]:.4g} a unit")
     ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _said(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def path(found: Any, ax: "Axes | None" = None) -> "Axes":
+    """Held-out loss of every penalty of a `Path`, ± its standard error, and in grey with no update; the best is ringed, and a
+    line drawn one standard error above it, below which the simplest is ringed too."""
+    ax = _axes(ax, (6.0, 4.0))
+    table, best = found.table(), found.best
+    by_number = table.index.dtype == float and bool((table.index > 0).all())
+    place = table.index.to_numpy() if by_number else np.arange(len(table))
+    order = np.argsort(place)
+    ax.plot(place[order], table.no_update.to_numpy()[order], color="0.6", linewidth=0.8, label="with no update")
+    bars = np.nan_to_num(table.se.to_numpy())[order]
+    held = table["mean"].to_numpy()
+    ax.errorbar(
+        place[order], held[order], bars, fmt="o-", markersize=3, color="tab:blue", linewidth=1, capsize=2, label="held out"
+    )
+    marks = {"best": (best, "tab:red")}
+    if np.isfinite(best.estimate.se):
+        ax.axhline(best.estimate.mean + best.estimate.se, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+        marks["within one SE"] = (found.one_standard_error, "tab:orange")
+    for name, (point, color) in marks.items():
+        at = place[found.points.index(point)]
+        ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
+        ax.plot(at, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
+    if by_number:
+        ax.set_xscale("log")
+    else:
+        ax.set_xticks(place, [str(value) for value in table.index])
+    ax.legend(frameon=False)
+    ax.set(xlabel="penalty", ylabel="loss a unit")
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -178,7 +214,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
         ax.errorbar(estimate.mean, place, xerr=se, fmt="none", color="tab:blue", elinewidth=1, capsize=3, label=named[0])
         ax.errorbar(estimate.mean, place, xerr=error, fmt="none", color="tab:orange", elinewidth=6, alpha=0.6, label=named[1])
         ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
-        none = estimate.summary().value["no update, mean"]
+        none = estimate.no_update
         ax.plot(none, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=named[2])
     ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
     ax.set(xlabel="held-out loss a unit", ylim=(len(found) - 0.5, -0.5))

@@ -282,6 +282,8 @@ def _classes(fit: Fit) -> Int[Array, " units"]:
     assert model is not None
     direction = np.random.default_rng(0).standard_normal(model.design.shape[1])
     value = model.design.predictors(direction[None])[0]
+    if value.ndim == 1 and (np.diff(np.sort(value)) > 0).all():
+        return np.arange(len(model.y))
     listed = np.c_[value, np.broadcast_to(model.offset, value.shape)][: len(model.y)]
     listed = np.c_[listed, model.y]
     return np.unique(listed, axis=0, return_inverse=True)[1].ravel()
