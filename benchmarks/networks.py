@@ -3,9 +3,9 @@
     python benchmarks/networks.py [folds]
 
 One hidden layer of tanh, squared loss, a ridge on all weights: 11 inputs x 32 units (417 parameters) and 100 x 20 (2,041),
-2,000 rows, 100 folds. L-BFGS is SciPy's, of F by JAX in u, H = L Lᵀ, u = Lᵀ(θ − θ̂): the opponent an expert would write. It stops at
-the largest slope of 10⁻¹, 10⁻², … of its first at which its losses are as near to those of `Exact` as `Certified`'s are.
-Seconds of processor time, all folds, after a warm-up; *off* is the mean distance of a fold's summed loss from `Exact`.
+2,000 rows, 100 folds. L-BFGS is SciPy's, of F by JAX in u, H = L Lᵀ, u = Lᵀ(θ − θ̂): the opponent an expert would write. It
+stops at the largest slope of 10⁻¹, 10⁻², … of its first at which its losses are as near to those of `Exact` as those of
+`Certified`. Seconds of processor time, after a warm-up; *off* is the mean distance of a fold's summed loss from `Exact`.
 """
 
 import argparse
