@@ -29,6 +29,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
     slots: eqx.AbstractVar[Int[np.ndarray, "sequences longest"] | None]  # where each sequence stands in the layout
     layout: eqx.AbstractVar[Layout]
     states: eqx.AbstractVar[States]
+    apart: eqx.AbstractVar[bool]  # does each state's part of θ alone say what its emission is?
 
     @property
     def num_states(self) -> int:
