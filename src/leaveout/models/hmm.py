@@ -127,7 +127,12 @@ class HMM(AbstractHiddenChain):
             shares=self._shares,
             warning=self._warning,
             held=self._held,
+            leaving=_hidden_chain.leaving if self.states.edge else None,
         )
+
+    @property
+    def num_specified(self):
+        return super().num_specified + sum(int(where.sum()) for where in (self.states.edge or {}).values())
 
     def _natural(self, theta):
         initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
@@ -293,6 +298,8 @@ class HMM(AbstractHiddenChain):
             score="joint" if self.joint else "pointwise",
             **fixed,
         )
+        edge = {name: where | (states.edge or {}).get(name, False) for name, where in zero.items()}
+        simpler = eqx.tree_at(lambda hmm: hmm.states.edge, simpler, edge, is_leaf=lambda leaf: leaf is None)
         for name, where in zero.items():
             kept = np.where(where, 0.0, found[name])
             found[name] = kept / kept.sum(-1, keepdims=True)
