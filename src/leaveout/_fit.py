@@ -301,8 +301,8 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
     F, ones = function(objective, starts[0]), np.ones(objective.num_units)
     at = [np.asarray(ravel(start)) for start in starts]
     if flat is None:
-        return descended_from(at, lambda start: minimise_by_products(objective, F, start))
-    return descended_from(at, lambda start: minimise(objective, F, start, ones, flat))
+        return descended_from(at, F, lambda F, start: minimise_by_products(objective, F, start))
+    return descended_from(at, F, lambda F, start: minimise(objective, F, start, ones, flat))
 
 
 def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
