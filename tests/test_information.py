@@ -209,16 +209,17 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     monkeypatch.setattr(_descent, "walk", lambda *args: walked.append(args) or walk(*args))
     monkeypatch.setattr(_descent, "FAR", 1)
     hmm = lo.HMM(strange(), lo.emissions.Autoregressive(1), 4, lengths=LENGTHS, drop="sequence")
-    fit, plan = lo.fit(hmm, num_starts=1), lo.leave_one_out(len(LENGTHS))
-    assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
-    assert hmm.costs.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
-    seen = []
-    monkeypatch.setattr(_minimise, "walk", lambda *args: seen.append(args[4]) or walk(*args))
-    monkeypatch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract
+    seen, plan = [], lo.leave_one_out(len(LENGTHS))
     with monkeypatch.context() as patch:
         patch.setattr(_minimise, "LARGE", 30)
+        fit = lo.fit(hmm, num_starts=1)
+        patch.setattr(_minimise, "walk", lambda *args: seen.append(args[4]) or walk(*args))
+        patch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract
         np.testing.assert_allclose(lo.fit(hmm, num_starts=1).value, fit.value, rtol=1e-12)
     assert seen == [1e3, 1e-6]
+    np.testing.assert_allclose(lo.fit(hmm, fit.parameters, num_starts=1).value, fit.value, rtol=1e-12)  # by Hessians
+    assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
+    assert hmm.costs.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
     exact, certified = (lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified()))
     assert walked and not len(exact.flagged()) and not len(certified.flagged())
     _, unravel = jax.flatten_util.ravel_pytree(fit.theta)
