@@ -1,12 +1,16 @@
 """Chains: against the obvious program, against other libraries, how often intervals cover, and how time and memory grow.
 
-    taskset -c 0 python benchmarks/chains.py [loops peers coverage growth] [--quick] [--out out]
+    taskset -c 0 python benchmarks/chains.py [loops peers fits coverage growth] [--quick] [--out out]
 
 Each demand prints one table; `--quick` takes small sizes, to see that it runs. Times are in seconds, medians of repeats
 in which the contestants take turns, after a warm-up that compiles; what was timed once says so.
 """
 
+import contextlib
 import importlib.util
+import io
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +152,55 @@ def dynamax(parameters: dict[str, np.ndarray], x: np.ndarray) -> Iterator[Varian
 
 PEERS: dict[str, Callable[..., Iterator[Variant]]] = {"hmmlearn": hmmlearn, "dynamax": dynamax}
 
+SPREAD = 4.0  # standard deviation of the states' means: where states overlap as a whole, EM takes thousands of steps
+
+
+def fits(quick: bool, out: Path) -> None:
+    """From the truth to the mode, one pseudo-transition of each kind: the first call, which compiles, and the next, beside
+    hmmlearn's."""
+    rows: list[dict[str, Any]] = []
+    for states, channels, steps, target in ((3, 1, 1_000, np.nan),) if quick else ((8, 1, 20_000, 2), (32, 4, 10_000, 60)):
+        rng = np.random.default_rng(0)
+        moves = np.full((states, states), 0.1 / (states - 1)) + (0.9 - 0.1 / (states - 1)) * np.eye(states)
+        mean, variance = SPREAD * rng.standard_normal((states, channels)), rng.uniform(0.5, 2.0, (states, channels))
+        path, start = sticky(rng, steps, states, 0.9), np.full(states, 1 / states)
+        x = mean[path] + np.sqrt(variance[path]) * rng.standard_normal((steps, channels))
+        truth = {"initial": start, "transition": moves, "mean": mean, "covariance": variance}
+        model = lo.HMM(x, lo.emissions.Gaussian(prior=None), states, prior=lo.Dirichlet(), initial=start)
+        ours = lambda model=model, truth=truth: lo.fit(model, truth, num_starts=1)
+        contestants = {"leaveout, first call": ours, "leaveout, next call": ours}
+        if is_there("hmmlearn"):
+            for name, tolerance in (("its defaults", {}), ("300 steps", {"n_iter": 300, "tol": -np.inf})):
+                contestants[f"hmmlearn, {name}"] = lambda t=truth, x=x, tol=tolerance: expectation_maximisation(t, x, tol)
+        for name, run in contestants.items():
+            before = time.process_time()
+            seconds, found = once(run)
+            worked = time.process_time() - before
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # where EM ended early the decrement says so
+                fit = found if isinstance(found, lo.Fit) else lo.anchor(model, found, throw=False)
+            row = {"K": states, "channels": channels, "T": steps, "parameters": fit.num_params, "what": name}
+            row |= {"seconds": seconds, "of processors": worked, "target": target if "next" in name else np.nan}
+            rows.append(row | {"F": f"{float(fit.value):.6f}", "decrement": float(fit.decrement)})
+    show("fits: from the truth to the mode, each once; decrement √(gᵀH⁻¹g) where it ended", rows)
+
+
+def expectation_maximisation(truth: dict[str, np.ndarray], x: np.ndarray, tolerance: dict[str, float]) -> dict[str, np.ndarray]:
+    """hmmlearn's, with the same prior and the first state's distribution held."""
+    from hmmlearn.hmm import GaussianHMM
+
+    priors = {"covars_prior": 0.0, "covars_weight": 1.0, "transmat_prior": 2.0}
+    model = GaussianHMM(
+        len(truth["initial"]), "diag", params="tmc", init_params="", implementation="scaling", **priors, **tolerance
+    )
+    model.startprob_, model.transmat_ = truth["initial"], truth["transition"]
+    model.means_, model.covars_ = truth["mean"], truth["covariance"]
+    with contextlib.redirect_stderr(io.StringIO()):  # it says that the likelihood hardly rises any more
+        model.fit(x)
+    covariance = np.diagonal(model.covars_, axis1=1, axis2=2)
+    return {"initial": model.startprob_, "transition": model.transmat_, "mean": model.means_, "covariance": covariance}
+
+
 LAW = {"mean": np.array([0.0, 1.5]), "sd": np.array([1.0, 2.0])}  # of the sequences whose intervals are counted
 
 
@@ -204,7 +257,7 @@ def growth(quick: bool, out: Path) -> None:
     growing.plot(table, out / "growth.png")
 
 
-DEMANDS = {demand.__name__: demand for demand in (loops, peers, coverage, growth)}
+DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, coverage, growth)}
 
 if __name__ == "__main__":
     main(DEMANDS, __doc__)

@@ -1,12 +1,16 @@
 """hmmlearn as a host: zero gradient at its parameters, its likelihood and posterior, and its own refits."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 from hmmlearn import hmm as host
 from hmmlearn.vhmm import VariationalGaussianHMM
 from sklearn.exceptions import NotFittedError
 
 import leaveout as lo
+from leaveout import RESULTS
 
 rng = np.random.default_rng(0)
 T, LENGTHS = 300, [120, 100, 80]
@@ -88,8 +92,36 @@ def test_zeros_of_maximum_likelihood_are_held_and_named():
     with pytest.warns(UserWarning, match=r"puts transition\[2, 0\] at zero: held there, in every refit too"):
         fit = lo.fit(hmm, theta0={"rate": [13.0, 20.0, 30.0], "transition": np.eye(3) * 0.8 + 0.2 / 3})
     np.testing.assert_allclose(-hmm.log_likelihood(fit), 329.4603, atol=5e-5)
-    assert fit.num_params == 8 and fit.objective.aic(fit) == pytest.approx(2 * 329.4603 + 16, abs=1e-3)
-    assert fit.parameters["transition"][2, 0] == 0 and "1 transition probabilities held at zero" in fit.objective.note
+    assert fit.num_params == 8 and fit.parameters["transition"][2, 0] == 0
+    assert "1 transition probabilities held at zero" in fit.objective.note
+    for model in (hmm, fit.objective):  # Zucchini & MacDonald (2009), table 6.2: nine parameters, whatever the data say of them
+        assert (model.aic(fit), model.bic(fit)) == pytest.approx((676.92, 700.98), abs=0.01)
+    plan = lo.blocks(107, 20)
+    refits = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
+    assert [k for k in range(6) if unheld(hmm, fit, plan.matrix()[k]) > 1e-6] == [3]
+    assert [k for k in range(6) if refits.result[k] == RESULTS.leaving] == [3] and 3 in refits.flagged()
+    assert "would leave zero in this fold" in str(refits)
+
+
+def unheld(hmm, fit, weights):
+    """The probability that the fit holds at zero, refitted from scratch in the model that does not."""
+    transition = np.where(fit.parameters["transition"] == 0, 0.02, fit.parameters["transition"])
+    start = fit.parameters | {"transition": transition / transition.sum(1, keepdims=True)}
+    with jax.enable_x64(True):
+        start, like = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.unconstrained(start)))
+        both = jax.jit(jax.value_and_grad(lambda v: hmm.loss(like(v), weights)))
+        found = scipy.optimize.minimize(lambda v: [np.asarray(part) for part in both(v)], start, jac=True, method="BFGS")
+        return float(hmm.parameters.natural(like(found.x))["transition"][2, 0])
+
+
+@pytest.mark.slow
+def test_criteria_of_four_states_are_published():
+    """Zucchini & MacDonald (2009), table 6.2: sixteen parameters, of which six are put at zero."""
+    hmm = lo.HMM(lo.datasets.earthquakes()["count"], lo.emissions.Poisson(), 4, prior=None, initial="stationary")
+    with pytest.warns(UserWarning, match="at zero"):
+        fit = lo.fit(hmm, num_starts=8)
+    assert fit.num_params == 10 and fit.objective.num_specified == 16
+    assert (fit.objective.aic(fit), fit.objective.bic(fit)) == pytest.approx((687.66, 730.43), abs=0.01)
 
 
 @pytest.mark.parametrize("K, loss", [(2, 342.3183), pytest.param(3, 329.4603, marks=pytest.mark.slow)])

@@ -67,29 +67,23 @@ def both(hmm, seed=1):
         return np.asarray(found), np.asarray(plain)
 
 
-CASES = [(name, drop, 2**26) for name in EMISSIONS for drop in ("sequence", "observation")]
-CASES += [(name, "sequence", 700) for name in ("autoregressive", "fixed chain")]  # in several groups of columns
-QUICK = {("autoregressive", "sequence", 700), ("fixed chain", "observation", 2**26)}
+CASES = [(name, drop, 2**14) for name in EMISSIONS for drop in ("sequence", "observation", "one sequence")]
+CASES += [(name, "sequence", 8) for name in ("autoregressive", "fixed chain")]  # in several groups of columns, and of steps
+QUICK = {("autoregressive", "sequence", 8), ("tied", "observation", 2**14), ("negative binomial", "one sequence", 2**14)}
 CASES = [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
 
 
 @pytest.mark.parametrize(("name", "drop", "columns"), CASES)
 def test_hessian_by_parts(name, drop, columns, monkeypatch):
-    monkeypatch.setattr(_information, "MANY", 1)
     monkeypatch.setattr(moments, "COLUMNS", columns)
+    monkeypatch.setattr(moments, "TOGETHER", 100 * columns)
     make, chain = EMISSIONS[name]
-    hmm = lo.HMM(series(name), make(), 3, lengths=LENGTHS, drop=drop, **chain)
-    assert hmm.by_parts
+    where = {"drop": "observation"} if drop == "one sequence" else {"drop": drop, "lengths": LENGTHS}
+    x = np.concatenate([series(name)] * 2) if drop == "one sequence" else series(name)  # long enough for linked lanes
+    hmm = lo.HMM(x, make(), 3, **where, **chain)
+    assert hmm.by_parts and hmm.layout.linked == (drop == "one sequence")
     found, plain = both(hmm)
     np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-9 * np.abs(plain).max())
-
-
-@pytest.mark.slow
-def test_many_parameters_go_by_parts_by_themselves():
-    hmm = lo.HMM(np.random.default_rng(0).standard_normal((240, 6)), lo.emissions.Autoregressive(3), 5, lengths=[24] * 10)
-    assert hmm.by_parts
-    found, plain = both(hmm)
-    np.testing.assert_allclose(found, plain, rtol=1e-8, atol=1e-9 * np.abs(plain).max())
 
 
 class Ordered(lo.emissions.AbstractEmission):
@@ -107,10 +101,11 @@ class Ordered(lo.emissions.AbstractEmission):
         return {"mean": np.linspace(-1, 1, num_states)[:, None]}
 
 
-def test_states_that_share_their_coordinates_do_not(monkeypatch):
-    monkeypatch.setattr(_information, "MANY", 1)
+def test_states_that_share_their_coordinates():
     hmm = lo.HMM(np.random.default_rng(0).standard_normal(STEPS), Ordered(), 3, lengths=LENGTHS)
-    assert not hmm.by_parts and hmm.preconditioner(hmm.parameters.start(0), np.ones(STEPS)) == ()
+    assert hmm.by_parts and not hmm.apart
+    own, shared, _ = _information.places(hmm, hmm.parameters.start(0))
+    assert own.size == 0 and len(shared) == 3
     found, plain = both(hmm)
     np.testing.assert_allclose(found, plain, atol=1e-9 * np.abs(plain).max())
 
@@ -143,9 +138,8 @@ def complete_data(hmm, theta, weights):
 
 
 @pytest.mark.parametrize(("name", "drop"), STAND_INS)
-def test_the_preconditioner_is_the_complete_datas(name, drop, monkeypatch):
+def test_the_preconditioner_is_the_complete_datas(name, drop):
     """Its blocks are those of the Hessian of the expected log-density, whose gradient is that of F (Fisher's identity)."""
-    monkeypatch.setattr(_information, "MANY", 1)
     make, chain = EMISSIONS[name]
     hmm = lo.HMM(series(name), make(), 3, lengths=LENGTHS, drop=drop, **chain)
     weights = np.random.default_rng(2).uniform(0, 2, hmm.num_units)
@@ -213,16 +207,19 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     """Also where sequences that a state is made of are left out: the minima are those of SciPy's BFGS."""
     walked = []
     monkeypatch.setattr(_descent, "walk", lambda *args: walked.append(args) or walk(*args))
-    monkeypatch.setattr(_information, "MANY", 1)
+    monkeypatch.setattr(_descent, "FAR", 1)
     hmm = lo.HMM(strange(), lo.emissions.Autoregressive(1), 4, lengths=LENGTHS, drop="sequence")
-    fit, plan = lo.fit(hmm, num_starts=1), lo.leave_one_out(len(LENGTHS))
+    seen, plan = [], lo.leave_one_out(len(LENGTHS))
+    with monkeypatch.context() as patch:
+        patch.setattr(_minimise, "LARGE", 30)
+        fit = lo.fit(hmm, num_starts=1)
+        patch.setattr(_minimise, "walk", lambda *args: seen.append(args[4]) or walk(*args))
+        patch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract
+        np.testing.assert_allclose(lo.fit(hmm, num_starts=1).value, fit.value, rtol=1e-12)
+    assert seen == [1e3, 1e-6]
+    np.testing.assert_allclose(lo.fit(hmm, fit.parameters, num_starts=1).value, fit.value, rtol=1e-12)  # by Hessians
     assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
     assert hmm.costs.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
-    seen = []
-    monkeypatch.setattr(_minimise, "walk", lambda *args: seen.append(args[4]) or walk(*args))
-    monkeypatch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract
-    np.testing.assert_allclose(lo.fit(hmm, num_starts=1).value, fit.value, rtol=1e-12)
-    assert seen == [1e3, 1e-6]
     exact, certified = (lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified()))
     assert walked and not len(exact.flagged()) and not len(certified.flagged())
     _, unravel = jax.flatten_util.ravel_pytree(fit.theta)

@@ -3,6 +3,8 @@
 import io
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
@@ -75,3 +77,16 @@ def test_a_bar_ends_with_an_error_in_what_is_done_with_the_refits(terminal):
     end = terminal.getvalue()
     time.sleep(0.3)  # the error, and with it every frame, is still held
     assert error.value is not None and terminal.getvalue() == end and end.endswith("\x1b[2K")
+
+
+def test_starts_have_a_line_each(terminal):
+    """With F and the gradients that it took, and what became of it."""
+
+    def slowly(theta, weights):
+        jax.debug.callback(lambda: time.sleep(0.05))
+        return jnp.sum(weights) * (theta["x"] ** 2 - 1) ** 2
+
+    fit = lo.fit(lo.Objective(slowly, 5), {"x": np.asarray(0.7)}, num_starts=2)
+    assert abs(fit.parameters["x"]) == pytest.approx(1, abs=1e-6)
+    for part in ("start 1: F = ", " gradients", "start 1: a minimum, F = ", "1/2", "start 2: "):
+        assert part in terminal.getvalue()

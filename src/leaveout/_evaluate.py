@@ -17,7 +17,7 @@ from ._asked import Asked, Evaluate, natural, predictions, reach, scores
 from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
-from ._functions import work
+from ._functions import weights_of, work
 from ._jax import Module, PyTree, float64
 from ._metrics import Metric, measure
 from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
@@ -32,7 +32,13 @@ SHARED = 1e7  # operations of one gradient of every refit, from which cores shar
 LEAST = 0.5  # observations of a part of the model that a refit must be left
 LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
 UNSEEN = LOST[1:]  # those none of whose units has a loss; of undetermined ones the units that have are `held`
-MILD = (RESULTS.successful, RESULTS.kink, RESULTS.not_converged, RESULTS.other_minimum)  # that an emptied refit may hide behind
+MILD = (
+    RESULTS.successful,
+    RESULTS.kink,
+    RESULTS.not_converged,
+    RESULTS.other_minimum,
+    RESULTS.leaving,
+)  # that an emptied refit may hide behind
 DEFAULT = Certified()
 
 Made = TypeVar("Made")
@@ -297,6 +303,10 @@ class Gathered:
         found.proved[batch.refits] = known & (False if done.proved is None or asked.evaluate is not None else done.proved)
         if found.elsewhere is not None:
             result[self._compared(batch, done.theta, exists)] = RESULTS.other_minimum
+        leaving = asked.fit.objective.parameters.leaving
+        if leaving is not None:
+            at, weights = np.where(exists[:, None], done.theta, asked.fit.vector), weights_of(rows, asked.plan.num_units)
+            result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = RESULTS.leaving
         found.result[batch.refits] = result
         if self.pooled is not None:
             self.pooled.add(asked.fit, rows, done, result)

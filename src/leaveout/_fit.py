@@ -255,8 +255,9 @@ def fit(
     and `num_starts=1`); all that were found are `Fit.minima`, and `cross_validate` compares its refits at them.
 
     The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
-    gradients. Beyond 2,000 parameters few Hessians are made, and L-BFGS goes on between them in coordinates in which the last
-    one is the identity; an `HMM` of which 500 or more are the states' own goes down in those of the complete data's Hessian.
+    gradients. An `HMM` goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation
+    and what it learns on the way, and on by Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are
+    made, and L-BFGS goes on between them in coordinates in which the last one is the identity.
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
     12,000 parameters.
 
@@ -306,8 +307,8 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
     F, ones = function(objective, starts[0]), np.ones(objective.num_units)
     at = [np.asarray(ravel(start)) for start in starts]
     if flat is None:
-        return descended_from(at, lambda start: minimise_by_products(objective, F, start))
-    return descended_from(at, lambda start: minimise(objective, F, start, ones, flat))
+        return descended_from(at, F, lambda F, start: minimise_by_products(objective, F, start))
+    return descended_from(at, F, lambda F, start: minimise(objective, F, start, ones, flat))
 
 
 def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:

@@ -5,6 +5,7 @@ One ladder, of which a model takes the rungs that it can afford:
     rung      goes by                                       taken
     walk      L-BFGS, preconditioned by what the model has  where a Hessian costs many gradients, or F is not convex
     approach  BFGS, L-BFGS                                  the same, where nothing stands in for the Hessian
+    near      Newton steps, of one Hessian while it does    after a walk, up to 2,000 parameters
     few       L-BFGS between Newton steps of one Hessian    above 2,000 parameters
     products  Newton steps by conjugate gradients           where H is never formed (`_products`)
     newton    a Hessian each step, with a line search       everywhere else, and at the end
@@ -30,9 +31,13 @@ PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for i
 PIVOT = 1e-14  # of a parameter's curvature, left given the others': of less, as far down a separation, most is rounding
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
+NEARBY = (1.0, 0.1, 1e-2, 1e-4)  # those at which Newton's are tried, from what the data's noise makes of slopes at the truth
+QUICK = 0.3  # of a step: if the next is longer, the Hessian is made anew
 NEAR = 1e-6  # of the length of θ, as far as which a minimiser that is proved counts as reached
 ROUNDED = 1e-6  # of θ: shorter steps that shrink no more are rounding; down a separation they are a hundredth of it
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
+STILL = 1e-3  # of each parameter, or of one: a last step that is longer is of parameters that run away, hardly with a slope
+ROUNDING = 1e-12  # of F
 
 Vector = Float[np.ndarray, " params"]
 Flat = Float[np.ndarray, "flat params"]
@@ -54,25 +59,57 @@ def dear(objective: AbstractObjective, size: int) -> bool:
 
 def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat) -> Run:
     """From one start to the minimum of F that it leads to, off directions that are known to be flat; `weights` are F's."""
-    theta = start
+    theta, large, near = start, start.size > LARGE, None
     if dear(objective, theta.size) or not objective.convex:
-        found = None
-        for gtol in CLOSE:
-            found = walk(objective, F, theta, weights, gtol, found)
-            if found is None:
+        for gtol in CLOSE if large else NEARBY:
+            near = walk(objective, F, theta, weights, gtol, near)
+            if near is None:
                 theta = _approach(objective, F, theta)
                 break
-            theta = found.theta
-            if isinstance(F.of, Closed):  # a Hessian or two are cheaper than so many steps
-                break
-            value, theta, left = contract(F, theta, lambda _, slope, near=found: near.newton(slope))
-            if left < SETTLED:
-                return Run(value, theta, True)
-            theta = found.theta
-        if theta.size > LARGE:
+            theta = near.theta
+            run = _learnt(F, near) if large else _near(F, theta, flat)
+            if run is not None:
+                return run
+        if large:
             return with_few_hessians(F, theta, flat)
     values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
     return Run(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
+
+
+def _learnt(F: Function, near: "Walk") -> Run | None:
+    """The minimum that steps by what L-BFGS has learnt contract to, if they do."""
+    value, theta, left = contract(F, near.theta, lambda _, slope: near.newton(slope))
+    return Run(value, theta, True) if left < SETTLED else None
+
+
+def _near(F: Function, theta: Vector, flat: Flat) -> Run | None:
+    """The minimum that Newton steps contract to, if they do, always down; each by the Hessian of the one before, as long as
+    that leaves little."""
+    factor, before, lowest = None, np.inf, np.inf
+    for _ in range(STEPS):
+        value, gradient = F.look(theta)
+        if not value <= lowest + ROUNDING * abs(value):
+            break
+        step, left = _asked(factor, gradient)
+        slow = left > QUICK * before or factor is None
+        if slow and left >= SETTLED:
+            factor = factorised(with_flat(F.hessian(theta), flat))
+            step, left = _asked(factor, gradient)
+            if not left < before:
+                break
+        if left < (SETTLED if slow else QUICK * SETTLED):
+            still = (np.abs(step) <= STILL * np.maximum(1.0, np.abs(theta))).all()
+            return Run(value, theta - step, True) if still else None
+        theta, before, lowest = theta - step, left, value
+    return None
+
+
+def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) -> tuple[Vector, float]:
+    """The step that a gradient asks for, and its decrement."""
+    if factor is None:
+        return gradient, np.inf
+    step = scipy.linalg.cho_solve((factor, True), gradient)
+    return step, max(float(gradient @ step), 0.0) ** 0.5
 
 
 def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:

@@ -153,6 +153,8 @@ class Parameters:
     `warning(theta)`           what a user should know of a fit that came out there: parameters on a boundary, idle states
     `held(theta)`              where a fit without a minimiser ran to a boundary: the model that holds parameters there,
                                natural parameters to start it from, and what it holds; else None
+    `leaving(objective, like, thetas, weights)`  of some refits, raveled θ `[refits, params]` and `[refits, units]`: would F
+                               fall if a parameter that the fit holds on a boundary left it? None where none is held
     """
 
     natural: Callable[[PyTree], PyTree] = _same
@@ -165,6 +167,7 @@ class Parameters:
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
     warning: Callable[[PyTree], str] = lambda theta: ""
     held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
+    leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
 
 
 class Costs(NamedTuple):

@@ -1,6 +1,7 @@
 """A progress bar on standard error for what takes more than two seconds, and nothing for what does not."""
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -35,6 +36,11 @@ class Slow:
 
     def advance(self, count: int = 1) -> None:
         self.bar.advance(self.task, count)
+
+    def line(self, label: str) -> Callable[..., None]:
+        """A line of its own for a part of the whole: `tell("what is known of it")`, at the end `tell(..., done=True)`."""
+        task = self.bar.add_task(label, total=1)
+        return lambda known, done=False: self.bar.update(task, description=f"{label}: {known}", completed=int(done))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         with self.changing:

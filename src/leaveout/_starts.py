@@ -6,15 +6,16 @@ parameters, H the curvature at the first start, so that a move would cost a quad
 four times as far in turn.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._functions import function
+from ._functions import Function, function
 from ._jax import PyTree, float64
 from ._minimise import LARGE, Run
 from ._objective import AbstractObjective, mapped, placed, ravel, stored
@@ -96,16 +97,35 @@ def cores() -> int:
     return joblib.cpu_count()
 
 
-def descended_from(starts: list[np.ndarray], minimise: Callable[[np.ndarray], Run]) -> list[Run]:
-    """Where each start leads, lowest first. One goes alone, so that programs are compiled once; the others side by side."""
-    run, workers = float64(minimise), 1 if len(starts) == 1 else min(len(starts), cores())
+@dataclass(frozen=True, eq=False)
+class Watched(Function):
+    """F, whose progress is told: its value, and after how many gradients."""
+
+    tell: Callable[..., None]
+    looks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def look(self, vector: Float[np.ndarray, " params"]) -> tuple[float, Float[np.ndarray, " params"]]:
+        value, gradient = super().look(vector)
+        self.tell(f"F = {value:.6g} after {next(self.looks)} gradients")
+        return value, gradient
+
+
+def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Run]) -> list[Run]:
+    """Where each start leads, lowest first, a line of progress each. One goes alone, so that programs are compiled once; the
+    others side by side."""
+    workers = min(len(starts), cores())
     with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(workers) as pool, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
-        runs = [run(starts[0])]
-        bar.advance()
-        for found in pool.map(run, starts[1:]):
-            runs.append(found)
+
+        @float64
+        def run(number: int) -> Run:
+            tell = bar.line(f"start {number + 1}")
+            found = minimise(Watched(F.of, F.like, tell), starts[number])
+            tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
             bar.advance()
+            return found
+
+        runs = [run(0), *pool.map(run, range(1, len(starts)))]
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 

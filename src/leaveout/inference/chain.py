@@ -52,7 +52,7 @@ class Layout(eqx.Module):
 
     def restore(self, laid: Array) -> Array:
         """An array over rows and lanes, back in the order of the steps."""
-        return laid.reshape(-1, *laid.shape[2:])[self.inverse]
+        return laid.reshape(laid.shape[0] * laid.shape[1], *laid.shape[2:])[self.inverse]
 
     def stored(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
         """Data of the steps, laid out once and for all."""

@@ -8,8 +8,11 @@ Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} 
     G_t(k, d)     = E[1{z_t = k} S_{>t, d}],      G_{t−1}(j, d) = Σ_k Q_t(j | k) (G_t(k, d) + p(z_t = k) 1{d = (j, k)}),
     E[s sᵀ]       = C + Cᵀ + diag E[s],           C_{(j, k), d} = Σ_t Q_t(j | k) G_t(k, d):
 
-one pass from the end, of two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies).
+one pass from the end, of two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies). Sums of
+anything that depends on a step and its state are counted alike, at the step itself by halves.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .chain import TINY, Layout, Posterior
 from .sparse import Sparse
 
-COLUMNS = 2**26  # numbers that the recursion leaves for the products after it
+COLUMNS = 2**14  # numbers that a step of the recursion takes along, for the columns of some states
+TOGETHER = 2**18  # numbers of as many steps as go into one product
 
 
 def _rows(
@@ -32,11 +36,18 @@ def _rows(
 
 def _origins(found: Posterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
     """Q_t: where each state has come from; zero at starts."""
-    step = jnp.exp(transition - jnp.max(transition))
-    before = jnp.concatenate([jnp.zeros_like(found.filtered[:1]), found.filtered[:-1]])
-    joint = before[..., None] * step
-    origin = joint / jnp.maximum(joint.sum(-2, keepdims=True), TINY)
-    return jnp.where(jnp.asarray(layout.starts)[..., None, None], 0.0, origin)
+    return _origin(_before(found.filtered, layout.starts), transition)
+
+
+def _before(filtered: Float[Array, "rows lanes states"], starts: Array | np.ndarray) -> Float[Array, "rows lanes states"]:
+    """`p(z_{t−1} | x_1, …, x_{t−1})`, zero at starts."""
+    shifted = jnp.concatenate([jnp.zeros_like(filtered[:1]), filtered[:-1]])
+    return jnp.where(jnp.asarray(starts)[..., None], 0.0, shifted)
+
+
+def _origin(before: Float[Array, "*steps states"], transition: Array) -> Float[Array, "*steps states states"]:
+    joint = before[..., None] * jnp.exp(transition - jnp.max(transition))
+    return joint / jnp.maximum(joint.sum(-2, keepdims=True), TINY)
 
 
 def expected_counts(
@@ -124,50 +135,99 @@ def _square(sums: dict[str, Array], mean: Float[Array, " params"]) -> Float[Arra
     return cross + cross.T + once.at[counts:, counts:].add(features)
 
 
+class _Steps(NamedTuple):
+    """What the recursion reads of a chain, row by row."""
+
+    before: Float[Array, "rows lanes states"]  # p(z_{t−1} | x_1, …, x_{t−1}), zero at starts
+    states: Float[Array, "rows lanes states"]
+    own: Float[Array, "rows lanes states own"]
+    shared: Float[Array, "rows lanes states shared"]
+    worth: Float[Array, "rows lanes"]
+    unit: Int[Array, "rows lanes"]  # the number of the sequence that starts here, or of sequences
+
+
 def spread_of_sums(
     found: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
-    terms: Float[Array, "states own places"],
+    terms: tuple[Float[Array, "rows lanes states own"], Float[Array, "rows lanes states shared"]],
     worth: Float[Array, "rows lanes"],
     count: int,
-) -> Float[Array, "states own states own"]:
-    """`Σ_n worth_n Cov(s_n)`, `s = Σ_t terms[z_t, :, t]` where each state has entries of its own: some columns at a time,
-    the same recursion, all steps' products after it. `worth` is one number for each of `count` sequences at all its steps."""
-    (rows, lanes, K), own = found.states.shape, terms.shape[1]
-    width = int(np.clip(COLUMNS // (rows * lanes * K), 1, own))
-    groups = -(-own // width)
-    origin, states = _origins(found, transition, layout), found.states.reshape(-1, K)
-    real = jnp.asarray(layout.starts) & (jnp.asarray(layout.place) < len(layout.inverse))
-    first = jnp.nonzero(real.reshape(-1), size=count, fill_value=rows * lanes)[0]
-    weigh = worth.reshape(-1)
+) -> Float[Array, "params params"]:
+    """`Σ_n worth_n Cov(s_n)` of `count` sequences: of starts `[K]` and transitions `[K, K]`, then of sums over the steps of
+    `terms`, of which each state has its own, `[K, own]`, and of those that states share, `[shared]`. `worth` is one number for
+    each sequence at all its steps. The same recursion, some columns at a time; products for some steps together."""
+    starts = jnp.asarray(layout.starts)
+    real = starts & (jnp.asarray(layout.place) < len(layout.inverse))
+    laid = [found.filtered, found.states, *terms, worth, starts, real]
+    if layout.linked:  # else each lane would wait for the one below
+        laid = [layout.restore(part)[:, None] for part in laid]
+    filtered, states, own, shared, worth, starts, real = laid
+    unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
+    steps = _Steps(_before(filtered, starts), states, own, shared, worth, unit)
+    K, entries = own.shape[2], own.shape[3] + own.shape[2]
+    group = max(n for n in range(1, K + 1) if K % n == 0 and (n == 1 or n * K * entries <= COLUMNS))
+    some = jnp.eye(K).reshape(K, -1, group).swapaxes(0, 1)
+    cross, mean = jax.lax.map(lambda some: _columns(steps, transition, some, count, True), some)
+    cross = jnp.moveaxis(cross, 0, 2).reshape(K, cross.shape[2], K, entries)
+    mean = jnp.moveaxis(mean, 0, 1).reshape(count, K, entries)
+    all_cross, all_mean = _columns(steps, transition, jnp.ones((K, 1)), count, False)
+    listed = lambda x, rest: jnp.concatenate([part.reshape(*x.shape[:-2], -1) for part in (x[..., :K], x[..., K:], rest)], -1)
+    cross, mean = listed(cross, all_cross), listed(mean, all_mean)
+    worth = jnp.zeros(count).at[unit].set(worth, mode="drop")
+    start = jnp.zeros((count, K)).at[unit].set(states, mode="drop")
+    mean = jnp.concatenate([start, mean], 1)
+    parts = cross[:, :1], jnp.swapaxes(cross[:, 1 : K + 1], 0, 1), cross[:, K + 1 : 1 + entries]
+    rows = [part.reshape(K * part.shape[1], cross.shape[-1]) for part in parts]
+    whole = jnp.concatenate([*rows, cross[:, 1 + entries :].sum(0)])
+    whole = jnp.pad(whole, ((0, 0), (K, 0)))  # a start comes after nothing
+    expected = worth @ mean
+    once = jnp.where(jnp.arange(len(expected)) < K + K * K, expected, 0.0)
+    return whole + whole.T + jnp.diag(once) - mean.T @ (worth[:, None] * mean)
 
-    def columns(i, sums):
-        out, mean = sums
-        k, at = i // groups, jnp.minimum(i % groups * width, own - width)
-        mine = jax.lax.dynamic_slice(terms, (k, at, 0), (1, width, rows * lanes))[0].T
-        expected = jnp.take(states, k, axis=1)[:, None] * mine
 
-        def back(ahead, x):
-            origin, expected, weigh = x
-            here = ahead.at[:, k].add(expected)
-            return jnp.einsum("ljk,lkd->ljd", origin, here), (weigh[:, None, None] * ahead, here.sum(1))
+def _columns(
+    steps: _Steps, transition: Array, some: Float[Array, "states some"], count: int, own: bool
+) -> tuple[Float[Array, "states counted some entries"], Float[Array, "sequences some entries"]]:
+    """What is counted in each state (starts, transitions into it, sums) times what comes after it, and expectations: of what
+    `some` states have of their `own`, transitions out of them first; or of what states share, if `some` is one for all."""
+    rows, lanes, K = steps.states.shape
+    terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.shared
+    shape = some.shape[1], terms.shape[-1]
+    size = int(np.clip(TOGETHER // max(lanes * K * shape[0] * shape[1], 1), 1, rows))
+    last = -rows % size
 
-        xs = (origin, expected.reshape(rows, lanes, width), worth)
-        _, (ahead, total) = jax.lax.scan(back, jnp.zeros((lanes, K, width)), xs, reverse=True)
-        cross = jnp.einsum("ket,tkd->ked", terms, ahead.reshape(-1, K, width))
-        same = jnp.take(terms, k, axis=0) @ (weigh[:, None] * expected)
-        cross = cross.at[k].add(0.5 * same)
-        out = jax.lax.dynamic_update_slice(out, cross[:, :, None], (0, 0, k, at))
-        total = total.reshape(-1, width).at[first].get(mode="fill", fill_value=0.0)
-        return out, jax.lax.dynamic_update_slice(mean, total[:, None], (0, k, at))
+    def blocks(leaf, fill=0):
+        full = jnp.pad(leaf, [(0, last), *[(0, 0)] * (leaf.ndim - 1)], constant_values=fill)
+        return full.reshape((rows + last) // size, size, *leaf.shape[1:])
 
-    init = jnp.zeros((K, own, K, own)), jnp.zeros((count, K, own))
-    out, mean = jax.lax.fori_loop(0, K * groups, columns, init)
-    mean = mean.reshape(count, -1)
-    weigh = weigh.at[first].get(mode="fill", fill_value=0.0)
-    out = out.reshape(K * own, K * own)
-    return (out + out.T - mean.T @ (weigh[:, None] * mean)).reshape(K, own, K, own)
+    def back(ahead, x):
+        origin, now, states = x
+        here = ahead + some[..., None] * now[:, :, None]
+        ahead = jnp.einsum("ljk,lkse->ljse", origin, here)
+        if own:
+            moves = jnp.pad(origin * states[:, None], ((0, 0), (0, 0), (0, shape[1] - K)))
+            ahead = ahead + some[..., None] * moves[:, :, None]
+        return ahead, here
+
+    def block(carry, x):
+        ahead, cross, mean = carry
+        steps, terms = x
+        origin, now = _origin(steps.before, transition), steps.states[..., None] * terms
+        ahead, here = jax.lax.scan(back, ahead, (origin, now, steps.states), reverse=True)
+        half = here - 0.5 * some[..., None] * now[..., None, :]  # of what is counted at the step itself
+        weigh = steps.worth[..., None, None]
+        times = lambda counted, after: jnp.einsum("tlkr,tlkse->krse", weigh * counted, after)
+        start = jnp.broadcast_to((steps.unit < count)[..., None, None], (*steps.states.shape, 1)).astype(here.dtype)
+        counted = jnp.concatenate([start, jnp.swapaxes(origin, -1, -2)], -1)
+        products = [times(counted, here), times(jnp.concatenate([steps.own, steps.shared], -1), half)]
+        mean = mean.at[steps.unit].set(here.sum(2), mode="drop")
+        return (ahead, cross + jnp.concatenate(products, 1), mean), None
+
+    laid = jax.tree.map(blocks, steps)._replace(unit=blocks(steps.unit, count)), blocks(terms)
+    rank = 1 + K + steps.own.shape[-1] + steps.shared.shape[-1]
+    init = jnp.zeros((lanes, K, *shape)), jnp.zeros((K, rank, *shape)), jnp.zeros((count, *shape))
+    return jax.lax.scan(block, init, laid, reverse=True)[0][1:]
 
 
 def _dense(features: Float[Array, "lanes features"] | Sparse) -> Float[Array, "lanes features"]:

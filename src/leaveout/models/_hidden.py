@@ -117,13 +117,19 @@ class AbstractHiddenStates(AbstractObjective):
     def pointwise(self):
         return not self.joint
 
+    @property
+    def num_specified(self) -> int:
+        """How many parameters the model that was asked for has."""
+        return len(self._names())
+
     def aic(self, parameters: Given) -> float:
-        """`2 D − 2 log p(x; θ)`."""
-        return 2 * len(self._names()) - 2 * self.log_likelihood(parameters)
+        """`2 D − 2 log p(x; θ)`, D the parameters that were specified: those that the data put on a boundary, where `fit` holds
+        them, count (Zucchini & MacDonald 2009); zeros that the user asked for do not."""
+        return 2 * self.num_specified - 2 * self.log_likelihood(parameters)
 
     def bic(self, parameters: Given) -> float:
-        """`D log(number of observations) − 2 log p(x; θ)`."""
-        return len(self._names()) * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
+        """`D log(number of observations) − 2 log p(x; θ)`, D as for `aic`."""
+        return self.num_specified * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
 
 def check_choices(model: str, emission: object, num_states: object, styles: Collection[str], drop: str, score: str) -> None:

@@ -7,8 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
+from .._objective import Arrays, float64, unravel
 from ..inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
 from ._hidden import UNUSED, AbstractHiddenStates, times
 from ._states import States
@@ -16,6 +17,7 @@ from .emissions._base import AbstractEmission, Parameters
 
 TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
 DRAWS = 2000  # of the future
+BARELY = 1e-8  # a probability that stands for zero, where logarithms are taken
 
 
 class AbstractHiddenChain(AbstractHiddenStates):
@@ -29,6 +31,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
     slots: Int[np.ndarray, "sequences longest"] | None  # where each sequence stands in the layout
     layout: Layout
     states: States
+    apart: bool  # does each state's part of θ alone say what its emission is?
 
     @property
     def num_states(self) -> int:
@@ -168,6 +171,35 @@ def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
     spread = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)  # an autoregression may wander
     free = {name: found[name] for name in (*hmm.states.free, *hmm.emission.free)}
     return " ".join(filter(None, (*sentences, hmm.on_boundary(free, spread, hmm.states.support))))
+
+
+@float64
+def leaving(
+    hmm: AbstractHiddenChain,
+    like: PyTree,
+    thetas: Float[np.ndarray, "refits params"],
+    weights: Float[np.ndarray, "refits units"],
+) -> Bool[np.ndarray, " refits"]:
+    """Would F fall if a probability that the data put at zero left it? By `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, what it changes by as
+    the others of its row make room: at a minimum not negative (Karush, Kuhn & Tucker)."""
+    return np.asarray(_least_multipliers(hmm, like, (thetas, weights))) < 0
+
+
+@eqx.filter_jit
+def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]) -> Float[Array, " refits"]:
+    def one(args):
+        theta, least = unravel(args[0], like), []
+        for name, log in zip(hmm.latent, hmm.states.logs(theta), strict=True):
+            if name in hmm.states.edge:
+                edge = hmm.states.edge[name]
+                given = lambda p, name=name: eqx.tree_at(lambda m: getattr(m.states, name), hmm, p, is_leaf=lambda x: x is None)
+                p = jnp.where(edge, BARELY, jnp.exp(log))
+                slope = jax.grad(lambda p, given=given: given(p).loss(theta, args[1]))(p)
+                room = jnp.sum(p * slope, -1, keepdims=True)
+                least.append(jnp.min(jnp.where(edge, slope - room, jnp.inf)))
+        return jnp.min(jnp.stack(least))
+
+    return jax.lax.map(one, refits, batch_size=hmm.costs.lanes)
 
 
 def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:

@@ -1,12 +1,13 @@
-"""The Hessian of a hidden Markov model of many parameters: the complete data's, less what the hidden states take away.
+"""The Hessian of a hidden Markov model: the complete data's, less what the hidden states take away.
 
-With s = Σ_t ∇ log e_t(z_t) the score were the path z known (Louis 1982),
+With s = ∇ log π(z_1) + Σ_t ∇ log A(z_{t−1}, z_t) + Σ_t ∇ log e_t(z_t), the score were the path z known (Louis 1982),
 
-    −∇² log p(x) = −E[Σ_t ∇² log e_t(z_t)] − Cov(s),      both over paths given everything seen.
+    −∇² log p(x) = −E[∇s] − Cov(s),      both over paths given everything seen.
 
-A state's emission has parameters of its own, so that the first part is a block for each state, differentiated in all states
-at once; the second is a recursion over the steps whose products are of large matrices. Rows of other parameters, of the
-states' distribution and of what the states share, are few: they are derivatives of the gradient, one after the other.
+The first part falls into blocks: of each state's own parameters, differentiated in all states at once, of those that states
+share, and of their distribution. The second is one recursion over the steps for all parameters, whose products are of large
+matrices: it costs what a few gradients cost where a derivative of the gradient for each parameter would cost several times
+their number.
 
 The first part alone needs no recursion, only a gradient of the emissions for each of a state's own parameters, or what an
 emission knows in closed form, and is positive definite where log e_t is concave. The step that it asks for is about one of
@@ -27,8 +28,8 @@ from ..inference.chain import Posterior, Potentials, posterior
 from ..inference.moments import spread_of_sums
 from ._hidden import times
 from ._hidden_chain import AbstractHiddenChain
+from .emissions._base import AbstractEmission
 
-MANY = 500  # parameters of emissions from which this is quicker than a derivative of the gradient for each
 NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
 
 
@@ -41,12 +42,13 @@ class Places(NamedTuple):
 
 
 def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
+    """An emission whose states are not `apart` shares all that it has."""
     own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
     for name in sorted(theta):
         here = first + np.arange(np.size(theta[name]))
         if name not in hmm.emission.free:
             chain.append(here)
-        elif name in hmm.emission.shared:
+        elif name in hmm.emission.shared or not hmm.apart:
             shared.append(here)
         else:
             own.append(here.reshape(hmm.num_states, -1))
@@ -55,22 +57,24 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Can the scores of all steps be held?"""
-    return not hmm.layout.linked and places(hmm, theta).own.size * hmm.layout.place.size <= NUMBERS
-
-
-def apart(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Have states many parameters of their own, and do their blocks fit?
-
-    The natural parameters of a state must depend on that state's part of θ only: an emission of one's own may order them.
-    """
+    """Can the scores of all steps be held, and do sequences count their steps as they are?"""
     where = places(hmm, theta)
-    if hmm.drop == "step" or where.own.size < MANY or where.own.shape[1] * sum(map(np.size, where)) > NUMBERS:
-        return False
-    for name, constraint in hmm.emission.free.items():
-        if name not in hmm.emission.shared:
+    scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
+    return hmm.drop != "step" and scores <= NUMBERS
+
+
+def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
+    """Does what stands in for the Hessian fit?"""
+    where = places(hmm, theta)
+    return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= NUMBERS
+
+
+def apart(emission: AbstractEmission, theta: PyTree) -> bool:
+    """Do each state's natural parameters depend on its own part of θ only? An emission of one's own may order them."""
+    for name, constraint in emission.free.items():
+        if name not in emission.shared:
             before = np.asarray(constraint.natural(jnp.asarray(theta[name])))
-            for k in range(hmm.num_states):
+            for k in range(len(before)):
                 moved = np.array(theta[name], float)
                 moved[k] += 0.1
                 after = np.asarray(constraint.natural(jnp.asarray(moved)))
@@ -107,18 +111,13 @@ def complete(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " un
     vector, where = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)
     prior = jax.grad(lambda v: -hmm.log_prior(unravel(v, theta)))
-    slope = _slope(hmm, theta, known)
-
-    def moved(v):
-        counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True)
-        return -sum(jnp.sum(times(count, log)) for count, log in counts)
-
+    slope, moved = _slope(hmm, theta, known), _moved(hmm, theta, known)
     blocks = lambda gradient, entries: _blocks(hmm, gradient, vector, entries)
     own, shared, chain = where.own, where.shared[None], where.chain[None]
     return (
         Blocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
         Blocks(jnp.asarray(shared), blocks(lambda v: prior(v) - slope(v), shared)),
-        Blocks(jnp.asarray(chain), blocks(lambda v: prior(v) + jax.grad(moved)(v), chain)),
+        Blocks(jnp.asarray(chain), blocks(lambda v: prior(v) + moved(v), chain)),
     )
 
 
@@ -132,9 +131,20 @@ def _slope(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[
     return jax.grad(expected)
 
 
+def _moved(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
+    """The gradient of minus the expected log-probability of the path."""
+
+    def expected(v):
+        counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True)
+        return -sum(jnp.sum(times(count, log)) for count, log in counts)
+
+    return jax.grad(expected)
+
+
 def _bend(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
     """Minus the derivative of `_slope`, by the own parameters of each state."""
-    closed, own = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected), places(hmm, theta).own
+    own = places(hmm, theta).own
+    closed = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected) if own.size else None
     if closed is not None:
         return closed
     return -_blocks(hmm, _slope(hmm, theta, known), ravel(theta), own)
@@ -150,38 +160,43 @@ def _blocks(
 def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
     """∇²F(θ, w); `hmm` drops observations or sequences."""
     vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
-    rest = np.concatenate([shared, chain])
-    K, layout = hmm.num_states, hmm.layout
     known = _known(hmm, theta, weights)
+    out = -hmm.along(jax.grad(lambda v: hmm.log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
+    out = out.at[own[:, :, None], own[:, None]].add(_bend(hmm, theta, known))
+    rows = -hmm.along(_slope(hmm, theta, known), vector, shared)
+    out = out.at[shared].add(rows).at[own.reshape(-1)[:, None], shared].add(rows[:, own.reshape(-1)].T)
+    out = out.at[chain].add(hmm.along(_moved(hmm, theta, known), vector, chain))
+    return out - _hidden_away(hmm, theta, known)
+
+
+def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Float[Array, "params params"]:
+    """`Cov(s)`, what is not known because the states are hidden."""
+    vector, where, layout, K = ravel(theta), places(hmm, theta), hmm.layout, hmm.num_states
     densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
 
-    def scores(i):
-        """By the i-th parameter of each state."""
-        tangent = jnp.zeros_like(vector).at[jnp.asarray(own)[:, i]].set(1.0)
+    def scores(entries):
+        """By a parameter, or by one of each state."""
+        tangent = jnp.zeros_like(vector).at[entries].set(1.0)
         slope = known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
-        return jnp.where(known.seen[:, None] > 0, slope, 0.0).T
+        return jnp.where(known.seen[:, None] > 0, slope, 0.0)
 
-    slopes = jax.lax.map(scores, jnp.arange(own.shape[1]))
+    def all_scores(entries):
+        """Of all steps, last axis the parameters."""
+        if not len(entries):
+            return jnp.zeros((*layout.shape, K, 0))
+        return jnp.moveaxis(jax.lax.map(scores, jnp.asarray(entries)), 0, -1).reshape(*layout.shape, K, -1)
+
     spread = spread_of_sums(
         known.posterior,
         known.potentials.transition,
         layout,
-        jnp.moveaxis(slopes, 0, 1),
+        (all_scores(where.own.T), all_scores(where.shared)),
         known.worth.reshape(layout.shape),
         len(hmm.lengths),
     )
-    states = jnp.arange(K)
-    block = -spread.at[states, :, states, :].add(-_bend(hmm, theta, known))
-    out = -hmm.along(jax.grad(lambda v: hmm.log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
-    widths = np.flatnonzero(np.diff(own[0]) != 1) + 1  # a block of consecutive parameters of a state is one name's
-    names = np.split(np.arange(own.shape[1]), widths)
-    for a in names:
-        for b in names:
-            at = own[0, a[0]], own[0, b[0]]
-            piece = block[:, a[0] : a[-1] + 1, :, b[0] : b[-1] + 1].reshape(K * len(a), K * len(b))
-            old = jax.lax.dynamic_slice(out, at, piece.shape)
-            out = jax.lax.dynamic_update_slice(out, old + piece, at)
-    if len(rest):
-        rows = hmm.along(jax.grad(lambda v: hmm.loss(unravel(v, theta), weights)), vector, rest)
-        out = out.at[rest].set(rows).at[:, rest].set(rows.T)
-    return out
+    logs = lambda v: jnp.concatenate([part.reshape(-1) for part in hmm.states.logs(unravel(v, theta))])
+    turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))  # where a probability is held at zero nothing is counted
+    half = jnp.concatenate([turn @ spread[: turn.shape[1]], spread[turn.shape[1] :]])
+    spread = jnp.concatenate([half[:, : turn.shape[1]] @ turn.T, half[:, turn.shape[1] :]], 1)
+    order = np.argsort(np.concatenate([where.chain, where.own.reshape(-1), where.shared]))
+    return spread[order][:, order]

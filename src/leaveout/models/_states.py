@@ -27,12 +27,13 @@ class States(eqx.Module):
     initial: Float[np.ndarray, " states"] | None  # held fixed
     transition: Float[np.ndarray, "states states"] | None
     prior: Dirichlet | None
+    edge: dict[str, Bool[np.ndarray, "..."]] | None  # of the probabilities that are held at zero, those that the data put there
     number: int = eqx.field(static=True)
     stationary: bool = eqx.field(static=True)
     masks: tuple = eqx.field(static=True)  # which probabilities are free, by name, where others are zero
 
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
-        self.number = number
+        self.number, self.edge = number, None
         self.stationary = isinstance(initial, str) and initial == "stationary"
         self.initial, first = _held("initial", initial, (number,), ("free", "stationary"))
         self.transition, moves = _held("transition", transition, (number, number), ("free",))

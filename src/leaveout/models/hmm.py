@@ -67,8 +67,9 @@ class HMM(AbstractHiddenChain):
     joint: bool = eqx.field(static=True)
     shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
     num_params: int = eqx.field(static=True)
-    apart: bool = eqx.field(static=True)  # have states many parameters of their own, as in `_information`?
-    by_parts: bool = eqx.field(static=True)  # is the Hessian put together from theirs?
+    apart: bool = eqx.field(static=True)  # have states parameters of their own, as in `_information`?
+    by_parts: bool = eqx.field(static=True)  # is the Hessian put together from the complete data's and what hidden states hide?
+    stands_in: bool = eqx.field(static=True)  # does the complete data's stand in for it?
     labels: _observations.SeriesLabels = eqx.field(static=True)
 
     @float64
@@ -110,8 +111,8 @@ class HMM(AbstractHiddenChain):
         self.slots = self.layout.slots(self.lengths) if drop == "sequence" else None
         theta = self._unconstrained({**self.states.start(0), **start})
         self.num_params = sum(map(np.size, theta.values()))
-        self.apart = _information.apart(self, theta)
-        self.by_parts = self.apart and _information.fits(self, theta)
+        self.apart = _information.apart(self.emission, theta)
+        self.by_parts, self.stands_in = _information.fits(self, theta), _information.stands_in(self, theta)
 
     # parameters
 
@@ -126,7 +127,12 @@ class HMM(AbstractHiddenChain):
             shares=self._shares,
             warning=self._warning,
             held=self._held,
+            leaving=_hidden_chain.leaving if self.states.edge else None,
         )
+
+    @property
+    def num_specified(self):
+        return super().num_specified + sum(int(where.sum()) for where in (self.states.edge or {}).values())
 
     def _natural(self, theta):
         initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
@@ -188,7 +194,7 @@ class HMM(AbstractHiddenChain):
         return self._hessian(lambda theta: self.loss(theta, weights), theta)
 
     def preconditioner(self, theta, weights):
-        return _information.complete(self, theta, weights) if self.apart else ()
+        return _information.complete(self, theta, weights) if self.stands_in else ()
 
     def hessian_change(self, theta, index, delta):
         if self.drop != "sequence" or len(index) == self.num_units:
@@ -292,6 +298,8 @@ class HMM(AbstractHiddenChain):
             score="joint" if self.joint else "pointwise",
             **fixed,
         )
+        edge = {name: where | (states.edge or {}).get(name, False) for name, where in zero.items()}
+        simpler = eqx.tree_at(lambda hmm: hmm.states.edge, simpler, edge, is_leaf=lambda leaf: leaf is None)
         for name, where in zero.items():
             kept = np.where(where, 0.0, found[name])
             found[name] = kept / kept.sum(-1, keepdims=True)

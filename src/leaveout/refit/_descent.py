@@ -46,6 +46,7 @@ ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone
 LONG = 8  # units a parameter in a fold, from which it counts as long
 NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
 ARRIVED, UNTOLD = 1e-4, 20.0  # a last step that counts as none, of the way; times it what is left, where steps do not tell
+FAR = 500  # parameters, from which a refit may be so far off that what stands in for its Hessian is nearer than the anchor's
 GRADIENTS = 4.0  # that a refit takes at least, in counting operations
 
 
@@ -306,7 +307,7 @@ class Descent:
             F, theta, found, one = function(objective, self.fit.theta, weight), self.center, None, np.array([lane])
             for share in NEAR:
                 gtol = share * float(self.first[lane])
-                found = walk(objective, F, theta, weight, gtol, found)
+                found = walk(objective, F, theta, weight, gtol, found) if self.fit.num_params > FAR else None
                 if found is None:
                     theta, told = descended(F, theta, unwhitener=whitened, maxcor=30, ftol=1e-15, gtol=gtol, maxiter=1000)
                     found = Walk(theta, whitened, told.hess_inv)
