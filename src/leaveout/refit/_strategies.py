@@ -35,6 +35,7 @@ class AbstractRefit(eqx.Module):
 
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
     own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
+    together: ClassVar[bool] = False  # is it quicker to be given all refits at once, where these share passes?
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
@@ -43,6 +44,8 @@ class AbstractRefit(eqx.Module):
 
 class NoUpdate(AbstractRefit):
     """Keep θ̂: the baseline. Its error is what going on from there would change, and that candidate's own error."""
+
+    together = True
 
     def __call__(self, fit, rows, *, judge=True):
         return _at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
@@ -112,7 +115,7 @@ class Certified(AbstractRefit):
     """
 
     rtol: float = eqx.field(static=True, default=0.01, converter=float)
-    in_standard_errors = True
+    in_standard_errors, together = True, True
 
     def __check_init__(self):
         if not 0 < self.rtol <= 1:
@@ -123,7 +126,7 @@ class Certified(AbstractRefit):
         if fit.predictors is not None:
             near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
             return _enclosed(fit, rows, near, allowed)
-        state = Descent(fit, rows)
+        state = Descent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances say little there: iterate to the end
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
@@ -142,7 +145,7 @@ def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
         return Refitted(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
         return _judged_by_proof(fit, rows, u)
-    state = Descent(fit, rows)
+    state = Descent(fit, rows, expanded=True)
     state.stand(u)
     _flag_crossed(state)
     return _judged(state)
@@ -157,7 +160,7 @@ def _judged(state: Descent) -> Refitted:
     """How far the losses where refits are reported may be from the exact ones: what they change by to where that can be told,
     and what is left there."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
-    known, result = state.F.losses(theta, everyone), state.result.copy()
+    known, result = state.losses(), state.result.copy()
     floor = CLOSE * float(state.rows.scale) * _num_scored(state.fit, state.rows)
     apart = lambda some, lanes: np.abs(some - known[lanes]).reshape(len(lanes), -1).sum(1)
 
