@@ -7,7 +7,7 @@ nothing else. A model whose `costs.runs` gives the scores of all folds together 
 two directions, their first and second derivatives.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -21,6 +21,7 @@ from ._plan import Rows
 TANGENTS = 2**17  # numbers, about one a unit and state, that tangents pushed together hold
 
 Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
+Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,50 +35,45 @@ class Runs:
     width: int
 
     def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
-        """The held-out loss of every unit of each run `[folds, width]`, any behind its end, and s_o `[folds]`."""
+        """The held-out loss of every unit of each run `[folds, width]`, any behind its end or where an observation is missing,
+        and s_o `[folds]`."""
         return self._told(_scores(self.objective, self.like, self._where, theta, self.width))
 
     def placed(self, losses: Float[np.ndarray, "folds width"], index: Int[np.ndarray, "folds entries"]) -> np.ndarray:
         """The losses of the units that folds list."""
         return np.take_along_axis(losses, np.clip(index - self.first[:, None], 0, self.width - 1), axis=1)
 
-    def pushed(
-        self,
-        theta: Float[np.ndarray, "some params"],
-        along: Float[np.ndarray, "some params"],
-        other: Float[np.ndarray, "some params"],
-    ) -> Iterator[tuple[Scores, Scores]]:
+    def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
         """Derivatives of the scores at each θ, along its first direction, and along both."""
-        for group in self._groups(len(theta)):
-            found = _pushed(self.objective, self.like, self._where, theta[group], along[group], other[group], self.width)
-            for k in range(len(np.unique(group))):
+        for group, count in self._groups(len(at[0])):
+            found = _pushed(self.objective, self.like, self._where, self.width, tuple(part[group] for part in at))
+            for k in range(count):
                 first, second = jax.tree.map(lambda part, k=k: part[k], found)
                 yield self._told(first), self._told(second)
 
-    def bends(
-        self,
-        theta: Float[np.ndarray, "some params"],
-        along: Float[np.ndarray, "some params"],
-        other: Float[np.ndarray, "some params"],
-    ) -> Float[np.ndarray, "some params"]:
-        """∇³F(θ, 1) along two directions, at each θ."""
-        groups = self._groups(len(theta))
-        parts = [np.asarray(_bends(self.objective, self.like, theta[g], along[g], other[g])) for g in groups]
-        return np.concatenate(parts)[: len(theta)]
+    def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
+        """∇³F(θ, 1) along both directions, at each θ."""
+        made = [
+            np.asarray(_bends(self.objective, self.like, tuple(part[group] for part in at)))[:count]
+            for group, count in self._groups(len(at[0]))
+        ]
+        return np.concatenate(made)
 
-    def _groups(self, count: int) -> list[Int[np.ndarray, " group"]]:
-        """So many places in groups of one size, the last place repeated where it must be, so that one program does."""
+    def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
+        """So many places in groups of one size, the last place repeated where it must be, so that one program does; and how
+        many are no repetitions."""
         params = sum(map(np.size, jax.tree.leaves(self.like)))
         size = max(1, min(TANGENTS // self.objective.num_units, params * (params + 1) // 2))
-        return [np.minimum(np.arange(start, start + size), count - 1) for start in range(0, count, size)]
+        for start in range(0, count, size):
+            yield np.minimum(np.arange(start, start + size), count - 1), min(size, count - start)
 
     @property
     def _where(self) -> tuple[np.ndarray, np.ndarray]:
         return self.first, self.length
 
-    def _told(self, found: tuple[Array, Array | None]) -> Scores:
-        losses = np.asarray(found[0])
-        return losses, losses[:, 0] if found[1] is None else np.asarray(found[1])
+    def _told(self, found: tuple[Array | None, Array]) -> Scores:
+        joint = np.asarray(found[1])
+        return joint[:, None] if found[0] is None else np.asarray(found[0]), joint
 
 
 def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
@@ -95,13 +91,13 @@ def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
 
 
 def _of(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], width: int):
-    """Scores at a raveled θ; of runs of one unit these are the joint ones."""
+    """Scores at a raveled θ; of runs of one unit the joint ones only, which are nothing where an observation is missing."""
     together = objective.costs.runs
     assert together is not None
 
     def scores(theta):
         losses, joint = together(unravel(theta, like), *where, width)
-        return losses, None if width == 1 else joint
+        return None if width == 1 else losses, joint
 
     return scores
 
@@ -111,18 +107,17 @@ def _scores(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arr
     return _of(objective, like, where, width)(theta)
 
 
-@eqx.filter_jit
-def _pushed(
-    objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], theta: Arrays, along: Arrays, other: Arrays, width: int
-):
-    scores = _of(objective, like, where, width)
-    one = lambda v, a, b: jax.jvp(lambda v: jax.jvp(scores, (v,), (a,))[1], (v,), (b,))
-    return jax.vmap(one)(theta, along, other)
+def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyTree]:
+    """Derivatives at each θ along its first direction, and along both."""
+    return jax.vmap(lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,)))(*at)
 
 
 @eqx.filter_jit
-def _bends(objective: AbstractObjective, like: PyTree, theta: Arrays, along: Arrays, other: Arrays):
+def _pushed(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], width: int, at: Points):
+    return _twice(_of(objective, like, where, width), at)
+
+
+@eqx.filter_jit
+def _bends(objective: AbstractObjective, like: PyTree, at: Points):
     ones = np.ones(objective.num_units)
-    gradient = jax.grad(lambda v: objective.loss(unravel(v, like), ones))
-    one = lambda v, a, b: jax.jvp(lambda v: jax.jvp(gradient, (v,), (a,))[1], (v,), (b,))[1]
-    return jax.vmap(one)(theta, along, other)
+    return _twice(jax.grad(lambda v: objective.loss(unravel(v, like), ones)), at)[1]

@@ -88,9 +88,9 @@ class AbstractHiddenChain(AbstractHiddenStates):
         self, theta: PyTree, first: Int[Arrays, " folds"], length: Int[Arrays, " folds"], width: int
     ) -> tuple[Float[Array, "folds width"], Float[Array, " folds"]]:
         """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass: the
-        held-out loss of every step, any behind the run's end, and −log p(the run | the rest), by what F changes.
+        held-out loss of every step, any behind the run's end, and the joint one, by which F falls.
 
-            p(z_i | the rest) ∝ (α A^{i−a+1})_i (A^{b−i} β)_i,      −log p(a … b | the rest) = −Σ log c_i + log Σ (α A^{b−a+1})_k β_k
+            p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
 
         with α the filtered distribution before the run, β what is ahead of its last step b, c what normalises each step.
         """

@@ -29,8 +29,8 @@ from .._plan import Rows
 from .._products import COARSE, LOOSE
 from .._results import RESULTS
 from ._acceleration import Acceleration
-from ._expansion import Expansion, Solved, available as expandable
-from ._metric import Known, Learnt, Metric, Products, Whitened, own_metric
+from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
+from ._metric import Learnt, Metric, Products, Whitened, own_metric
 from ._newton import CAUTION, PRODUCTS, REFUSED
 from ._screen import SIZES, available, bent
 
@@ -48,10 +48,6 @@ ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone
 LONG = 8  # units a parameter in a fold, from which it counts as long
 NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
 ARRIVED, UNTOLD = 1e-4, 20.0  # a last step that counts as none, of the way; times it what is left, where steps do not tell
-GRADIENTS = 4.0  # that a refit takes at least, in counting operations
-BORDER = 16  # expanded refits of the largest error that is let pass, of which a gradient says how good that is
-EXPANDED = 2.0  # times the worst that is found there
-TOLD = 0.01  # of the largest error that is let pass: smaller ones are not told apart
 
 
 class Look(NamedTuple):
@@ -70,25 +66,7 @@ class Look(NamedTuple):
         return self.state.scores[self.lanes]
 
 
-class Expanded(NamedTuple):
-    """The same of refits that are expanded, their estimates multiplied."""
-
-    found: Solved
-    lanes: Int[np.ndarray, " lanes"]
-    times: float
-
-    @property
-    def left(self) -> Float[np.ndarray, " lanes"]:
-        return self.times * self.found.left[self.lanes]
-
-    def error(self) -> Float[np.ndarray, " lanes"]:
-        return self.times * self.found.error[self.lanes]
-
-    def losses(self) -> Float[np.ndarray, "lanes ..."]:
-        return self.found.losses[self.lanes]
-
-
-Enough = Callable[[Int[np.ndarray, " lanes"], Look | Expanded], Bool[np.ndarray, " lanes"]]
+Enough = Callable[[Int[np.ndarray, " lanes"], "Look | Expanded"], Bool[np.ndarray, " lanes"]]
 
 
 class Descent:
@@ -98,6 +76,7 @@ class Descent:
         """`own`: with each refit's own Hessian at θ̂, even where the anchor's is cheaper. `expanded`: where they can be."""
         self.fit, self.rows, self.center = fit, rows, fit.vector
         self.expansion = Expansion(fit, rows) if expanded and expandable(fit, rows) else None
+        self.gradients = GRADIENTS * len(rows.index)  # taken, about
         self.F = Derived(fit.objective, fit.theta, rows)
         count = len(rows.index)
         self.metric, lost, self.start = self._chosen(own)
@@ -133,7 +112,7 @@ class Descent:
         """The first step, from θ̂."""
         everyone = np.arange(len(self.u))
         if self.expansion is not None:
-            self.start = self.expansion.start()
+            self.start = self.expansion.start
         if self.start is None and self.fit.objective.local:
             self.start = self.fit.whiten(self.fit.gradient + self.F.moved(everyone))
         start = self.gradient(everyone) if self.start is None else self.start
@@ -157,9 +136,8 @@ class Descent:
         """
         fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
         held = np.asarray(self.rows.held)[lanes]
-        if isinstance(self.metric, Known) and self.expansion is not None:
-            self.scores[lanes] = self.F.losses(theta, lanes)
-            self.error[lanes] = np.where(known, EXPANDED * self.expansion.change(self.u[lanes], np.where(known, left, 0.0), lanes), np.inf)
+        if isinstance(self.metric, Known):
+            self.scores[lanes], self.error[lanes] = self.F.losses(theta, lanes), self.metric.change(self.u[lanes], left, lanes)
             return self.error[lanes]
         reach = np.where(known, left, 0.0)[:, None]
         directions = [reach * _unit(self.step[lanes])]
@@ -181,54 +159,6 @@ class Descent:
         return self.F.losses(self.theta(), np.arange(len(self.u)))
 
     # the rungs
-
-    def expand(self, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int = STEPS) -> Int[np.ndarray, " open"]:
-        """To where the expansion leads; those that it does not settle by Newton's steps from there; those that these do not."""
-        assert self.expansion is not None
-        found, usual = self.expansion.solved(), self.metric
-        lanes, lost = lanes[np.isfinite(found.error[lanes])], lanes[~np.isfinite(found.error[lanes])]
-        self.u[lanes] = found.u[lanes]
-        self.first[lanes] = np.linalg.norm(self.expansion.start()[lanes], axis=1)
-        times, done = self._passed(lanes, enough, found)
-        some = lanes[done]
-        least = TOLD * times * found.error[some].max(initial=0.0)
-        self.left[some], self.scores[some] = times * found.left[some], found.losses[some]
-        self.error[some] = np.where(self.rows.held[some].any(1), np.maximum(times * found.error[some], least), 0.0)
-        self.open[some] = False
-        lanes = lanes[~done]
-        self.metric = self._own(lanes)
-        lanes = self.steps(lanes, enough, most)
-        self.metric = usual
-        return np.sort(np.concatenate([lanes, lost]))
-
-    def _own(self, lanes: Int[np.ndarray, " lanes"]) -> Known:
-        """Some refits' own Hessians, by the expansion, where they stand."""
-        assert self.expansion is not None
-        place = np.full(len(self.u), -1)
-        place[lanes] = np.arange(len(lanes))
-        return Known(place, np.linalg.inv(self.expansion.curvature(self.u[lanes], lanes)))
-
-    def _passed(
-        self, lanes: Int[np.ndarray, " lanes"], enough: Enough, found: Solved
-    ) -> tuple[float, Bool[np.ndarray, " lanes"]]:
-        """By how much estimates are multiplied, and which refits are near enough then. One Newton's step with a full gradient
-        tells how good they are, of those that matter: the worst ones that pass."""
-        times, seen = EXPANDED, np.zeros(len(self.u), bool)
-        while True:
-            done = enough(lanes, Expanded(found, lanes, times))
-            border = lanes[done & ~seen[lanes]]
-            border = border[np.argsort(-found.error[border], kind="stable")[:BORDER]]
-            if not border.size:
-                return times, done
-            seen[border] = True
-            step = self._own(border).solve(self.gradient(border), self.u[border], border)
-            losses = self.F.losses(self.center + self.fit.unwhiten(self.u[border] - step), border)
-            off = np.abs(losses - found.losses[border]).sum(1) / np.maximum(found.error[border], 1e-300)
-            away = np.linalg.norm(step, axis=1) / np.maximum(found.left[border], 1e-300)
-            worst = EXPANDED * float(np.max([off, away]))
-            if worst <= times:
-                return times, done
-            times = worst
 
     def steps(
         self, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int = STEPS, fresh: bool = False
@@ -418,7 +348,7 @@ def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = Tr
     where errors can be told."""
     lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
     if state.expansion is not None:
-        lanes = state.expand(lanes, enough, HURRY if hurry else STEPS)
+        lanes = expand(state, lanes, enough, HURRY if hurry else STEPS)
     lanes = state.screen(lanes, enough) if sampled else lanes
     lanes = state.steps(lanes, enough, HURRY if hurry else STEPS, fresh=sampled)
     if hurry and lanes.size:

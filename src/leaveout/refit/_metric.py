@@ -6,7 +6,7 @@ Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
     Whitened   the full fit's: the chord's metric, the identity in these coordinates
     LowRank    the fold's own by Woodbury, for few rows (for one row this is ALO)
     Dense      the fold's own, inverted
-    Known      the fold's own where an expansion leads to
+    Known      the fold's own where an expansion leads (`_expansion`)
     Products   the fold's own where it stands, by conjugate gradients, where H is too large to be formed
     Learnt     of one fold, what a quasi-Newton descent has learnt of its own
 """
@@ -74,18 +74,6 @@ class Dense:
     def solve(self, gradient, u, lanes):
         del u
         return np.einsum("rij,rj->ri", self.inverse[lanes], gradient)
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """Some folds' own, each near where it stands."""
-
-    place: Int[np.ndarray, " refits"]  # of each that there is one of
-    inverse: Float[np.ndarray, "some params params"]
-
-    def solve(self, gradient, u, lanes):
-        del u
-        return np.einsum("rij,rj->ri", self.inverse[self.place[lanes]], gradient)
 
 
 @dataclass(frozen=True, eq=False)

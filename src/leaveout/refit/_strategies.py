@@ -22,7 +22,7 @@ from .._plan import Rows
 from .._products import COARSE, solved
 from .._results import RESULTS
 from . import _linear as linear
-from ._descent import GRADIENTS, Descent, lead
+from ._descent import Descent, lead
 from ._refitted import Refitted
 
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
@@ -153,7 +153,7 @@ def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
 
 def _refitted(state: Descent, error: np.ndarray, scores: np.ndarray | None = None) -> Refitted:
     ball = lambda: (state.u, state.left)
-    return Refitted(state.theta, error, state.result, scores, None, ball, state.first, GRADIENTS * len(error))
+    return Refitted(state.theta, error, state.result, scores, None, ball, state.first, state.gradients)
 
 
 def _judged(state: Descent) -> Refitted:
