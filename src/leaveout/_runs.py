@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ._objective import AbstractObjective, Arrays, unravel
 from ._plan import Rows
 
-TANGENTS = 2**17  # numbers, about one a unit and state, that tangents pushed together hold
+TANGENTS = 2**16  # units, times the derivatives that are pushed over them together, that are quickest
 
 Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
 Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
