@@ -21,6 +21,7 @@ import numpy as np
 from linear import main, once, race, show
 
 import leaveout as lo
+from leaveout._evaluate import fold_thetas
 
 
 def is_there(*packages: str) -> bool:
@@ -237,10 +238,10 @@ def left_out(fit: lo.Fit, plan: lo.Plan) -> dict[str, Any]:
     warm, found = once(lambda: lo.cross_validate(fit, plan))
     work = time.process_time() - begin
     lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
-    nothing, stay = once(lambda: lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0))
+    nothing, _ = once(lambda: lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0))
     scored = np.add.reduceat(found.plan.held, plan.indptr[:-1], dtype=int)
     there = np.flatnonzero(scored)
-    moved = np.abs(np.add.reduceat(np.nan_to_num(found.losses - stay.losses), plan.indptr[:-1]))
+    moved = np.linalg.norm(fit.back(fold_thetas(fit, plan, lo.Certified(), "short") - fit.vector), axis=1)
     drawn = np.random.default_rng(1).choice(there, min(RANDOM, len(there)), replace=False)
     some = np.union1d(drawn, there[np.argsort(-moved[there])[:LONGEST]])
     exact = lo.cross_validate(fit, plan.some(some), lo.Exact(1e-10), audit=0)
