@@ -35,7 +35,8 @@ STEPS = 20  # of Newton's method on the quadratic
 FAR = 0.9  # of the curvature: where the fold's own differs from the full fit's by more, no expansion is trusted
 BORDER = 16  # refits of the largest error that is let pass, of which a gradient says how good that is
 SAFETY = 2.0  # times the worst that is found there
-TOLD = 0.01  # of the largest error that is let pass: smaller ones are not told apart
+ROUNDING = 1e-9  # of a loss, and of a whitened length
+TOLD = 0.01  # of the largest error a scored unit that is let pass: smaller ones are not told apart
 
 
 def expandable(fit: Fit, rows: Rows) -> bool:
@@ -240,9 +241,9 @@ def expand(state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough",
     state.u[lanes] = found.u[lanes]
     times, done = _passed(state, lanes, enough, found)
     some, lanes = lanes[done], lanes[~done]
-    error = times * found.error[some]
+    error, scored = times * found.error[some], state.rows.held[some].sum(1)
     state.left[some], state.scores[some], state.open[some] = times * found.left[some], found.losses[some], False
-    state.error[some] = np.where(state.rows.held[some].any(1), np.maximum(error, TOLD * error.max(initial=0.0)), 0.0)
+    state.error[some] = np.maximum(error, TOLD * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
     state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
     state.metric = Known(state, lanes)
     lanes = state.steps(lanes, enough, most)
@@ -274,5 +275,5 @@ def _ratio(state: "Descent", lanes: Int[np.ndarray, " lanes"], found: Solved) ->
     step = Known(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     off = np.abs(losses - found.losses[lanes]).sum(1), np.linalg.norm(step, axis=1)
-    told = found.error[lanes], found.left[lanes]
-    return float(np.max(np.array(off) / np.maximum(told, 1e-300)))
+    told = found.error[lanes] + ROUNDING * (1 + np.abs(losses).sum(1)), found.left[lanes] + ROUNDING
+    return float(np.max(np.array(off) / np.array(told)))
