@@ -347,10 +347,11 @@ def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = Tr
     """A batch that has begun, brought to where that is enough, by samples of units first where these will do; in a hurry, to
     where errors can be told."""
     lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
+    fresh = sampled or state.expansion is not None
     if state.expansion is not None:
         lanes = expand(state, lanes, enough, HURRY if hurry else STEPS)
     lanes = state.screen(lanes, enough) if sampled else lanes
-    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS, fresh=sampled)
+    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS, fresh=fresh)
     if hurry and lanes.size:
         lanes = state.estimate(lanes)
     if lanes.size and not state.dear:
