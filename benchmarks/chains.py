@@ -1,6 +1,6 @@
 """Chains: against the obvious program, against other libraries, how often intervals cover, and how time and memory grow.
 
-    taskset -c 0 python benchmarks/chains.py [loops peers fits coverage growth] [--quick] [--out out]
+    taskset -c 0 python benchmarks/chains.py [loops peers fits coverage growth short] [--quick] [--out out]
 
 Each demand prints one table; `--quick` takes small sizes, to see that it runs. Times are in seconds, medians of repeats
 in which the contestants take turns, after a warm-up that compiles; what was timed once says so.
@@ -24,6 +24,7 @@ import numpy as np
 from linear import main, once, race, show
 
 import leaveout as lo
+from leaveout._evaluate import fold_thetas
 
 
 def is_there(*packages: str) -> bool:
@@ -257,7 +258,61 @@ def growth(quick: bool, out: Path) -> None:
     growing.plot(table, out / "growth.png")
 
 
-DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, coverage, growth)}
+RANDOM, LONGEST = 50, 20  # folds that are refitted exactly: drawn, and of the longest step
+
+
+def short(quick: bool, out: Path) -> None:
+    """Every step, or every block of twelve, left out: passes are shared, so that time is linear in the steps."""
+    dodgers, quakes = lo.datasets.dodgers().counts, lo.datasets.earthquakes()["count"]
+    cars = dodgers[: 3_000 if quick else None]
+    event = lo.emissions.EventCounts(cars["time"].dt.day_of_week.to_numpy())
+    problems = {
+        "earthquakes, Poisson, K = 3": (lo.HMM(quakes.to_numpy(), lo.emissions.Poisson(), 3), 1),
+        "Dodgers, event counts": (lo.HMM(cars["count"].to_numpy(), event, 2, initial=[0.5, 0.5]), 1),
+        "Dodgers, blocks of 12": (lo.HMM(cars["count"].to_numpy(), event, 2, initial=[0.5, 0.5]), 12),
+    }
+    rng, rows = np.random.default_rng(0), []
+    for steps in (2_000, 4_000) if quick else (10_000, 100_000, 1_000_000):
+        x = rng.normal(2.0 * sticky(rng, steps, 2, 0.9), 1.0)
+        problems[f"simulated, Gaussian, K = 2, {steps:,}"] = lo.HMM(x, lo.emissions.Gaussian(), 2), 1
+    for name, (model, size) in problems.items():
+        fit, steps = lo.fit(model, num_starts=1), model.num_units
+        plan = lo.leave_one_out(steps) if size == 1 else lo.blocks(steps, size)
+        rows.append({"problem": name, "T": steps, "D": fit.num_params, "folds": plan.num_refits} | left_out(fit, plan))
+    title = f"short: all steps left out; off, of {RANDOM} folds at random and {LONGEST} of the longest step, as shares of the"
+    show(f"{title} tolerance; seconds by the clock, the first time and the second, and of processors", rows)
+
+
+def left_out(fit: lo.Fit, plan: lo.Plan) -> dict[str, Any]:
+    """Seconds of all refits, and how far some are off."""
+    first, _ = once(lambda: lo.cross_validate(fit, plan))
+    begin = time.process_time()
+    warm, found = once(lambda: lo.cross_validate(fit, plan))
+    work = time.process_time() - begin
+    lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
+    nothing, _ = once(lambda: lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0))
+    scored = np.add.reduceat(found.plan.held, plan.indptr[:-1], dtype=int)
+    there = np.flatnonzero(scored)
+    moved = np.linalg.norm(fit.back(fold_thetas(fit, plan, lo.Certified(), "short") - fit.vector), axis=1)
+    drawn = np.random.default_rng(1).choice(there, min(RANDOM, len(there)), replace=False)
+    some = np.union1d(drawn, there[np.argsort(-moved[there])[:LONGEST]])
+    exact = lo.cross_validate(fit, plan.some(some), lo.Exact(1e-10), audit=0)
+    mine = np.isin(plan.refit, some)
+    off = np.nan_to_num(np.abs(found.losses[mine] - exact.losses))
+    off = np.add.reduceat(off, np.r_[0, np.cumsum(np.diff(plan.indptr)[some])[:-1]])
+    error, allowed = found.error[some], 0.01 * found.scale * scored[some]
+    row: dict[str, Any] = {"first": first, "second": warm, "processors": work, "no update": nothing}
+    row |= {"off, median": np.median(off / allowed), "off, largest": np.max(off / allowed)}
+    row |= {"±, largest": np.max(found.error / np.maximum(0.01 * found.scale * scored, 1e-300), where=scored > 0, initial=0.0)}
+    row |= {"beyond ±": int(np.sum(off > error * (1 + 1e-6) + 1e-10)), "of": len(some)}
+    return row | {
+        "flagged": int(np.sum(found.result != 0)),
+        "audited": len(found.audit),
+        "missed": int(found.audit.beyond.sum()),
+    }
+
+
+DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, coverage, growth, short)}
 
 if __name__ == "__main__":
     main(DEMANDS, __doc__)

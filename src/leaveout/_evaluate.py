@@ -24,8 +24,9 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS
+from ._runs import Runs, runs
 from ._starts import cores
-from .refit import AbstractRefit, Certified, Exact, Refitted, completed, is_narrow
+from .refit import AbstractRefit, Certified, Exact, Refitted, completed, expandable, is_narrow
 from .refit._linear import copies, unit_losses
 
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
@@ -176,10 +177,25 @@ class _Walk:
         self.fit, self.plan, self.refit, self.times = fit, plan, refit, times
         linear = isinstance(fit.objective, AbstractLinearPredictor)
         self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
+        self.whole, self.runs = self._together()
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
+
+    def _together(self) -> tuple[Batch | None, Runs | None]:
+        """All refits as one batch, where these are without a run of units each."""
+        fit, plan = self.fit, self.plan
+        if fit.objective.costs.runs is None or plan.weight.any():
+            return None, None
+        if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
+            return None, None
+        (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
+        found = runs(fit.objective, fit.theta, batch.rows)
+        return (batch, found) if found is not None else (None, None)
 
     def _made(self) -> Iterator[Batch]:
         fit, plan = self.fit, self.plan
+        if self.whole is not None and self.refit.together and expandable(fit, self.whole.rows):
+            yield self.whole
+            return
         narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
         wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
         own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
@@ -238,6 +254,9 @@ class _Walk:
             each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
             return np.where(plan.held, each[plan.index], np.nan)
         baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
+        if self.whole is not None and self.runs is not None and asked.evaluate is None:
+            _put(baseline, self.whole, self.runs.placed(self.runs.scores(fit.vector)[0], self.whole.rows.index))
+            return baseline
         theta = lambda batch: np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
         self.over(lambda batch: (batch, asked.losses(batch.rows, theta(batch))), lambda found: _put(baseline, *found))
         return baseline

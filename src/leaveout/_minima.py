@@ -16,6 +16,7 @@ from ._functions import Functions, function, functions
 from ._minimise import LARGE
 from ._objective import float64
 from ._plan import Rows
+from ._runs import runs
 from ._starts import ROUNDING, SAME
 
 LOOK, ARRIVE = 3, 50  # gradients from each minimum: of every refit, of those that it may be lower for
@@ -63,6 +64,34 @@ def lower(
 ) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
     """Which refits of a batch, at `theta` where they exist, have a lower minimum elsewhere, and the raveled θ of the lowest
     that was found."""
+    some = np.flatnonzero(exists & _promising(fit, rows))
+    found, best = np.zeros(len(theta), bool), np.array(theta)
+    if some.size:
+        found[some], best[some] = _compared(fit, rows.take(some), theta[some], exists[some])
+    return found, best
+
+
+def _promising(fit: Fit, rows: Rows) -> Bool[np.ndarray, " refits"]:
+    """Which refits may be lower elsewhere, where one pass tells F of all at a θ: those that a step would take there below
+    where they are at θ̂. All, where it does not."""
+    told = runs(fit.objective, fit.theta, rows)
+    if told is None:
+        return np.ones(len(rows.index), bool)
+    own, F, size = fit.value - told.scores(fit.vector)[1], function(fit.objective, fit.theta), fit.num_params
+    found = np.zeros(len(own), bool)
+    for minimum, scale in _others(fit):
+        (value, gradient), (_, joint) = F.look(minimum), told.scores(minimum)
+        at, eye = np.tile(minimum, (size, 1)), np.eye(size)
+        slopes = np.stack([first[1] for first, _ in told.pushed((at, eye, eye))], axis=1)
+        promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
+        found |= value - joint - DOUBT * promised < own
+    return found
+
+
+def _compared(
+    fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
+) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
+    """The same, of refits that all are looked at."""
     best, F = np.array(theta), functions(fit.objective, fit.theta, rows)
     at = np.where(exists[:, None], theta, fit.vector)
     _, value, promised = _descended(F, fit, at, exists, 0)

@@ -126,6 +126,7 @@ class Posterior(NamedTuple):
     log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
     states: Float[Array, "rows lanes states"]  # p(z_t | everything)
     filtered: Float[Array, "rows lanes states"]  # p(z_t | what came before, and t)
+    ahead: Float[Array, "rows lanes states"]  # p(what follows | z_t) / p(what follows | what came before, and t)
     initial: Float[Array, " states"] | None
     transition: Float[Array, "*steps states states"]
 
@@ -224,9 +225,9 @@ class _Inside:
 
     def backward(
         self, rest: Array, before: Array, filtered: Array, c: Array, weigh: Array
-    ) -> tuple[Array, Array, Array | None]:
-        """Pairs of successive states, weighed and summed over the steps of each lane; states; and the pairs of each step,
-        instead, where transitions differ."""
+    ) -> tuple[Array, Array, Array, Array | None]:
+        """Pairs of successive states, weighed and summed over the steps of each lane; states; what is ahead of each step; and
+        the pairs of each step, instead, where transitions differ."""
         own, (K, lanes) = self.own, self.e.shape[1:]
 
         def up(carry, x):
@@ -236,16 +237,17 @@ class _Inside:
             states = own.outside(own.times(now, rest))
             pairs = own.times(p[:, None], ahead[None])
             pairs = pairs if self.late else own.outside(own.times(pairs, self.into(step)))
+            here = own.outside(rest)
             rest = own.through(ahead, jnp.swapaxes(self.into(step), 0, 1))
             if self.moving:
-                return (rest, count), (states, pairs * weigh)
+                return (rest, count), (states, here, pairs * weigh)
             rest = jnp.where(step[0], own.total(own.times(self.start, ahead)), rest)
-            return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, None)
+            return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, here, None)
 
         none = jnp.zeros((0,)) if self.moving else jnp.zeros((K, K, lanes))
         xs = (self.starts, self.steps, before, filtered, self.e, c, weigh)
-        (_, count), (states, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
-        return count, jnp.moveaxis(states, 1, -1), pairs
+        (_, count), (states, ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
+        return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(ahead, 1, -1), pairs
 
 
 def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
@@ -257,14 +259,14 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
     rest = own.over(below, own.total(own.times(filtered[-1], below)))
-    count, states, pairs = inside.backward(rest, before, filtered, c, weigh)
+    count, states, ahead, pairs = inside.backward(rest, before, filtered, c, weigh)
     if pairs is not None:
         initial, transition = None, jnp.moveaxis(pairs, -1, 1)
     else:
         initial = jnp.sum(jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
         transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
     log_normaliser = jnp.where(real, own.logarithm(c) + inside.top, 0.0)
-    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), initial, transition)
+    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), ahead, initial, transition)
 
 
 def _finite(top: Array) -> Array:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
 from .._objective import Arrays, float64, unravel
 from ..inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
-from ._hidden import UNUSED, AbstractHiddenStates, times
+from ._hidden import UNUSED, AbstractHiddenStates, mixture, times
 from ._states import States
 from .emissions._base import AbstractEmission, Parameters
 
@@ -85,6 +85,42 @@ class AbstractHiddenChain(AbstractHiddenStates):
         seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
         both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
         return both[1] - both[0] - self.log_prior(theta)
+
+    def runs(
+        self, theta: PyTree, first: Int[Arrays, " folds"], length: Int[Arrays, " folds"], width: int
+    ) -> tuple[Float[Array, "folds width"], Float[Array, " folds"]]:
+        """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass: the
+        held-out loss of every step, any behind the run's end, and the joint one, by which F falls.
+
+            p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
+
+        with α the filtered distribution before the run, β what is ahead of its last step b, c what normalises each step.
+        """
+        whole, densities = self.whole(theta, jnp.ones(len(self.dense)))
+        found = posterior(whole, self.layout)
+        laid = found.filtered, found.ahead, found.log_normaliser, densities
+        filtered, ahead, normaliser, densities = map(self.layout.restore, laid)
+        initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
+        at = jnp.arange(width)
+        step = jnp.minimum(first + at[:, None], len(self.dense) - 1)
+        starts = (jnp.asarray(self.position) == 0)[step][..., None]
+
+        def forward(p, starts):
+            p = jnp.where(starts, initial * p.sum(1, keepdims=True), p @ transition)
+            return p, p
+
+        def back(p, x):
+            at, step, starts = x
+            p = jnp.where((at == length - 1)[:, None], ahead[step], p)
+            return jnp.where(starts, (p @ initial)[:, None], p @ transition.T), p
+
+        _, left = jax.lax.scan(forward, filtered[first - 1], starts)
+        _, right = jax.lax.scan(back, jnp.ones_like(left[0]), (at, step, starts), reverse=True)
+        unseen = left * right
+        total = unseen.sum(-1, keepdims=True)
+        losses = -mixture((unseen / total).reshape(-1, self.num_states), densities[step].reshape(-1, self.num_states))
+        seen = jnp.where(at[:, None] < length, normaliser[step], 0.0).sum(0)
+        return losses.reshape(step.shape).T, jnp.log(total[0, :, 0]) - seen
 
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.states.prior is None:

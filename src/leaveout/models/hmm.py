@@ -239,7 +239,8 @@ class HMM(AbstractHiddenChain):
         """By steps, also where units are sequences; as many refits share a pass as about fill a vector register and leave the
         cache alone."""
         lanes = int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
-        return Costs(lanes, 4.0 * len(self.dense) * self.num_params)
+        apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
+        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, self.runs if apart else None)
 
     @property
     def local(self):

@@ -1,5 +1,6 @@
 """Refits: a batch of them, the rungs down, how far each is from the exact one, and the strategies that choose among these."""
 
+from ._expansion import expandable as expandable
 from ._metric import is_narrow as is_narrow
 from ._refitted import Refitted as Refitted
 from ._strategies import (

@@ -4,6 +4,7 @@ In the anchor's whitened coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rung
 
     rung          one refit costs                            goes by
     first         its own units, or a gradient               the fold's own Hessian at θ̂ (linear predictors), the anchor's
+    expand        nothing: passes that all share             derivatives of every fold's own score, where folds are short runs
     screen        its own units and a sample of others       the same, where there are very many refits
     steps         a gradient each                            the same, accelerated
     newton        a few Hessians, with a line search         its own, where a Hessian costs few gradients
@@ -28,6 +29,7 @@ from .._plan import Rows
 from .._products import COARSE, LOOSE
 from .._results import RESULTS
 from ._acceleration import Acceleration
+from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
 from ._metric import Learnt, Metric, Products, Whitened, own_metric
 from ._newton import CAUTION, PRODUCTS, REFUSED
 from ._screen import SIZES, available, bent
@@ -47,7 +49,6 @@ LONG = 8  # units a parameter in a fold, from which it counts as long
 NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
 ARRIVED, UNTOLD = 1e-4, 20.0  # a last step that counts as none, of the way; times it what is left, where steps do not tell
 FAR = 500  # parameters, from which a refit may be so far off that what stands in for its Hessian is nearer than the anchor's
-GRADIENTS = 4.0  # that a refit takes at least, in counting operations
 
 
 class Look(NamedTuple):
@@ -66,15 +67,17 @@ class Look(NamedTuple):
         return self.state.scores[self.lanes]
 
 
-Enough = Callable[[Int[np.ndarray, " lanes"], Look], Bool[np.ndarray, " lanes"]]
+Enough = Callable[[Int[np.ndarray, " lanes"], "Look | Expanded"], Bool[np.ndarray, " lanes"]]
 
 
 class Descent:
     """The batch: whitened displacements, the steps asked for there, the distances left; losses and their errors; codes."""
 
-    def __init__(self, fit: Fit, rows: Rows, own: bool = False):
-        """`own`: with each refit's own Hessian at θ̂, even where the anchor's is cheaper."""
+    def __init__(self, fit: Fit, rows: Rows, own: bool = False, expanded: bool = False):
+        """`own`: with each refit's own Hessian at θ̂, even where the anchor's is cheaper. `expanded`: where they can be."""
         self.fit, self.rows, self.center = fit, rows, fit.vector
+        self.expansion = Expansion(fit, rows) if expanded and expandable(fit, rows) else None
+        self.gradients = GRADIENTS * len(rows.index)  # taken, about
         self.F = Derived(fit.objective, fit.theta, rows)
         count = len(rows.index)
         self.metric, lost, self.start = self._chosen(own)
@@ -109,6 +112,8 @@ class Descent:
     def begin(self) -> None:
         """The first step, from θ̂."""
         everyone = np.arange(len(self.u))
+        if self.expansion is not None:
+            self.start = self.expansion.start
         if self.start is None and self.fit.objective.local:
             self.start = self.fit.whiten(self.fit.gradient + self.F.moved(everyone))
         start = self.gradient(everyone) if self.start is None else self.start
@@ -132,6 +137,9 @@ class Descent:
         """
         fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
         held = np.asarray(self.rows.held)[lanes]
+        if isinstance(self.metric, Known):
+            self.scores[lanes], self.error[lanes] = self.F.losses(theta, lanes), self.metric.change(self.u[lanes], left, lanes)
+            return self.error[lanes]
         reach = np.where(known, left, 0.0)[:, None]
         directions = [reach * _unit(self.step[lanes])]
         if self.linear or not fit.objective.pointwise or held.shape[1] < LONG * fit.num_params:
@@ -144,6 +152,12 @@ class Descent:
         lost = ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
         self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes] + lost
         return self.error[lanes]
+
+    def losses(self) -> Float[np.ndarray, "refits ..."]:
+        """Those of all where they stand."""
+        if self.expansion is not None and not self.u.any():
+            return self.expansion.unmoved()
+        return self.F.losses(self.theta(), np.arange(len(self.u)))
 
     # the rungs
 
@@ -203,7 +217,7 @@ class Descent:
     @property
     def _renewed(self) -> bool:
         """Is the metric that of the candidate, so that steps with it are Newton's?"""
-        return isinstance(self.metric, Products)
+        return isinstance(self.metric, Products | Known)
 
     def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
         self.u[lanes[good]] -= step[good]
@@ -334,8 +348,11 @@ def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = Tr
     """A batch that has begun, brought to where that is enough, by samples of units first where these will do; in a hurry, to
     where errors can be told."""
     lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
+    fresh = sampled or state.expansion is not None
+    if state.expansion is not None:
+        lanes = expand(state, lanes, enough, HURRY if hurry else STEPS)
     lanes = state.screen(lanes, enough) if sampled else lanes
-    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS, fresh=sampled)
+    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS, fresh=fresh)
     if hurry and lanes.size:
         lanes = state.estimate(lanes)
     if lanes.size and not state.dear:

@@ -6,6 +6,7 @@ Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
     Whitened   the full fit's: the chord's metric, the identity in these coordinates
     LowRank    the fold's own by Woodbury, for few rows (for one row this is ALO)
     Dense      the fold's own, inverted
+    Known      the fold's own where an expansion leads (`_expansion`)
     Products   the fold's own where it stands, by conjugate gradients, where H is too large to be formed
     Learnt     of one fold, what a quasi-Newton descent has learnt of its own
 """

@@ -20,7 +20,7 @@ from .._plan import Rows
 from .._products import COARSE, solved
 from .._results import RESULTS
 from . import _linear as linear
-from ._descent import GRADIENTS, Descent, lead
+from ._descent import Descent, lead
 from ._refitted import Refitted
 
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
@@ -33,6 +33,7 @@ class AbstractRefit(Module):
 
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
     own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
+    together: ClassVar[bool] = False  # is it quicker to be given all refits at once, where these share passes?
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
@@ -41,6 +42,8 @@ class AbstractRefit(Module):
 
 class NoUpdate(AbstractRefit):
     """Keep θ̂: the baseline. Its error is what going on from there would change, and that candidate's own error."""
+
+    together = True
 
     def __call__(self, fit, rows, *, judge=True):
         return _at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
@@ -110,7 +113,7 @@ class Certified(AbstractRefit):
     """
 
     rtol: float = 0.01
-    in_standard_errors = True
+    in_standard_errors, together = True, True
 
     def __post_init__(self):
         if not 0 < self.rtol <= 1:
@@ -121,7 +124,7 @@ class Certified(AbstractRefit):
         if fit.predictors is not None:
             near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
             return _enclosed(fit, rows, near, allowed)
-        state = Descent(fit, rows)
+        state = Descent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances say little there: iterate to the end
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
@@ -140,7 +143,7 @@ def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
         return Refitted(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
         return _judged_by_proof(fit, rows, linear.predictors_at(fit, rows, u), lambda: fit.at(u))
-    state = Descent(fit, rows)
+    state = Descent(fit, rows, expanded=True)
     state.stand(u)
     _flag_crossed(state)
     return _judged(state)
@@ -148,14 +151,14 @@ def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
 
 def _refitted(state: Descent, error: np.ndarray, scores: np.ndarray | None = None) -> Refitted:
     ball = lambda: (state.u, state.left)
-    return Refitted(state.theta, error, state.result, scores, None, ball, state.first, GRADIENTS * len(error))
+    return Refitted(state.theta, error, state.result, scores, None, ball, state.first, state.gradients)
 
 
 def _judged(state: Descent) -> Refitted:
     """How far the losses where refits are reported may be from the exact ones: what they change by to where that can be told,
     and what is left there."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
-    known, result = state.F.losses(theta, everyone), state.result.copy()
+    known, result = state.losses(), state.result.copy()
     apart = lambda some, lanes: np.abs(some - known[lanes]).reshape(len(lanes), -1).sum(1)
 
     def enough(lanes, at):

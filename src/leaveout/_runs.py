@@ -1,0 +1,122 @@
+"""Folds that are runs of successive units: what all of them say of themselves, by one pass over the data.
+
+    F(θ, w_o) = F(θ, 1) − s_o(θ),      s_o(θ) = −log p(the units of fold o | all others; θ)
+
+where the units of fold o weigh nothing and F is a negative log-likelihood: leaving them out takes away their joint score, and
+nothing else. A model whose `costs.runs` gives the scores of all folds together gives by the same pass, pushed forward along
+two directions, their first and second derivatives.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ._jax import Array, PyTree, compiled, jax
+from ._objective import AbstractObjective, Arrays, unravel
+from ._plan import Rows
+
+TANGENTS = 2**16  # units, times the derivatives that are pushed over them together, that are quickest
+
+Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
+Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Runs of `length` units from `first` on, none longer than `width`; θ raveled, in the shape of `like`."""
+
+    objective: AbstractObjective
+    like: PyTree
+    first: Int[np.ndarray, " folds"]
+    length: Int[np.ndarray, " folds"]
+    width: int
+
+    def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
+        """The held-out loss of every unit of each run `[folds, width]`, any behind its end or where an observation is missing,
+        and s_o `[folds]`."""
+        return self._told(_scores(self.objective, self.like, self._where, theta, self.width))
+
+    def placed(self, losses: Float[np.ndarray, "folds width"], index: Int[np.ndarray, "folds entries"]) -> np.ndarray:
+        """The losses of the units that folds list."""
+        return np.take_along_axis(losses, np.clip(index - self.first[:, None], 0, self.width - 1), axis=1)
+
+    def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
+        """Derivatives of the scores at each θ, along its first direction, and along both."""
+        for group, count in self._groups(len(at[0])):
+            found = _pushed(self.objective, self.like, self._where, self.width, tuple(part[group] for part in at))
+            for k in range(count):
+                first, second = jax.tree.map(lambda part, k=k: part[k], found)
+                yield self._told(first), self._told(second)
+
+    def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
+        """∇³F(θ, 1) along both directions, at each θ."""
+        made = [
+            np.asarray(_bends(self.objective, self.like, tuple(part[group] for part in at)))[:count]
+            for group, count in self._groups(len(at[0]))
+        ]
+        return np.concatenate(made)
+
+    def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
+        """So many places in groups of one size, the last place repeated where it must be, so that one program does; and how
+        many are no repetitions."""
+        params = sum(map(np.size, jax.tree.leaves(self.like)))
+        size = max(1, min(TANGENTS // self.objective.num_units, params * (params + 1) // 2))
+        for start in range(0, count, size):
+            yield np.minimum(np.arange(start, start + size), count - 1), min(size, count - start)
+
+    @property
+    def _where(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.first, self.length
+
+    def _told(self, found: tuple[Array | None, Array]) -> Scores:
+        joint = np.asarray(found[1])
+        return joint[:, None] if found[0] is None else np.asarray(found[0]), joint
+
+
+def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
+    """The folds of a batch, if all are runs of units that weigh nothing, and the model knows what to make of them."""
+    if objective.costs.runs is None or rows.index.shape[1] >= objective.num_units:
+        return None
+    real = rows.index < objective.num_units
+    if rows.weight[real].any():
+        return None
+    first, length = rows.index.min(1), real.sum(1)
+    last = np.where(real, rows.index, -1).max(1)
+    if (last - first + 1 != length).any():
+        return None
+    return Runs(objective, like, first.astype(np.int32), length.astype(np.int32), int(length.max()))
+
+
+def _of(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], width: int):
+    """Scores at a raveled θ; of runs of one unit the joint ones only, which are nothing where an observation is missing."""
+    together = objective.costs.runs
+    assert together is not None
+
+    def scores(theta):
+        losses, joint = together(unravel(theta, like), *where, width)
+        return None if width == 1 else losses, joint
+
+    return scores
+
+
+@compiled
+def _scores(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], theta: Arrays, width: int):
+    return _of(objective, like, where, width)(theta)
+
+
+def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyTree]:
+    """Derivatives at each θ along its first direction, and along both."""
+    return jax.vmap(lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,)))(*at)
+
+
+@compiled
+def _pushed(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], width: int, at: Points):
+    return _twice(_of(objective, like, where, width), at)
+
+
+@compiled
+def _bends(objective: AbstractObjective, like: PyTree, at: Points):
+    ones = np.ones(objective.num_units)
+    return _twice(jax.grad(lambda v: objective.loss(unravel(v, like), ones)), at)[1]

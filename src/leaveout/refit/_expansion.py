@@ -1,0 +1,279 @@
+"""Refits without short runs of units, from derivatives that one pass over the data each gives for all of them together.
+
+F(θ, w_o) = F(θ, 1) − s_o(θ), with s_o the joint score of the units of fold o (`_runs`). In whitened coordinates refits solve
+
+    g + u + ½ T[u, u] − ∇s_o − ∇²s_o u = r,      T = ∇³F,      r = ½ ∇³s_o[u, u] − (1/6) ∇⁴F[u, u, u] + …
+
+of which the left side, a quadratic in u whose curvature is I − ∇²s_o + T[u], is known from D(D+1)/2 passes, for all folds.
+What r may be, and with it how far u is from the refit, is told by third derivatives of every s_o and fourth ones of F along the
+principal axes of all displacements: the largest of them, in place of the fold's own direction. Losses are expanded likewise, to
+the second order. Gradients of those folds that these estimates only just let pass say how good the estimates are.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._fit import Fit
+from .._functions import work
+from .._plan import Rows
+from .._runs import runs
+
+if TYPE_CHECKING:
+    from ._descent import Descent, Enough
+
+NUMBERS = 2**27  # that derivatives of all folds may hold: a gigabyte
+TOGETHER = 2**20  # in the curvatures of folds that are solved at once
+LEAST = 1e8  # operations of full passes that take less time than compiling these
+PASSES = 6  # over the data, at least, that a refit costs otherwise
+GRADIENTS = 4.0  # that a refit takes at least, in counting operations
+PUSHED = 16.0  # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
+SHORT = 0.05  # of the units: refits without more are too far off
+REACH = 0.2  # whitened, by which third derivatives are differences of second ones
+STEPS = 20  # of Newton's method on the quadratic
+FAR = 0.9  # of the curvature: where the fold's own differs from the full fit's by more, no expansion is trusted
+BORDER = 16  # refits of the largest error that is let pass, of which a gradient says how good that is
+SAFETY = 2.0  # times the worst that is found there
+ROUNDING = 1e-9  # of a loss, and of a whitened length
+TOLD = 0.01  # of the largest error a scored unit that is let pass: smaller ones are not told apart
+
+
+def expandable(fit: Fit, rows: Rows) -> bool:
+    """Are these all refits of a plan, such as can be expanded, and is that worth compiling for?"""
+    count, size = len(rows.index), fit.num_params
+    if fit.factor is None or len(fit.null_space) or count != int(rows.num_refits):
+        return False
+    steps, units = PASSES * count, fit.objective.num_units
+    if steps * units < 3 * size**2 * (units + rows.index.size) or steps * work(fit.objective, size) < LEAST:
+        return False
+    if rows.index.size * size**2 > NUMBERS:
+        return False
+    found = runs(fit.objective, fit.theta, rows)
+    return found is not None and found.width <= max(1, SHORT * fit.objective.num_units)
+
+
+class Solved(NamedTuple):
+    """Of all refits: where the expansion leads, whitened, how far that may be off, the losses there, their error; no distance
+    and no error are known where the expansion means nothing."""
+
+    u: Float[np.ndarray, "refits params"]
+    left: Float[np.ndarray, " refits"]
+    losses: Float[np.ndarray, "refits width"]
+    error: Float[np.ndarray, " refits"]
+
+
+class Expanded(NamedTuple):
+    """Some of them where they stand, their estimates multiplied."""
+
+    found: Solved
+    lanes: Int[np.ndarray, " lanes"]
+    times: float
+
+    @property
+    def left(self) -> Float[np.ndarray, " lanes"]:
+        return self.times * self.found.left[self.lanes]
+
+    def error(self) -> Float[np.ndarray, " lanes"]:
+        """Of their summed held-out losses."""
+        return self.times * self.found.error[self.lanes]
+
+    def losses(self) -> Float[np.ndarray, "lanes width"]:
+        """The losses."""
+        return self.found.losses[self.lanes]
+
+
+class Expansion:
+    """Derivatives of the scores of all folds, and of F, at θ̂, in whitened coordinates; second ones of pairs i ≤ j."""
+
+    def __init__(self, fit: Fit, rows: Rows):
+        found = runs(fit.objective, fit.theta, rows)
+        assert found is not None
+        self.fit, self.runs, self.rows = fit, found, rows
+        size, count, width = fit.num_params, len(rows.index), found.width
+        i, j = np.triu_indices(size)
+        self.pair = np.zeros((size, size), np.int64)
+        self.pair[i, j] = self.pair[j, i] = np.arange(len(i))
+        self.losses, _ = found.scores(fit.vector)
+        slopes, curves = np.empty((size, count, width)), np.empty((len(i), count, width))
+        one = width == 1  # the joint scores are the losses
+        joint_slopes, joint_curves = (part[..., 0] if one else np.empty(part.shape[:2]) for part in (slopes, curves))
+        eye = fit.unwhiten(np.eye(size))
+        at = np.tile(fit.vector, (len(i), 1)), eye[i], eye[j]
+        for k, (first, second) in enumerate(found.pushed(at)):
+            if i[k] == j[k]:
+                slopes[i[k]], joint_slopes[i[k]] = first
+            curves[k], joint_curves[k] = second
+        self.slopes, self.curves, self.joint_curves = slopes, curves, joint_curves
+        self.third = fit.whiten(found.bends(at))[self.pair]
+        self.start = fit.whiten(fit.gradient) - joint_slopes.T  # the gradient of each refit's own F at θ̂
+        self.gradients = PUSHED * (len(i) + 2 * size)
+
+    def unmoved(self) -> Float[np.ndarray, "refits width"]:
+        """The losses at θ̂."""
+        return self._scored(self.losses, np.arange(len(self.losses)))
+
+    def curvature(
+        self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """That of each refit's own F at u, whitened."""
+        size = self.fit.num_params
+        bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
+        return np.eye(size) - self._square(self.joint_curves[:, lanes]) + bent
+
+    def solved(self) -> Solved:
+        """All refits."""
+        count = len(self.losses)
+        group = max(1, TOGETHER // (self.fit.num_params**2 * self.runs.width))
+        groups = [np.arange(k, min(k + group, count)) for k in range(0, count, group)]
+        u = np.concatenate([self._root(lanes) for lanes in groups])
+        third, each, fourth = self._beyond(u)
+        parts = [self._judged(u[lanes], lanes, third[lanes], each[lanes], fourth) for lanes in groups]
+        return Solved(u, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def change(
+        self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, " lanes"]:
+        """The most that the losses of some refits change by within a distance of u, added up; infinite where that is."""
+        slopes, curves = np.moveaxis(self.slopes[:, lanes], 0, -1), self._square(self.curves[:, lanes])
+        steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
+        known = np.isfinite(left)
+        far = np.where(known, left, 0.0)[:, None]
+        each = far * (steep + 0.5 * far * np.linalg.norm(curves, axis=(-1, -2)))
+        return np.where(known, self._scored(each, lanes).sum(1), np.inf)
+
+    def _root(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
+        """Where the quadratic is stationary, by Newton's method from θ̂; NaN where that leads nowhere."""
+        start, size = self.start[lanes], self.fit.num_params
+        u, curves = -start, self._square(self.joint_curves[:, lanes])
+        moving = np.ones(len(u), bool)
+        for _ in range(STEPS):
+            bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
+            residual = start + u + np.einsum("nij,nj->ni", 0.5 * bent - curves, u)
+            with np.errstate(all="ignore"):
+                step = _solve(np.eye(size) - curves + bent, residual)
+                u = u - step
+                moving = ~(np.linalg.norm(step, axis=1) <= 1e-12 * (1 + np.linalg.norm(u, axis=1)))
+            if not moving.any():
+                break
+        return np.where(moving[:, None], np.nan, u)
+
+    def _beyond(self, u: Float[np.ndarray, "refits params"]) -> tuple[np.ndarray, np.ndarray, float]:
+        """The largest derivatives along the principal axes of the displacements, weighed by what these do: third ones of the
+        joint scores `[refits]` and of the losses `[refits, width]`, fourth ones of F."""
+        known = np.isfinite(u).all(1)
+        weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
+        sides = np.repeat(np.linalg.eigh(weighed.T @ weighed)[1].T, 2, axis=0)
+        along, sign = self.fit.unwhiten(sides), np.tile([1.0, -1.0], len(sides) // 2)
+        at = self.fit.vector + REACH * sign[:, None] * along, along, along
+        joint, each = np.zeros(len(u)), np.zeros(self.losses.shape)
+        pushed = (second for _, second in self.runs.pushed(at))
+        for up, down in zip(pushed, pushed, strict=True):
+            each = np.maximum(each, np.abs(up[0] - down[0]))
+            joint = np.maximum(joint, np.abs(up[1] - down[1]))
+        bends = self.fit.whiten(self.runs.bends(at))
+        fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
+        return joint / (2 * REACH), each / (2 * REACH), float(fourth) / (2 * REACH)
+
+    def _judged(
+        self, u: np.ndarray, lanes: np.ndarray, third: np.ndarray, each: np.ndarray, fourth: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Distances left, losses and their errors."""
+        length = np.linalg.norm(u, axis=1)
+        away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
+        residual = 0.5 * third * length**2 + fourth * length**3 / 6
+        left = np.where(away < FAR, residual / (1 - np.minimum(away, FAR)), np.inf)
+        left = np.where(left <= 0.5 * length, left, np.inf)
+        slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
+        bent = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)
+        losses = self.losses[lanes] + np.einsum("nli,ni->nl", slopes + 0.5 * bent, u)
+        error = self.change(u, left, lanes) + self._scored(each, lanes).sum(1) * length**3 / 6
+        return left, self._scored(losses, lanes), np.where(np.isfinite(error), error, np.inf)
+
+    def _scored(self, each: Float[np.ndarray, "lanes width"], lanes: Int[np.ndarray, " lanes"]) -> np.ndarray:
+        """What is of the units of some runs in the places of a batch's entries, zero where not scored."""
+        index, first = self.rows.index[lanes], self.runs.first[lanes, None]
+        place = np.clip(index - first, 0, self.runs.width - 1)
+        return np.where(self.rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
+
+    def _square(self, pairs: Float[np.ndarray, "pairs ..."]) -> Float[np.ndarray, "... params params"]:
+        """Symmetric matrices from their entries i ≤ j."""
+        return np.moveaxis(pairs, 0, -1)[..., self.pair]
+
+
+def _solve(matrices: Float[np.ndarray, "lanes n n"], vectors: Float[np.ndarray, "lanes n"]) -> Float[np.ndarray, "lanes n"]:
+    try:
+        return np.linalg.solve(matrices, vectors[..., None])[..., 0]
+    except np.linalg.LinAlgError:
+        return np.full_like(vectors, np.nan)
+
+
+class Known:
+    """A metric: the own Hessians of some refits, by the expansion, where they stand."""
+
+    def __init__(self, state: "Descent", lanes: Int[np.ndarray, " lanes"]):
+        assert state.expansion is not None
+        self.expansion, self.place = state.expansion, np.full(len(state.u), -1)
+        self.place[lanes] = np.arange(len(lanes))
+        self.inverse = np.linalg.inv(state.expansion.curvature(state.u[lanes], lanes))
+
+    def solve(self, gradient, u, lanes):
+        del u
+        return np.einsum("rij,rj->ri", self.inverse[self.place[lanes]], gradient)
+
+    def change(
+        self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, " lanes"]:
+        """The most that losses change by within a distance, by the expansion."""
+        return SAFETY * self.expansion.change(u, left, lanes)
+
+
+def expand(state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", most: int) -> Int[np.ndarray, " open"]:
+    """A batch brought to where the expansion leads; refits that this does not settle go on from there with full gradients and
+    their own Hessians, by the expansion too. Those that are still open."""
+    assert state.expansion is not None
+    found, usual = state.expansion.solved(), state.metric
+    state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
+    trusted = np.isfinite(found.error[lanes])
+    lanes, lost = lanes[trusted], lanes[~trusted]
+    if not lanes.size:
+        return lost
+    state.u[lanes] = found.u[lanes]
+    times, done = _passed(state, lanes, enough, found)
+    some, lanes = lanes[done], lanes[~done]
+    error, scored = times * found.error[some], state.rows.held[some].sum(1)
+    state.left[some], state.scores[some], state.open[some] = times * found.left[some], found.losses[some], False
+    state.error[some] = np.maximum(error, TOLD * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
+    state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
+    state.metric = Known(state, lanes)
+    lanes = state.steps(lanes, enough, most)
+    state.metric = usual
+    return np.sort(np.concatenate([lanes, lost]))
+
+
+def _passed(
+    state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", found: Solved
+) -> tuple[float, Bool[np.ndarray, " lanes"]]:
+    """By how much estimates are multiplied, and which refits are near enough then. Full gradients tell how good the estimates
+    are, of the worst ones that pass: while they are too small there, others are the worst that pass."""
+    times, seen = SAFETY, np.zeros(len(state.u), bool)
+    while True:
+        done = enough(lanes, Expanded(found, lanes, times))
+        border = lanes[done & ~seen[lanes]]
+        border = border[np.argsort(-found.error[border], kind="stable")[:BORDER]]
+        if not border.size:
+            return times, done
+        seen[border] = True
+        worst = SAFETY * _ratio(state, border, found)
+        if worst <= times:
+            return times, done
+        times = worst
+
+
+def _ratio(state: "Descent", lanes: Int[np.ndarray, " lanes"], found: Solved) -> float:
+    """The largest ratio of what one of Newton's steps changes some refits and their losses by to the estimates of that."""
+    step = Known(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
+    losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
+    off = np.abs(losses - found.losses[lanes]).sum(1), np.linalg.norm(step, axis=1)
+    told = found.error[lanes] + ROUNDING * (1 + np.abs(losses).sum(1)), found.left[lanes] + ROUNDING
+    return float(np.max(np.array(off) / np.array(told)))
