@@ -381,6 +381,27 @@ FAULTS = (
         "test_theorem.py test_proved.py",
     ),
     Fault(
+        "several outputs: a row's own curvature is added",
+        "refit/_sampled.py",
+        "whole = np.eye(outputs) - own",
+        "whole = np.eye(outputs) + own",
+        "test_multinomial.py",
+    ),
+    Fault(
+        "runs: the score's slope has the other sign",
+        "refit/_expansion.py",
+        "fit.whiten(fit.gradient) - joint_slopes.T",
+        "fit.whiten(fit.gradient) + joint_slopes.T",
+        "test_runs.py",
+    ),
+    Fault(
+        "a path: the least penalty within a standard error",
+        "_path.py",
+        "return max(near, key",
+        "return min(near, key",
+        "test_path.py",
+    ),
+    Fault(
         "an audit compares a refit with itself",
         "_audit.py",
         "fit.at(u[None])",
