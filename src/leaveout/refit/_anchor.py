@@ -20,7 +20,7 @@ from . import _sampled as sampled
 Array = np.ndarray
 PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
 GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
-KEPT = 2**24  # numbers in whitened rows that are kept
+KEPT = 2**22  # numbers in whitened rows that are kept: of 20,000 x 500 they would be a third copy of the rows
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 
 

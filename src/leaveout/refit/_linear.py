@@ -190,7 +190,8 @@ def _by_the_next_term(
     known = anchor.model.separate and anchor.model.loss.self_concordance is not None
     wrong = error(fit, rows, center, center, half)
     lanes, rest = np.flatnonzero(~_within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
-    for size in (*sampled.SIZES, *([None] if anchor.roots is None else [])) if known else ():
+    whole = [None] if anchor.rows is not None and anchor.roots is None else []  # by all rows, where they are whitened once
+    for size in (*sampled.SIZES, *whole) if known else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
             break
         short = (sampled.short(anchor, look) & look.determined)[lanes]
