@@ -79,7 +79,7 @@ def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
             f"{estimate.approximation_error:.1e}",
             f"{seconds:.3f}",
         )
-    console.print("Every strategy: the mean error of a loss, against Exact and as reported, and seconds once compiled")
+    console.print("Every strategy: the mean error of a loss, against Exact and as reported, and seconds of a second call")
     console.print(table)
     return exact
 
@@ -118,8 +118,8 @@ def _race(
     _, warm = _warm(run)
     console.print(f"\nSpeed: from the fitted model to the result, with {n} refits")
     console.print(f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMED} refits)")
-    console.print(f"  Certified           {warm:7.3f} s   (once compiled; {one * n / warm:.0f} times faster)")
-    console.print(f"  Certified, at first {first:7.3f} s   (with compiling, once a session)")
+    console.print(f"  Certified           {warm:7.3f} s   (the second call; {one * n / warm:.0f} times faster)")
+    console.print(f"  Certified, at first {first:7.3f} s   (nothing made before)")
 
 
 def _picture(estimate: lo.Estimate, out: Path) -> None:
