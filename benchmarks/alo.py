@@ -10,15 +10,12 @@ first     groups, folds and resamples in a fresh process: the first call, anothe
 Seconds, medians of repeats in turn after a warm-up; every call of ours is of a fresh `Fit`: nothing is kept from before.
 """
 
-import argparse
 import dataclasses
-import os
 
 import fresh
 import numpy as np
-import pandas as pd
 import scipy.linalg
-from linear import logistic_data, once, race, show
+from linear import logistic_data, once, race, run, show
 from sklearn.linear_model import LogisticRegression
 
 import leaveout as lo
@@ -122,9 +119,4 @@ def first() -> None:
 DEMANDS = {demand.__name__: demand for demand in (rows, several, first)}
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
-    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
-    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    for name in parser.parse_args().name or DEMANDS:
-        DEMANDS[name]()
+    run(DEMANDS, __doc__)

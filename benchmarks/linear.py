@@ -63,6 +63,16 @@ def main(demands: dict[str, Callable], about: str) -> None:
         demands[name](arguments.quick, arguments.out)
 
 
+def run(demands: dict[str, Callable[[], None]], about: str | None) -> None:
+    """Runs the demands that the command line names."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(demands)}; all by default")
+    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
+    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
+    for name in parser.parse_args().name or demands:
+        demands[name]()
+
+
 def logistic_data(n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, p))
@@ -282,9 +292,4 @@ def cold(repeats: int = 3) -> None:
 DEMANDS = {demand.__name__: demand for demand in (refitting, one_fit, ridge, folds, links, coverage, cold, path)}
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
-    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
-    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    for name in parser.parse_args().name or DEMANDS:
-        DEMANDS[name]()
+    run(DEMANDS, __doc__)

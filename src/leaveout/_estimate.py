@@ -34,8 +34,27 @@ class Places(NamedTuple):
     held: NDArray[np.bool_]
 
 
+class Printed:
+    """A result that is printed as lines `name  text`, and as a table where pages are shown."""
+
+    def _lines(self) -> list[tuple[str, str]]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self._lines()
+        )
+        return f"<table>{rows}</table>"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Estimate:
+class Estimate(Printed):
     """The held-out loss of every scored unit, with an error estimate and a code for every refit.
 
     `losses`, one an entry of `plan.index`, NaN where not scored, or one a refit for a joint score;
@@ -257,18 +276,6 @@ class Estimate:
         """The largest share of the summed losses' sizes that one unit has, and its number."""
         size = np.nan_to_num(np.abs(self.per_unit()) * self._weight)
         return float(size.max() / max(size.sum(), 1e-300)), int(size.argmax())
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._lines()
-        )
-        return f"<table>{rows}</table>"
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Held-out loss against no-update loss of each unit, flagged ones named. Needs matplotlib."""

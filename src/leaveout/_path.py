@@ -7,7 +7,6 @@ are estimated instead of proved, and what is repeated exactly to audit them.
 
 import copy
 import functools
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from jaxtyping import Float
 from ._asked import Asked
 from ._audit import affordable, audited
 from ._design import Predictors, weighed
-from ._estimate import Estimate
+from ._estimate import Estimate, Printed
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
 from ._fit import Fit, anchored_at, fit
 from ._functions import TOGETHER
@@ -75,7 +74,7 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Path:
+class Path(Printed):
     """What came of every penalty, in the order in which they were given."""
 
     points: tuple[Point, ...]
@@ -170,18 +169,6 @@ class Path:
     def _missing(self) -> str:
         without = [point.value for point in self.points if point not in self._compared]
         return f"{_listed(without)}: some refits do not exist" if without else ""
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._lines()
-        )
-        return f"<table>{rows}</table>"
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Held-out loss ± standard error against the penalty, both choices marked. Needs matplotlib."""
