@@ -15,7 +15,7 @@ import dataclasses
 import fresh
 import numpy as np
 import scipy.linalg
-from linear import logistic_data, once, race, run, show
+from linear import logistic_data, main, once, race, show
 from sklearn.linear_model import LogisticRegression
 
 import leaveout as lo
@@ -119,4 +119,4 @@ def first() -> None:
 DEMANDS = {demand.__name__: demand for demand in (rows, several, first)}
 
 if __name__ == "__main__":
-    run(DEMANDS, __doc__)
+    main(DEMANDS, __doc__, sized=False)

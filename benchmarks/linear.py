@@ -50,27 +50,18 @@ def show(title: str, rows: list[dict]) -> None:
     print(f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, na_rep='')}", flush=True)
 
 
-def main(demands: dict[str, Callable], about: str) -> None:
-    """Runs the demands that the command line names, each with `quick` and the folder for pictures."""
+def main(demands: dict[str, Callable], about: str | None, sized: bool = True) -> None:
+    """Runs the demands that the command line names; each with `quick` and the folder for pictures, if they are `sized`."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="*", help=f"of {', '.join(demands)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="where pictures go")
+    if sized:
+        parser.add_argument("--quick", action="store_true", help="small sizes")
+        parser.add_argument("--out", type=Path, default=Path("out"), help="where pictures go")
     pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
     arguments = parser.parse_args()
     print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     for name in arguments.name or demands:
-        demands[name](arguments.quick, arguments.out)
-
-
-def run(demands: dict[str, Callable[[], None]], about: str | None) -> None:
-    """Runs the demands that the command line names."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", help=f"of {', '.join(demands)}; all by default")
-    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
-    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    for name in parser.parse_args().name or demands:
-        demands[name]()
+        demands[name](*((arguments.quick, arguments.out) if sized else ()))
 
 
 def logistic_data(n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
@@ -292,4 +283,4 @@ def cold(repeats: int = 3) -> None:
 DEMANDS = {demand.__name__: demand for demand in (refitting, one_fit, ridge, folds, links, coverage, cold, path)}
 
 if __name__ == "__main__":
-    run(DEMANDS, __doc__)
+    main(DEMANDS, __doc__, sized=False)
