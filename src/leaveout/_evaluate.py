@@ -255,7 +255,8 @@ class _Walk:
             return np.where(plan.held, each[plan.index], np.nan)
         baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
         if self.whole is not None and self.runs is not None and asked.evaluate is None:
-            _put(baseline, self.whole, self.runs.placed(self.runs.scores(fit.vector)[0], self.whole.rows.index))
+            losses, _ = self.runs.scores(fit.vector)
+            _put(baseline, self.whole, self.runs.shaped(self.runs.scored(losses, self.whole.rows)))
             return baseline
         theta = lambda batch: np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
         self.over(lambda batch: (batch, asked.losses(batch.rows, theta(batch))), lambda found: _put(baseline, *found))
