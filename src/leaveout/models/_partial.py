@@ -73,23 +73,26 @@ class Alone(eqx.Module):
 
     def _expanded(self, risk: Float[Array, " units"], at: Float[Array, " rows"]) -> Float[Array, " units"]:
         """−Σ log(1 − r/A) over the rows up to the last that is expanded."""
-        powers = (1 / at)[:, None] ** jnp.arange(1, TERMS + 1)
-        sums = running(powers, self.opens)
-        total = jnp.zeros_like(risk)
-        for k in range(TERMS, 0, -1):
-            total = risk * (total + sums[self.last, k - 1] / k)
+
+        def term(found, k):
+            power, inverse, total = found
+            power, inverse = power * risk, inverse / at
+            return (power, inverse, total + power * running(inverse, self.opens)[self.last] / k), None
+
+        start = jnp.ones_like(risk), jnp.ones_like(at), jnp.zeros_like(risk)
+        total = jax.lax.scan(term, start, jnp.arange(1.0, TERMS + 1))[0][2]
         near = risk < 2 * SMALL * at[self.last]
         return jnp.where(self.last < 0, 0.0, jnp.where(near, total, jnp.nan))
 
 
-def running(values: Float[Array, "places *sums"], opens: Bool[Arrays, " places"]) -> Float[Array, "places *sums"]:
+def running(values: Float[Array, " places"], opens: Bool[Arrays, " places"]) -> Float[Array, " places"]:
     """Running sums that begin anew where a stratum opens: differences of sums over others would cancel."""
 
     def add(total, x):
         total = jnp.where(x[1], x[0], total + x[0])
         return total, total
 
-    return jax.lax.scan(add, jnp.zeros(values.shape[1:]), (values, opens), unroll=4)[1]
+    return jax.lax.scan(add, 0.0, (values, opens), unroll=4)[1]
 
 
 def _log_rest(share: Array) -> Array:

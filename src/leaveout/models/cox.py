@@ -118,8 +118,8 @@ class Cox(AbstractObjective):
         total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
         if self.ties == "efron":
             beside = lambda some: jnp.sum(jnp.where(seen[some], efron(count[some], at_risk[some], dying[some]), 0.0))
-            whole = jnp.all((count == 1)[self.single])  # then these deaths are alone, and there is nothing to add
-            total = total + beside(self.tied) + jax.lax.cond(whole, lambda: 0.0, lambda: beside(self.single))
+            whole = jnp.all((found.count * (found.count - 1))[self.single] == 0)  # then there is nothing to add
+            total = total + beside(self.tied) + jax.lax.cond(whole, lambda: 0.0, lambda: jax.checkpoint(beside)(self.single))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
     def sums(self, theta: Array, weights: Array) -> Sums:

@@ -133,7 +133,7 @@ class Expansion:
         self.start = fit.whiten(fit.gradient) - joint_slopes.T  # the gradient of each refit's own F at θ̂
         self.gradients = PUSHED * (len(i) + 2 * size)
 
-    def unmoved(self) -> Float[np.ndarray, "refits width"]:
+    def unmoved(self) -> Float[np.ndarray, "refits ..."]:
         """The losses at θ̂."""
         return self.runs.shaped(self.runs.scored(self.losses, self.rows))
 
