@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._jax import Array, PyTree, compiled, jax
+from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractObjective, Arrays, unravel
 from ._plan import Rows
 
@@ -98,7 +98,7 @@ def _alike(found: tuple[Array | None, Array]) -> Scores:
 
 @compiled
 def _scores(told: Told, like: PyTree, theta: Arrays):
-    return told(unravel(theta, like))
+    return told(unravel(jnp.asarray(theta), like))
 
 
 def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyTree]:

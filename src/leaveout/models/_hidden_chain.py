@@ -124,9 +124,10 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
 
 class Apart(eqx.Module):
-    """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass: the held-out
-    loss of every step, any behind the run's end, and the joint one, by which F falls; of runs of one step the joint ones only,
-    which are nothing where an observation is missing.
+    """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass.
+
+    That is the held-out loss of every step, any behind the run's end, and the joint one, by which F falls; of runs of one step
+    the joint ones only, which are nothing where an observation is missing:
 
         p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
 

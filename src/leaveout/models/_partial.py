@@ -36,7 +36,7 @@ class Sums(NamedTuple):
     eta: Float[Array, " units"]
     shift: Float[Array, ""]
     risk: Float[Array, " units"]
-    count: Float[Array, " times"]
+    deaths: Float[Array, " times"]
     at_risk: Float[Array, " times"]
     dying: Float[Array, " times"]
 
@@ -65,7 +65,7 @@ class Alone(eqx.Module):
     def _tied(self, found: Sums) -> Float[Array, " tied"]:
         """V − V' − log S: what of it is due to the others that die at the same time."""
         time, risk = self.cox.group[self.tied], found.risk[self.tied]
-        m, at_risk, dying = found.count[time], found.at_risk[time], found.dying[time]
+        m, at_risk, dying = found.deaths[time], found.at_risk[time], found.dying[time]
         others = -(m - 1) * _log_rest(risk / at_risk)
         if self.cox.ties == "breslow":
             return others
@@ -116,7 +116,7 @@ def efron(m: Array, at_risk: Array, dying: Array) -> Array:
 
 def alone(cox: "Cox", sums: Sums, units: Int[np.ndarray, " folds"]) -> Alone:
     """The rows of a model, from the last stratum to the first, and which of them are expanded for each unit, at some θ."""
-    count, place = np.asarray(sums.count).astype(int), np.argsort(cox.order)
+    count, place = np.asarray(sums.deaths).astype(int), np.argsort(cox.order)
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
     nth = np.arange(len(time)) - begin[time]

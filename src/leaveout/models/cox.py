@@ -28,6 +28,7 @@ from . import penalties
 from ._partial import Alone, Sums, alone, efron, running
 from ._rows import column, design, pick, shift
 
+
 class Cox(AbstractObjective):
     """A proportional-hazards model: `X` `[units, features]`, `time` and `event` `[units]`, event 1 or 0 (censored).
 
@@ -113,12 +114,12 @@ class Cox(AbstractObjective):
 
     def loss(self, theta, weights):
         found = self.sums(theta, weights)
-        seen = found.count > 0
-        count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.count, found.at_risk, found.dying))
+        seen = found.deaths > 0
+        count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.deaths, found.at_risk, found.dying))
         total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
         if self.ties == "efron":
             beside = lambda some: jnp.sum(jnp.where(seen[some], efron(count[some], at_risk[some], dying[some]), 0.0))
-            whole = jnp.all((found.count * (found.count - 1))[self.single] == 0)  # then there is nothing to add
+            whole = jnp.all((found.deaths * (found.deaths - 1))[self.single] == 0)  # then there is nothing to add
             total = total + beside(self.tied) + jax.lax.cond(whole, lambda: 0.0, lambda: jax.checkpoint(beside)(self.single))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
@@ -136,7 +137,7 @@ class Cox(AbstractObjective):
         return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
 
     def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> Alone | None:
-        return alone(self, _sums(self, theta, np.ones(self.num_units)), first) if length.max() == 1 else None
+        return alone(self, _sums(self, theta), first) if length.max() == 1 else None
 
     def _penalty_curvature(self, theta):
         ones = jnp.ones(self.num_units)
@@ -163,8 +164,8 @@ class Cox(AbstractObjective):
 
 
 @eqx.filter_jit
-def _sums(cox: Cox, theta: Array, weights: np.ndarray) -> Sums:
-    return cox.sums(theta, weights)
+def _sums(cox: Cox, theta: Array) -> Sums:
+    return cox.sums(theta, jnp.ones(cox.num_units))
 
 
 def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, ...]:
