@@ -1,6 +1,6 @@
 """Is one fit enough, and at what price? Linear predictors against the programs that refit them.
 
-    taskset -c 0 python benchmarks/linear.py [refitting one_fit ridge folds links coverage cold path]
+    taskset -c 0 python benchmarks/linear.py [refitting one_fit ridge folds links coverage cold path survival]
 
 Each demand prints one table. Times are in seconds, medians of repeats in which the contestants take turns, after a
 warm-up; what was timed once, or in part and scaled, says so. Pin it to one core where others work: OpenBLAS's
@@ -258,6 +258,27 @@ def against_refits(n: int, p: int, plan: lo.Plan, some: int, targets: dict[str, 
     show(f"folds: {len(plan)} refits, logistic, n = {n:,}, p = {p}; largest difference of coefficients from Exact", rows)
 
 
+def survival(some: int = 20) -> None:
+    """Cox's proportional hazards: certified leave-one-out, and how it grows with the rows; some rows again by `Exact`."""
+    rows = []
+    for n, p in ((10_000, 10), (100_000, 10)):
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((n, p))
+        died, left = rng.exponential(np.exp(-X @ rng.standard_normal(p) / np.sqrt(p))), rng.exponential(2, n)
+        objective = lo.Cox(X, np.minimum(died, left), (died <= left).astype(float), lo.penalties.Ridge(1.0))
+        fitting, fit = once(lambda objective=objective: lo.fit(objective))
+        ours = lambda fit=fit, n=n: lo.cross_validate(fit, lo.leave_one_out(n))
+        first, found = once(ours)
+        picked = np.sort(rng.choice(n, some, replace=False))
+        plan = lo.from_splits([(np.delete(np.arange(n), i), [i]) for i in picked], n)
+        exact = lo.cross_validate(fit, plan, lo.Exact(1e-10), audit=0)
+        off = np.abs(found.losses[picked] - exact.losses)
+        row = {"n": n, "p": p, "fit": fitting, "first": first, "warm": np.median([once(ours)[0] for _ in range(3)])}
+        again, _ = once(lambda fit=fit, plan=plan: lo.cross_validate(fit, plan, lo.Exact(1e-10), audit=0))
+        rows.append(row | {"a row by Exact": again / some, "beyond": int((off > found.error[picked]).sum()), "target": 20})
+    show(f"survival: Cox, each row left out, audit included, seconds; beyond: of {some} rows refitted exactly", rows)
+
+
 def links() -> None:
     """Left-out linear predictors for links that are not canonical."""
     title = "links: relative error of the change of left-out predictors, n = 120, p = 5, medians of 10 data sets"
@@ -280,7 +301,7 @@ def cold(repeats: int = 3) -> None:
     show(f"cold: certified leave-one-out of breast_cancer, seconds in {repeats} fresh processes; {targets}", rows)
 
 
-DEMANDS = {demand.__name__: demand for demand in (refitting, one_fit, ridge, folds, links, coverage, cold, path)}
+DEMANDS = {demand.__name__: demand for demand in (refitting, one_fit, ridge, folds, links, coverage, cold, path, survival)}
 
 if __name__ == "__main__":
     main(DEMANDS, __doc__, sized=False)

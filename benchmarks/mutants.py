@@ -395,6 +395,20 @@ FAULTS = (
         "test_runs.py",
     ),
     Fault(
+        "Cox: a death's own time is left with those that die beside it",
+        "models/_partial.py",
+        "efron(m - 1, at_risk - risk, dying - risk)",
+        "efron(m - 1, at_risk, dying - risk)",
+        "test_cox.py",
+    ),
+    Fault(
+        "Cox: running sums go on over the strata",
+        "models/_partial.py",
+        "total = jnp.where(x[1], x[0], total + x[0])",
+        "total = total + x[0]",
+        "test_cox.py",
+    ),
+    Fault(
         "a path: the least penalty within a standard error",
         "_path.py",
         "return max(near, key",

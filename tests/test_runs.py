@@ -75,7 +75,7 @@ def test_one_pass_says_what_a_pass_of_each_fold_says(plan):
         wanted, value = each.losses(at, everyone), each.look(at, everyone)[0]
         full = function(objective, fit.theta).look(theta)[0]
     seen = rows.held & objective.dense[np.minimum(rows.index, 79)]
-    np.testing.assert_allclose(found.placed(losses, rows.index)[seen], wanted[seen], atol=1e-12)
+    np.testing.assert_allclose(found.scored(losses, rows)[seen], wanted[seen], atol=1e-12)
     np.testing.assert_allclose(joint, full - value, atol=1e-10)
 
 
@@ -111,7 +111,7 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
             gradient = expansion.start + np.einsum("nij,nj->ni", 0.5 * (flat + bent), u)
             losses = expansion.losses + np.einsum("nli,ni->nl", slopes, u) + 0.5 * np.einsum("nlij,ni,nj->nl", curves, u, u)
             true = fit.whiten(each.gradient(fit.at(u), lanes)), each.losses(fit.at(u), lanes)
-            off.append([np.linalg.norm(gradient - true[0]), np.linalg.norm(expansion._scored(losses, lanes) - true[1])])
+            off.append([np.linalg.norm(gradient - true[0]), np.linalg.norm(expansion.runs.scored(losses, rows) - true[1])])
     order = np.log2(np.array(off[:-1]) / off[1:])
     assert (np.abs(order - [2, 3]) < 0.15).all(), order
 

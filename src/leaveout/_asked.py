@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._fit import Fit
-from ._functions import fold_weights, own_passes
+from ._functions import Derived, fold_weights, own_passes
 from ._jax import Array, Arrays, PyTree, compiled, jax
 from ._objective import AbstractLinearPredictor, unravel
 from ._plan import CAPACITY, Plan, Rows
@@ -104,21 +104,18 @@ def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
 
 
 @compiled
-def _of_rows(fit: Fit, rows: Rows, theta: Arrays, size: int, kind: str | None) -> Array:
-    """The model's own scores of a batch, or its predictions of a kind, `size` refits at once."""
+def _predicted(fit: Fit, rows: Rows, theta: Arrays, size: int, kind: str) -> Array:
+    """The model's predictions of a batch, `size` refits at once."""
 
     def one(args):
-        index, weight, held, theta = args
-        at, weights = unravel(theta, fit.theta), fold_weights(fit.objective, index, weight)
-        if kind is None:
-            return fit.objective.score(at, weights, index, held.astype(float))
-        return fit.objective.predict(at, weights, index, kind)
+        index, weight, theta = args
+        return fit.objective.predict(unravel(theta, fit.theta), fold_weights(fit.objective, index, weight), index, kind)
 
-    return jax.lax.map(one, (rows.index, rows.weight, rows.held, theta), batch_size=size)
+    return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
 
 
 def _at_once(fit: Fit, rows: Rows) -> int:
-    """Refits scored at once: linear predictors need their own units only."""
+    """Refits predicted at once: linear predictors need their own units only."""
     count, width = rows.index.shape
     if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
         return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
@@ -126,10 +123,10 @@ def _at_once(fit: Fit, rows: Rows) -> int:
 
 
 def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
-    """The model's own scores of a batch."""
+    """The model's own scores of a batch, zero where not scored."""
     model = fit.predictors
     if model is None:
-        return np.asarray(_of_rows(fit, rows, theta, _at_once(fit, rows), None))
+        return Derived(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
     index = np.minimum(rows.index, len(model.y) - 1)
     return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
@@ -141,4 +138,4 @@ def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.f
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
         with np.errstate(all="ignore"):
             return eta if kind == "link" else np.asarray(model.inverse_link(eta))
-    return np.asarray(_of_rows(fit, rows, theta, _at_once(fit, rows), kind))
+    return np.asarray(_predicted(fit, rows, theta, _at_once(fit, rows), kind))

@@ -17,7 +17,7 @@ from ._asked import Asked, Evaluate, natural, predictions, reach, scores
 from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
-from ._functions import weights_of, work
+from ._functions import FEW, weights_of, work
 from ._jax import Module, PyTree, float64
 from ._metrics import Metric, measure
 from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
@@ -181,19 +181,18 @@ class _Walk:
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
 
     def _together(self) -> tuple[Batch | None, Runs | None]:
-        """All refits as one batch, where these are without a run of units each."""
+        """All refits as one batch, where these are without a short run of units each."""
         fit, plan = self.fit, self.plan
         if fit.objective.costs.runs is None or plan.weight.any():
             return None, None
         if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
             return None, None
         (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
-        found = runs(fit.objective, fit.theta, batch.rows)
-        return (batch, found) if found is not None else (None, None)
+        return (batch, runs(fit.objective, fit.theta, batch.rows)) if expandable(fit, batch.rows) else (None, None)
 
     def _made(self) -> Iterator[Batch]:
         fit, plan = self.fit, self.plan
-        if self.whole is not None and self.refit.together and expandable(fit, self.whole.rows):
+        if self.whole is not None and self.refit.together:
             yield self.whole
             return
         narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
@@ -201,7 +200,8 @@ class _Walk:
         own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
         least = self.workers if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
         uniform = not fit.objective.local  # there a pass over all units is made anyway
-        for batch in plan.batches(CAPACITY, 4, 4 * fit.num_params + own, least, uniform):
+        whole = uniform and plan.num_units <= FEW  # then plans of all kinds have one shape
+        for batch in plan.batches(CAPACITY, 4, 4 * fit.num_params + own, least, uniform, whole):
             index, weight, held = map(aligned, batch.rows[:3])
             yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
 
@@ -255,7 +255,8 @@ class _Walk:
             return np.where(plan.held, each[plan.index], np.nan)
         baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
         if self.whole is not None and self.runs is not None and asked.evaluate is None:
-            _put(baseline, self.whole, self.runs.placed(self.runs.scores(fit.vector)[0], self.whole.rows.index))
+            losses, _ = self.runs.scores(fit.vector)
+            _put(baseline, self.whole, self.runs.shaped(self.runs.scored(losses, self.whole.rows)))
             return baseline
         theta = lambda batch: np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
         self.over(lambda batch: (batch, asked.losses(batch.rows, theta(batch))), lambda found: _put(baseline, *found))

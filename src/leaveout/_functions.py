@@ -18,7 +18,9 @@ from ._plan import Rows
 
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
 OWN = 256  # units that refits of few units look at together
+FEW = 512  # units, of which all are listed in every refit, so that there is one shape
 COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
+SPARED = 4e6  # the same, of refits that are not there: in every call, so that other plans find their programs
 TOGETHER = 2**23  # numbers in Hessians that are held at the same time
 
 
@@ -163,7 +165,7 @@ class Derived:
     ) -> Any:
         """A program of some of the refits, the last one repeated up to one of few sizes, so that few shapes are compiled."""
         rows, n, objective = self.rows, len(lanes), self.objective
-        some = padded(lanes, len(rows.index), self.smallest(sum(map(np.size, jax.tree.leaves(self.like))), dear))
+        some = padded(lanes, len(rows.index), *self._few(dear))
         more = lambda part: part if len(some) == n else np.concatenate([part, np.repeat(part[-1:], len(some) - n, axis=0)])
         taken = [np.asarray(rows.index)[some], np.asarray(rows.weight)[some], *([np.asarray(rows.held)[some]] if held else [])]
         own = own_passes(objective, rows.index.shape[1])
@@ -171,10 +173,12 @@ class Derived:
         found = program(objective, self.like, (*taken, *(more(part) for part in parts)), chunk)
         return jax.tree.map(lambda part: np.asarray(part)[:n], found)
 
-    def smallest(self, size: int, gradients: int = 1) -> int:
-        """Refits below which fewer are not worth a compilation, each as dear as so many gradients."""
-        operations = work(self.objective, size) * gradients
-        return 8 ** min(4, max(0, int(np.log2(max(COMPILING / operations, 1)) / 3)))
+    def _few(self, gradients: int) -> tuple[int, int]:
+        """Refits below which fewer are not worth a compilation, each as dear as so many gradients: of those that there are, and
+        whether they are there or not."""
+        operations = work(self.objective, sum(map(np.size, jax.tree.leaves(self.like))))
+        few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
+        return few(COMPILING / gradients), few(SPARED) if len(self.rows.index) > 1 else 1
 
 
 Functions = Closed | Derived
@@ -221,10 +225,10 @@ def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarr
     return Function(functions(objective, like, whole(weights[None])), like)
 
 
-def padded(lanes: Int[np.ndarray, " lanes"], total: int, least: int) -> Int[np.ndarray, " more"]:
-    """The lanes, the last one repeated up to a power of eight, `least` or more, but no more than there are."""
+def padded(lanes: Int[np.ndarray, " lanes"], total: int, least: int, always: int = 1) -> Int[np.ndarray, " more"]:
+    """The lanes, the last one repeated up to a power of eight, `least` or more, but no more than there are; or to `always`."""
     size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), least), max(total, len(lanes)))
-    return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
+    return np.concatenate([lanes, np.repeat(lanes[-1:], max(size, always) - len(lanes))])
 
 
 def fold_weights(

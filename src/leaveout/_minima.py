@@ -84,7 +84,7 @@ def _promising(fit: Fit, rows: Rows) -> Bool[np.ndarray, " refits"]:
         at, eye = np.tile(minimum, (size, 1)), np.eye(size)
         slopes = np.stack([first[1] for first, _ in told.pushed((at, eye, eye))], axis=1)
         promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
-        found |= value - joint - DOUBT * promised < own
+        found |= ~(value - joint - DOUBT * promised >= own)  # also where it says nothing
     return found
 
 

@@ -175,9 +175,9 @@ class Costs(NamedTuple):
 
     lanes: int | None = None  # refits that share a pass
     work: float | None = None  # operations of one gradient, if not about four for each unit and parameter
-    # (θ, first units, lengths, the longest) of runs of units -> what one pass says of all when each is left out: the loss of
-    # every unit of each, and the joint one by which F falls; None where leaving units out does more than that
-    runs: Callable[[PyTree, Array, Array, int], tuple[Array, Array]] | None = None
+    # (a θ, first units, lengths) of runs of units -> a pass over the data that says, near that θ, of all of them when each is
+    # left out: the losses of its units, or None where these are one, and the joint one by which F falls. None where it cannot
+    runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Array | None, Array]] | None] | None = None
 
 
 class AbstractObjective(Module):

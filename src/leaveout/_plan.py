@@ -150,13 +150,20 @@ class Plan:
         return dense
 
     def batches(
-        self, capacity: int, cost_per_entry: int, cost_per_refit: int, least: int = 1, uniform: bool = False
+        self,
+        capacity: int,
+        cost_per_entry: int,
+        cost_per_refit: int,
+        least: int = 1,
+        uniform: bool = False,
+        whole: bool = False,
     ) -> Iterator[Batch]:
-        """Refits of like width together, or all of one: at most `capacity` numbers a batch, in `least` batches or more."""
+        """Refits of like width together, or all of one, or all as wide as there are units: at most `capacity` numbers a batch,
+        in `least` batches or more."""
         widths = np.diff(self.indptr)
         padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, _few_sizes(widths))
-        if uniform:
-            padded[:] = padded.max()
+        if uniform or whole:
+            padded[:] = self.num_units if whole else padded.max()
         for width in np.unique(padded).tolist():
             members = np.flatnonzero(padded == width)
             most = max(1, capacity // (width * cost_per_entry + cost_per_refit))

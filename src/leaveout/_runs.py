@@ -13,42 +13,50 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._jax import Array, PyTree, compiled, jax
+from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractObjective, Arrays, unravel
 from ._plan import Rows
 
 TANGENTS = 2**16  # units, times the derivatives that are pushed over them together, that are quickest
 
 Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
+Told = Callable[[PyTree], tuple[Array | None, Array]]  # what a model says of runs at a θ
 Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Runs of `length` units from `first` on, none longer than `width`; θ raveled, in the shape of `like`."""
+    """Runs of units from `first` on, none longer than `width`; θ raveled, in the shape of `like`."""
 
     objective: AbstractObjective
     like: PyTree
+    told: Told
     first: Int[np.ndarray, " folds"]
-    length: Int[np.ndarray, " folds"]
     width: int
 
     def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
         """The held-out loss of every unit of each run `[folds, width]`, any behind its end or where an observation is missing,
         and s_o `[folds]`."""
-        return self._told(_scores(self.objective, self.like, self._where, theta, self.width))
+        return _alike(_scores(self.told, self.like, theta))
 
-    def placed(self, losses: Float[np.ndarray, "folds width"], index: Int[np.ndarray, "folds entries"]) -> np.ndarray:
-        """The losses of the units that folds list."""
-        return np.take_along_axis(losses, np.clip(index - self.first[:, None], 0, self.width - 1), axis=1)
+    def scored(
+        self, each: Float[np.ndarray, "lanes width"], rows: Rows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
+    ) -> Float[np.ndarray, "lanes entries"]:
+        """What is of the units of some runs in the places of a batch's entries, zero where not scored."""
+        place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
+        return np.where(rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
+
+    def shaped(self, losses: Float[np.ndarray, "folds entries"]) -> Float[np.ndarray, "folds ..."]:
+        """As the model gives them: one of each fold where they are joint."""
+        return losses if self.objective.pointwise else losses[:, 0]
 
     def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
         """Derivatives of the scores at each θ, along its first direction, and along both."""
         for group, count in self._groups(len(at[0])):
-            found = _pushed(self.objective, self.like, self._where, self.width, tuple(part[group] for part in at))
+            found = _pushed(self.told, self.like, tuple(part[group] for part in at))
             for k in range(count):
                 first, second = jax.tree.map(lambda part, k=k: part[k], found)
-                yield self._told(first), self._told(second)
+                yield _alike(first), _alike(second)
 
     def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
         """∇³F(θ, 1) along both directions, at each θ."""
@@ -66,14 +74,6 @@ class Runs:
         for start in range(0, count, size):
             yield np.minimum(np.arange(start, start + size), count - 1), min(size, count - start)
 
-    @property
-    def _where(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.first, self.length
-
-    def _told(self, found: tuple[Array | None, Array]) -> Scores:
-        joint = np.asarray(found[1])
-        return joint[:, None] if found[0] is None else np.asarray(found[0]), joint
-
 
 def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
     """The folds of a batch, if all are runs of units that weigh nothing, and the model knows what to make of them."""
@@ -86,24 +86,19 @@ def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
     last = np.where(real, rows.index, -1).max(1)
     if (last - first + 1 != length).any():
         return None
-    return Runs(objective, like, first.astype(np.int32), length.astype(np.int32), int(length.max()))
+    told = objective.costs.runs(like, first.astype(np.int32), length.astype(np.int32))
+    return None if told is None else Runs(objective, like, told, first, int(length.max()))
 
 
-def _of(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], width: int):
-    """Scores at a raveled θ; of runs of one unit the joint ones only, which are nothing where an observation is missing."""
-    together = objective.costs.runs
-    assert together is not None
-
-    def scores(theta):
-        losses, joint = together(unravel(theta, like), *where, width)
-        return None if width == 1 else losses, joint
-
-    return scores
+def _alike(found: tuple[Array | None, Array]) -> Scores:
+    """Of runs of one unit the joint scores stand for the losses, if a model gives no others."""
+    joint = np.asarray(found[1])
+    return joint[:, None] if found[0] is None else np.asarray(found[0]), joint
 
 
 @compiled
-def _scores(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], theta: Arrays, width: int):
-    return _of(objective, like, where, width)(theta)
+def _scores(told: Told, like: PyTree, theta: Arrays):
+    return told(unravel(jnp.asarray(theta), like))
 
 
 def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyTree]:
@@ -112,8 +107,8 @@ def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyT
 
 
 @compiled
-def _pushed(objective: AbstractObjective, like: PyTree, where: tuple[Arrays, Arrays], width: int, at: Points):
-    return _twice(_of(objective, like, where, width), at)
+def _pushed(told: Told, like: PyTree, at: Points):
+    return _twice(lambda v: told(unravel(v, like)), at)
 
 
 @compiled

@@ -86,41 +86,10 @@ class AbstractHiddenChain(AbstractHiddenStates):
         both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
         return both[1] - both[0] - self.log_prior(theta)
 
-    def runs(
-        self, theta: PyTree, first: Int[Arrays, " folds"], length: Int[Arrays, " folds"], width: int
-    ) -> tuple[Float[Array, "folds width"], Float[Array, " folds"]]:
-        """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass: the
-        held-out loss of every step, any behind the run's end, and the joint one, by which F falls.
-
-            p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
-
-        with α the filtered distribution before the run, β what is ahead of its last step b, c what normalises each step.
-        """
-        whole, densities = self.whole(theta, jnp.ones(len(self.dense)))
-        found = posterior(whole, self.layout)
-        laid = found.filtered, found.ahead, found.log_normaliser, densities
-        filtered, ahead, normaliser, densities = map(self.layout.restore, laid)
-        initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
-        at = jnp.arange(width)
-        step = jnp.minimum(first + at[:, None], len(self.dense) - 1)
-        starts = (jnp.asarray(self.position) == 0)[step][..., None]
-
-        def forward(p, starts):
-            p = jnp.where(starts, initial * p.sum(1, keepdims=True), p @ transition)
-            return p, p
-
-        def back(p, x):
-            at, step, starts = x
-            p = jnp.where((at == length - 1)[:, None], ahead[step], p)
-            return jnp.where(starts, (p @ initial)[:, None], p @ transition.T), p
-
-        _, left = jax.lax.scan(forward, filtered[first - 1], starts)
-        _, right = jax.lax.scan(back, jnp.ones_like(left[0]), (at, step, starts), reverse=True)
-        unseen = left * right
-        total = unseen.sum(-1, keepdims=True)
-        losses = -mixture((unseen / total).reshape(-1, self.num_states), densities[step].reshape(-1, self.num_states))
-        seen = jnp.where(at[:, None] < length, normaliser[step], 0.0).sum(0)
-        return losses.reshape(step.shape).T, jnp.log(total[0, :, 0]) - seen
+    def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "Apart":
+        """What tells of runs of steps, at any θ."""
+        del theta
+        return Apart(self, first, length, int(length.max()))
 
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.states.prior is None:
@@ -152,6 +121,51 @@ class AbstractHiddenChain(AbstractHiddenStates):
         if not len(entries):
             return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
         return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
+
+
+class Apart(eqx.Module):
+    """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass.
+
+    That is the held-out loss of every step, any behind the run's end, and the joint one, by which F falls; of runs of one step
+    the joint ones only, which are nothing where an observation is missing:
+
+        p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
+
+    with α the filtered distribution before the run, β what is ahead of its last step b, c what normalises each step.
+    """
+
+    chain: AbstractHiddenChain
+    first: Int[Arrays, " folds"]
+    length: Int[Arrays, " folds"]
+    width: int = eqx.field(static=True)
+
+    def __call__(self, theta: PyTree) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
+        chain, length = self.chain, self.length
+        whole, densities = chain.whole(theta, jnp.ones(len(chain.dense)))
+        found = posterior(whole, chain.layout)
+        laid = found.filtered, found.ahead, found.log_normaliser, densities
+        filtered, ahead, normaliser, densities = map(chain.layout.restore, laid)
+        initial, transition = (jnp.exp(log) for log in chain.states.logs(theta))
+        at = jnp.arange(self.width)
+        step = jnp.minimum(self.first + at[:, None], len(chain.dense) - 1)
+        starts = (jnp.asarray(chain.position) == 0)[step][..., None]
+
+        def forward(p, starts):
+            p = jnp.where(starts, initial * p.sum(1, keepdims=True), p @ transition)
+            return p, p
+
+        def back(p, x):
+            at, step, starts = x
+            p = jnp.where((at == length - 1)[:, None], ahead[step], p)
+            return jnp.where(starts, (p @ initial)[:, None], p @ transition.T), p
+
+        _, left = jax.lax.scan(forward, filtered[self.first - 1], starts)
+        _, right = jax.lax.scan(back, jnp.ones_like(left[0]), (at, step, starts), reverse=True)
+        unseen = left * right
+        total = unseen.sum(-1, keepdims=True)
+        losses = -mixture((unseen / total).reshape(-1, chain.num_states), densities[step].reshape(-1, chain.num_states))
+        seen = jnp.where(at[:, None] < length, normaliser[step], 0.0).sum(0)
+        return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(total[0, :, 0]) - seen
 
 
 @eqx.filter_jit

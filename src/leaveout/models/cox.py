@@ -19,16 +19,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, Parameters, Units, aligned, float64
+from .._objective import AbstractObjective, Costs, Parameters, Units, aligned, float64
 from .._read import Names, codes, matched
 from . import penalties
+from ._partial import Alone, Sums, alone, efron, running
 from ._rows import column, design, pick, shift
-
-FAR = 20.0  # m/ρ − m from which log Γ is expanded: differences of large ones cancel
 
 
 class Cox(AbstractObjective):
@@ -45,6 +43,8 @@ class Cox(AbstractObjective):
     first: Int[np.ndarray, " times"]  # where in that order the stratum of each time of events begins
     last: Int[np.ndarray, " times"]  # and up to where its units are at risk
     group: Int[np.ndarray, " units"]  # the time of events at which a unit dies; as many as there are if it does not
+    tied: Int[np.ndarray, " tied"]  # times at which several die
+    single: Int[np.ndarray, " single"]  # the others
     penalty: penalties.AbstractPenalty
     ties: str = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
@@ -81,7 +81,9 @@ class Cox(AbstractObjective):
             raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
         stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
         order, first, last, group = _risk_sets(np.asarray(times), np.asarray(self.event) == 1, stratum)
-        self.order, self.first, self.last, self.group = aligned(order), aligned(first), aligned(last), aligned(group)
+        count = np.bincount(group, minlength=len(first) + 1)[:-1]
+        parts = order, first, last, group, np.flatnonzero(count > 1), np.flatnonzero(count == 1)
+        self.order, self.first, self.last, self.group, self.tied, self.single = map(aligned, parts)
 
     @property
     def num_units(self) -> int:
@@ -111,18 +113,31 @@ class Cox(AbstractObjective):
         return coef
 
     def loss(self, theta, weights):
+        found = self.sums(theta, weights)
+        seen = found.deaths > 0
+        count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.deaths, found.at_risk, found.dying))
+        total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
+        if self.ties == "efron":
+            beside = lambda some: jnp.sum(jnp.where(seen[some], efron(count[some], at_risk[some], dying[some]), 0.0))
+            whole = jnp.all((found.deaths * (found.deaths - 1))[self.single] == 0)  # then there is nothing to add
+            total = total + beside(self.tied) + jax.lax.cond(whole, lambda: 0.0, lambda: jax.checkpoint(beside)(self.single))
+        return total + self.penalty.times(weights, weights) * self.penalty(theta)
+
+    def sums(self, theta: Array, weights: Array) -> Sums:
+        """What F is made of."""
         eta = self._predictor(theta, slice(None))
         shift = jax.lax.stop_gradient(jnp.max(eta))
-        risk, dies = weights * jnp.exp(eta - shift), weights * self.event
-        summed = jnp.concatenate([jnp.zeros(1), jnp.cumsum(risk[self.order])])
-        count = jnp.zeros(len(self.last)).at[self.group].add(dies, mode="drop")
-        seen = count > 0
-        at_risk = jnp.where(seen, summed[self.last] - summed[self.first], 1.0)
-        total = jnp.sum(count * (jnp.log(at_risk) + shift)) - dies @ eta
-        if self.ties == "efron":
-            dying = jnp.zeros(len(self.last)).at[self.group].add(risk * self.event, mode="drop")
-            total = total + jnp.sum(jnp.where(seen, _efron(jnp.where(seen, count, 1.0), at_risk, dying, seen), 0.0))
-        return total + self.penalty.times(weights, weights) * self.penalty(theta)
+        risk, times = weights * jnp.exp(eta - shift), jnp.zeros(len(self.last))
+        summed = running(risk[self.order], jnp.zeros(len(eta), bool).at[self.first].set(True))
+        died = lambda part: times.at[self.group].add(part * self.event, mode="drop")
+        return Sums(eta, shift, risk, died(weights), summed[self.last - 1], died(risk))
+
+    @property
+    def costs(self):
+        return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
+
+    def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> Alone | None:
+        return alone(self, _sums(self, theta), first) if length.max() == 1 else None
 
     def _penalty_curvature(self, theta):
         ones = jnp.ones(self.num_units)
@@ -148,18 +163,9 @@ class Cox(AbstractObjective):
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
 
 
-def _efron(m: Array, at_risk: Array, dying: Array, seen: Array) -> Array:
-    """`Σ_{l<m} log(1 − l ρ/m)`, ρ the share of the risk that dies, for any m > 0."""
-    z = m * at_risk / jnp.where(seen, dying, at_risk)  # m/ρ, m or more
-    far = z - m > FAR
-    near, z = jnp.where(far, 2 * m, z), jnp.where(far, z, m + FAR)
-    by_gamma = m * jnp.log(1 / near) + gammaln(near + 1) - gammaln(near - m + 1)
-    h = m / 2
-    a = z + 0.5 - h  # log Γ's ratio is the integral of digamma from a − h to a + h, about ½
-    rest = lambda x: -1 / (24 * x) + 7 / (2880 * x**3) - 31 / (40320 * x**5) + 127 / (215040 * x**7)
-    x = h / a
-    by_series = m * jnp.log1p((1 - m) / (2 * z)) + 2 * a * (jnp.arctanh(x) - x) + h * jnp.log1p(-(x**2))
-    return jnp.where(far, by_series + rest(a + h) - rest(a - h), by_gamma)
+@eqx.filter_jit
+def _sums(cox: Cox, theta: Array) -> Sums:
+    return cox.sums(theta, jnp.ones(cox.num_units))
 
 
 def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -137,12 +137,13 @@ class Descent:
         """
         fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
         held = np.asarray(self.rows.held)[lanes]
+        width = held.sum(1).max(initial=0)
         if isinstance(self.metric, Known):
             self.scores[lanes], self.error[lanes] = self.F.losses(theta, lanes), self.metric.change(self.u[lanes], left, lanes)
             return self.error[lanes]
         reach = np.where(known, left, 0.0)[:, None]
         directions = [reach * _unit(self.step[lanes])]
-        if self.linear or not fit.objective.pointwise or held.shape[1] < LONG * fit.num_params:
+        if self.linear or not fit.objective.pointwise or width < LONG * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
             slopes = fit.whiten(self.F.slopes(theta, lanes))
             directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))

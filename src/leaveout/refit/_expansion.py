@@ -59,8 +59,32 @@ class Solved(NamedTuple):
 
     u: Float[np.ndarray, "refits params"]
     left: Float[np.ndarray, " refits"]
-    losses: Float[np.ndarray, "refits width"]
+    losses: Float[np.ndarray, "refits ..."]
     error: Float[np.ndarray, " refits"]
+
+
+class Beyond(NamedTuple):
+    """Third derivatives along some axes, of the joint scores and of the losses, and the largest fourth one of F."""
+
+    axes: Float[np.ndarray, "params params"]
+    each: Float[np.ndarray, "params refits width"]
+    joint: Float[np.ndarray, "params refits"]
+    fourth: float
+
+    def along(
+        self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes width"]]:
+        """The length of ∇³s_o[u, u], and the losses' third derivatives along u: by the largest along an axis, or, where that is
+        more, by the only a whose a ⊗ a ⊗ a has these along the axes, as that of a linear predictor's loss has."""
+        length, along = np.linalg.norm(u, axis=1), (u @ self.axes.T).T
+        joint, each = self.joint[:, lanes], self.each[:, lanes]
+        a, b = np.cbrt(joint), np.cbrt(each)
+        of_one = np.linalg.norm(a, axis=0) * np.sum(a * along, axis=0) ** 2
+        third = np.abs(np.einsum("iln,il->ln", b, along)) ** 3
+        return (
+            np.maximum(np.abs(joint).max(0) * length**2, of_one),
+            np.maximum(np.abs(each).max(0) * length[:, None] ** 3, third),
+        )
 
 
 class Expanded(NamedTuple):
@@ -78,7 +102,7 @@ class Expanded(NamedTuple):
         """Of their summed held-out losses."""
         return self.times * self.found.error[self.lanes]
 
-    def losses(self) -> Float[np.ndarray, "lanes width"]:
+    def losses(self) -> Float[np.ndarray, "lanes ..."]:
         """The losses."""
         return self.found.losses[self.lanes]
 
@@ -109,9 +133,9 @@ class Expansion:
         self.start = fit.whiten(fit.gradient) - joint_slopes.T  # the gradient of each refit's own F at θ̂
         self.gradients = PUSHED * (len(i) + 2 * size)
 
-    def unmoved(self) -> Float[np.ndarray, "refits width"]:
+    def unmoved(self) -> Float[np.ndarray, "refits ..."]:
         """The losses at θ̂."""
-        return self._scored(self.losses, np.arange(len(self.losses)))
+        return self.runs.shaped(self.runs.scored(self.losses, self.rows))
 
     def curvature(
         self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -127,9 +151,10 @@ class Expansion:
         group = max(1, TOGETHER // (self.fit.num_params**2 * self.runs.width))
         groups = [np.arange(k, min(k + group, count)) for k in range(0, count, group)]
         u = np.concatenate([self._root(lanes) for lanes in groups])
-        third, each, fourth = self._beyond(u)
-        parts = [self._judged(u[lanes], lanes, third[lanes], each[lanes], fourth) for lanes in groups]
-        return Solved(u, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+        beyond = self._beyond(u)
+        parts = [self._judged(u[lanes], lanes, beyond) for lanes in groups]
+        left, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Solved(u, left, self.runs.shaped(losses), error)
 
     def change(
         self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
@@ -140,7 +165,7 @@ class Expansion:
         known = np.isfinite(left)
         far = np.where(known, left, 0.0)[:, None]
         each = far * (steep + 0.5 * far * np.linalg.norm(curves, axis=(-1, -2)))
-        return np.where(known, self._scored(each, lanes).sum(1), np.inf)
+        return np.where(known, self.runs.scored(each, self.rows, lanes).sum(1), np.inf)
 
     def _root(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
         """Where the quadratic is stationary, by Newton's method from θ̂; NaN where that leads nowhere."""
@@ -158,43 +183,36 @@ class Expansion:
                 break
         return np.where(moving[:, None], np.nan, u)
 
-    def _beyond(self, u: Float[np.ndarray, "refits params"]) -> tuple[np.ndarray, np.ndarray, float]:
-        """The largest derivatives along the principal axes of the displacements, weighed by what these do: third ones of the
-        joint scores `[refits]` and of the losses `[refits, width]`, fourth ones of F."""
+    def _beyond(self, u: Float[np.ndarray, "refits params"]) -> Beyond:
+        """Derivatives along the principal axes of the displacements, weighed by what these do."""
         known = np.isfinite(u).all(1)
         weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
-        sides = np.repeat(np.linalg.eigh(weighed.T @ weighed)[1].T, 2, axis=0)
-        along, sign = self.fit.unwhiten(sides), np.tile([1.0, -1.0], len(sides) // 2)
+        axes = np.linalg.eigh(weighed.T @ weighed)[1].T
+        along, sign = self.fit.unwhiten(np.repeat(axes, 2, axis=0)), np.tile([1.0, -1.0], len(axes))
         at = self.fit.vector + REACH * sign[:, None] * along, along, along
-        joint, each = np.zeros(len(u)), np.zeros(self.losses.shape)
         pushed = (second for _, second in self.runs.pushed(at))
-        for up, down in zip(pushed, pushed, strict=True):
-            each = np.maximum(each, np.abs(up[0] - down[0]))
-            joint = np.maximum(joint, np.abs(up[1] - down[1]))
+        each, joint = np.empty((len(axes), *self.losses.shape)), np.empty((len(axes), len(u)))
+        for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
+            each[k], joint[k] = up[0] - down[0], up[1] - down[1]
         bends = self.fit.whiten(self.runs.bends(at))
         fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
-        return joint / (2 * REACH), each / (2 * REACH), float(fourth) / (2 * REACH)
+        return Beyond(axes, each / (2 * REACH), joint / (2 * REACH), float(fourth) / (2 * REACH))
 
     def _judged(
-        self, u: np.ndarray, lanes: np.ndarray, third: np.ndarray, each: np.ndarray, fourth: float
+        self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], beyond: Beyond
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Distances left, losses and their errors."""
         length = np.linalg.norm(u, axis=1)
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
-        residual = 0.5 * third * length**2 + fourth * length**3 / 6
+        third, each = beyond.along(u, lanes)
+        residual = 0.5 * third + beyond.fourth * length**3 / 6
         left = np.where(away < FAR, residual / (1 - np.minimum(away, FAR)), np.inf)
         left = np.where(left <= 0.5 * length, left, np.inf)
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
         bent = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)
         losses = self.losses[lanes] + np.einsum("nli,ni->nl", slopes + 0.5 * bent, u)
-        error = self.change(u, left, lanes) + self._scored(each, lanes).sum(1) * length**3 / 6
-        return left, self._scored(losses, lanes), np.where(np.isfinite(error), error, np.inf)
-
-    def _scored(self, each: Float[np.ndarray, "lanes width"], lanes: Int[np.ndarray, " lanes"]) -> np.ndarray:
-        """What is of the units of some runs in the places of a batch's entries, zero where not scored."""
-        index, first = self.rows.index[lanes], self.runs.first[lanes, None]
-        place = np.clip(index - first, 0, self.runs.width - 1)
-        return np.where(self.rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
+        error = self.change(u, left, lanes) + self.runs.scored(each, self.rows, lanes).sum(1) / 6
+        return left, self.runs.scored(losses, self.rows, lanes), np.where(np.isfinite(error), error, np.inf)
 
     def _square(self, pairs: Float[np.ndarray, "pairs ..."]) -> Float[np.ndarray, "... params params"]:
         """Symmetric matrices from their entries i ≤ j."""
@@ -274,6 +292,7 @@ def _ratio(state: "Descent", lanes: Int[np.ndarray, " lanes"], found: Solved) ->
     """The largest ratio of what one of Newton's steps changes some refits and their losses by to the estimates of that."""
     step = Known(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
-    off = np.abs(losses - found.losses[lanes]).sum(1), np.linalg.norm(step, axis=1)
-    told = found.error[lanes] + ROUNDING * (1 + np.abs(losses).sum(1)), found.left[lanes] + ROUNDING
+    total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
+    off = total(losses - found.losses[lanes]), np.linalg.norm(step, axis=1)
+    told = found.error[lanes] + ROUNDING * (1 + total(losses)), found.left[lanes] + ROUNDING
     return float(np.max(np.array(off) / np.array(told)))
