@@ -23,7 +23,7 @@ from ._metrics import Metric, measure
 from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
-from ._results import RESULTS
+from ._results import RESULTS, among
 from ._runs import Runs, runs
 from ._starts import cores
 from .refit import AbstractRefit, Certified, Exact, Refitted, completed, expandable, is_narrow
@@ -115,7 +115,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDAr
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
     def take(batch, done, _):
-        theta[batch.refits] = np.where(np.isin(done.result, LOST)[:, None], np.nan, done.theta)
+        theta[batch.refits] = np.where(among(done.result, LOST)[:, None], np.nan, done.theta)
 
     _Walk(fit, plan, refit).refits(take)
     return theta
@@ -167,7 +167,7 @@ def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstra
     if not held.any():
         raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = units.blocks if plan.blocks is None else plan.blocks
-    return replace(plan, held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
+    return plan.known(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 
 class _Walk:
@@ -310,9 +310,9 @@ class Gathered:
         asked, found, rows = self.asked, self.found, batch.rows
         result, pointwise = np.array(done.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
-        result[bad & ~np.isin(result, LOST)] = RESULTS.nonfinite
-        exists = ~np.isin(result, LOST)
-        told = ~np.isin(result, UNSEEN) if pointwise else exists
+        result[bad & ~among(result, LOST)] = RESULTS.nonfinite
+        exists = ~among(result, LOST)
+        told = ~among(result, UNSEEN) if pointwise else exists
         values = np.array(values)
         values[~told] = np.nan
         _put(found.losses, batch, values)
@@ -355,7 +355,7 @@ class Gathered:
     def ended(self, table: pd.DataFrame | None, audit: str, copied: str) -> Estimate:
         """All that came, with an audit and what is said of it."""
         fit, plan, found = self.asked.fit, self.asked.plan, self.found
-        found.result[np.isin(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
+        found.result[among(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
         return replace(found, audit=table, labels=found.labels | {"audit": audit, "copies": copied})
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
@@ -370,7 +370,7 @@ class Gathered:
         if short:
             said += f" ({short} more would cost above a tenth of the work)"
         if len(missed) and improve:
-            alike = ~np.isin(found.result, LOST) & np.isin(found.proved, found.proved[missed])
+            alike = ~among(found.result, LOST) & np.isin(found.proved, found.proved[missed])
             self._to_the_end(np.flatnonzero(alike))
             said += f"; all {alike.sum()} judged like these were iterated to the end"
         found.result[missed] = RESULTS.missed
@@ -408,7 +408,7 @@ class _Predictions:
         values = at(done.theta)
         if not self.total.size:
             self.total, self.off = np.zeros((2, len(self.times), *values.shape[2:]))
-        keep = rows.held & ~np.isin(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        keep = rows.held & ~among(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         np.add.at(self.total, rows.index[keep], values[keep])
         np.add.at(self.times, rows.index[keep], 1.0)
         if self.judged:

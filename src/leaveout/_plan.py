@@ -5,6 +5,7 @@ rows: refit `k` has `W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k 
 elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function that returns a `Plan`.
 """
 
+import copy
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,9 +140,15 @@ class Plan:
             return self
         order = places(caller, "plan", self.names, "fit", names)
         if order is None:
-            return replace(self, names=names)
+            return self.known(names=names)
         clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
         return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
+
+    def known(self, **facts: Any) -> "Plan":
+        """The same refits with less that is `held`, or other `serial`, `blocks` and `names`: nothing to check again."""
+        plan = copy.copy(self)
+        vars(plan).update(facts)
+        return plan
 
     def matrix(self) -> NDArray[np.float64]:
         """The weights, dense, `[refits, units]`."""
