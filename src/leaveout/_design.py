@@ -23,6 +23,10 @@ class Loss(Protocol):
         """M of |ℓ‴| ≤ M ℓ″, if there is one; of several outputs of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
 
     @property
+    def fourth(self) -> float | Float[Array, "*rows"] | None:
+        """K of |ℓ⁗| ≤ K ℓ″, if there is one, of one output."""
+
+    @property
     def ceiling(self) -> float | Float[Array, "*rows"]:
         """No ℓ″ is larger."""
 
@@ -53,7 +57,7 @@ class Plain:
     """A loss whose members are fetched once: a module makes a new one each time that it is asked for a method."""
 
     def __init__(self, loss: Loss):
-        self.self_concordance, self.ceiling = loss.self_concordance, loss.ceiling
+        self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
         self.peak = functools.partial(type(loss).peak, loss)
         self.derivatives = functools.partial(type(loss).derivatives, loss)
 
@@ -72,6 +76,11 @@ class Beside:
     @property
     def self_concordance(self) -> Float[Array, " rows"] | None:
         own, beside = self.units.self_concordance, self.penalty.self_concordance
+        return None if own is None or beside is None else self._both(own, beside)
+
+    @property
+    def fourth(self) -> Float[Array, " rows"] | None:
+        own, beside = self.units.fourth, self.penalty.fourth
         return None if own is None or beside is None else self._both(own, beside)
 
     @property

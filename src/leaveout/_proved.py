@@ -159,14 +159,16 @@ class Table:
         beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(tiny) / tiny - 1, x / 2))
         beyond[x >= self.LARGEST] = 1e300
         over = np.maximum(np.stack([below, beyond])[:, None] - self.LEVELS[:, None], 0.0)
-        moved = np.zeros((len(self.RADII), len(x)))
-        for k, row in enumerate(moved):
-            row[3 * k : 3 * k + self.BINS] = mass[::-1]
-        return (over @ moved.T).swapaxes(1, 2)
+        padded = np.concatenate([np.zeros(3 * len(self.RADII)), mass[::-1], np.zeros(3 * len(self.RADII))])
+        width = padded.itemsize  # of a radius more the bins begin three further on
+        windows = np.lib.stride_tricks.as_strided(padded[3 * len(self.RADII) :], (len(x), len(self.RADII)), (width, -3 * width))
+        moved = np.ascontiguousarray(windows)
+        return (over.reshape(-1, len(x)) @ moved).reshape(2, len(self.LEVELS), -1).swapaxes(1, 2)
 
     def _share(self, part: Array, at: Array, ratio: Array) -> Array:
         """C of no more than `ratio` times the sums of some radii."""
-        least = np.min(self.LEVELS + part, axis=1)[at] * ratio
+        least = np.min(self.LEVELS + part, axis=1)[at]
+        least *= ratio
         more = np.flatnonzero(ratio > self.CLOSE)
         least[more] = np.min(self.LEVELS + part[at[more]] * ratio[more, None], axis=1)
         return least
@@ -186,17 +188,17 @@ class Table:
             first = np.fmin(np.maximum(place, 0), last).astype(int)
             todo = np.flatnonzero((first < last) & (kept > 0))
             for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
-                at = first[todo] + further
-                todo, at = (todo, at) if at.max(initial=0) < last else (todo[at < last], at[at < last])
-                lost = self._share(below, at, ratio[todo])
-                needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
-                good = needed < (self.RADII[at] - start[todo]) * root[todo]
-                done = todo[good]
-                distance[done] = needed[good]
-                after[done] = self._share(beyond, at[good], ratio[done]) * needed[good]
-                todo = todo[~good]
+                todo = todo if not further else todo[first[todo] + further < last]
                 if not todo.size:
                     break
+                own = lambda part, todo=todo: part if len(todo) == len(part) else part[todo]
+                at, size = own(first) + further, own(ratio)
+                lost = self._share(below, at, size)
+                needed = np.where(lost < 1, own(slope) / (1 - lost), np.inf)
+                good = needed < (self.RADII[at] - own(start)) * own(root)
+                distance[todo] = np.where(good, needed, np.inf)
+                after[todo] = np.where(good, self._share(beyond, at, size) * needed, np.inf)
+                todo = todo[~good]
         return Ball(distance, after)
 
 

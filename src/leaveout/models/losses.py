@@ -136,6 +136,10 @@ class Binomial(AbstractLoss):
         return 1.0 if self.link == "logit" else None
 
     @property
+    def fourth(self):
+        return self.self_concordance  # ℓ⁗ = ℓ″ (1 − 6ℓ″)
+
+    @property
     def convex(self):
         return self.link != "cauchit"
 
@@ -330,6 +334,10 @@ class PseudoHuber(AbstractLoss):
     @property
     def self_concordance(self):
         return 1.5 / self.delta  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
+
+    @property
+    def fourth(self):
+        return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
 
 
 class Multinomial(AbstractLoss):

@@ -15,7 +15,7 @@ from .._design import Dense, LossOfSeveral, Predictors, Several, over
 from .._fit import Fit, once
 from .._plan import Rows
 from .._proved import ROUNDING, Bend, Table
-from . import _sampled as sampled
+from . import _cubic as cubic, _sampled as sampled
 
 Array = np.ndarray
 PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
@@ -69,7 +69,12 @@ class Anchor:
     @functools.cached_property
     def rows(self) -> Float[Array, "units ..."]:
         """All rows, whitened."""
-        return self.model.design.whitened(slice(None), self.root)
+        return self.model.design.whitened(np.arange(len(self.eta)), self.root)
+
+    @functools.cached_property
+    def third(self) -> Float[Array, "pairs rank"]:
+        """Σ ω ℓ‴ z ⊗ z ⊗ z."""
+        return cubic.third(self)
 
     @functools.cached_property
     def drawn(self) -> sampled.Drawn:

@@ -21,10 +21,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit, once
-from .._plan import Plan, Rows
+from .._plan import CAPACITY, Plan, Rows
 from .._proved import ROUNDING, change
 from .._results import RESULTS
-from . import _sampled as sampled
+from . import _cubic as cubic, _sampled as sampled
 from ._anchor import SINGULAR, anchored
 from ._enclosure import HURRY, STEPS, Enclosure
 
@@ -45,7 +45,10 @@ class OneRow(NamedTuple):
     center: Float[Array, "refits ..."]
     half: Float[Array, " refits"]
     moved: Float[Array, " refits"]  # λ, the length of the step
+    distance: Float[Array, " refits"]  # D: no more than that is the refit away, and ρ from where the step leads
+    after: Float[Array, " refits"]
     kept: Float[Array, " refits"]  # 1 − q
+    digits: Float[Array, " refits"]  # what of the predictor is rounding
     determined: Bool[Array, " refits"]
 
     def take(self, lanes: Array) -> "OneRow":
@@ -67,12 +70,12 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     length = anchor.leftover @ anchor.leftover - pull * (common + along) + along * step * bend
     grown, root = np.maximum(weight, 1.0), np.sqrt(kept)
     slope = np.sqrt(np.maximum(length, 0.0)) + anchor.noise * grown / root
-    after = anchor.table.ball(slope, kept, grown).after
+    distance, after = anchor.table.ball(slope, kept, grown)
     center = anchor.eta[at] - step
+    digits = 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor.blur * np.abs(step) / kept
     with np.errstate(invalid="ignore"):
-        half = np.where(determined, norm / root * after, np.inf)
-    half += 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor.blur * np.abs(step) / kept
-    return OneRow(unit, lost, center, half, slope, kept, determined)
+        half = np.where(determined, norm / root * after, np.inf) + digits
+    return OneRow(unit, lost, center, half, slope, distance, after, kept, digits, determined)
 
 
 def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
@@ -86,7 +89,9 @@ def _looked(state: Enclosure) -> OneRow:
     """The same of several outputs, from a batch after its first look."""
     unit, kept = state.units[:, 0], state.metric.kept
     lost = (1 - np.asarray(state.rows.weight)[:, 0]) * state.anchor.weight[unit]
-    return OneRow(unit, lost, state.center[:, 0], state.half[:, 0], state.slope, np.where(kept > 0, kept, 1.0), kept > 0)
+    unknown, good = np.full(len(unit), np.inf), kept > 0
+    parts = state.center[:, 0], state.half[:, 0], state.slope, unknown, unknown
+    return OneRow(unit, lost, *parts, np.where(good, kept, 1.0), unknown, good)
 
 
 class Begun:
@@ -138,13 +143,14 @@ class Enclosed(NamedTuple):
     ball: Callable[[], tuple[Float[Array, "refits rank"], Float[Array, " refits"]]]  # u, and the radius around it
     moved: Float[Array, " refits"]  # the length of the first step
     gradients: float  # that were made
+    open: Int[Array, " open"]  # refits that went on after the first look
 
 
 class Judge:
     """Which refits need no closer look, by how far their held-out losses may be off at `reported` predictors, at those where
     they are if none are given: not above what is `allowed`, besides a part of what a loss is known to be off.
 
-    `error` is what was told of each last."""
+    `error` is what was told of each last: where it came to an end, it is `left`."""
 
     def __init__(self, fit: Fit, rows: Rows, allowed: Array, reported: Array | None = None):
         self.fit, self.rows, self.allowed, self.reported = fit, rows, allowed, reported
@@ -156,6 +162,12 @@ class Judge:
         here = center if self.reported is None else picked(self.reported, lanes)
         self.error[lanes] = error(self.fit, taken(self.rows, lanes), here, center, half)
         return picked(self.error, lanes)
+
+    def left(self, found: Enclosed) -> Float[Array, " refits"]:
+        """The errors of all in the end."""
+        if found.open.size:
+            self.told(found.open, found.center[found.open], found.half[found.open])
+        return self.error
 
     def __call__(self, lanes: Int[Array, " lanes"], at: "Look") -> Bool[Array, " lanes"]:
         off = self.told(lanes, at.center, at.half)
@@ -180,9 +192,10 @@ def enclose(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None = N
     are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
     if begun.single:
         return _by_rows(begun, enough, hurry, allowed)
-    state = _to_the_end(begun.state, enough, hurry, allowed)
+    state, lanes = _to_the_end(begun.state, enough, hurry, allowed)
     ball = lambda: (state.u, state.radius)
-    return Enclosed(state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients)
+    known = state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients
+    return Enclosed(*known, lanes)
 
 
 def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
@@ -192,29 +205,46 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
     unknown, nothing = np.broadcast_to(np.inf, len(center)), np.broadcast_to(0.0, len(center))
     lanes = everyone[~enough(everyone, Look(center, half, unknown, nothing, unknown))]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
-    state = None
+    ended: list[tuple[Array, Array, Array, float]] = []  # refits, where they stand, how near, and the gradients made
     if lanes.size:
         center, half = center.copy(), half.copy()
+        if allowed is not None:
+            lanes = _by_the_cubic(begun, enough, lanes, center, half)
         if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
-    if lanes.size:
-        state = Enclosure(fit, rows.take(lanes))
+    size = max(1, CAPACITY // (4 * len(begun.anchor.root)))
+    for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
+        state = Enclosure(fit, rows.take(some))
         state.look()
-        state = _to_the_end(state, lambda some, seen: enough(lanes[some], seen), hurry)
-        center[lanes], half[lanes], result[lanes], proved[lanes] = state.center, state.half, state.result, state.proved
+        _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry)
+        center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved
+        ended.append((some, state.u, state.radius, state.gradients))
 
     @functools.cache
     def whole() -> Enclosure:
         found = Enclosure(fit, rows)
         found.look()
-        if state is not None:
-            found.u[lanes], found.radius[lanes] = state.u, state.radius
+        for some, u, radius, _ in ended:
+            found.u[some], found.radius[some] = u, radius
         return found
 
     theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
     looked = len(center) / len(begun.anchor.eta)  # each costs as much as a gradient's share of a row
-    gradients = looked + (0.0 if state is None else state.gradients)
-    return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients)
+    gradients = looked + sum(each[-1] for each in ended)
+    changed = np.flatnonzero(half[:, 0] != look.half)
+    return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients, changed)
+
+
+def _by_the_cubic(begun: Begun, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
+    """Single rows that are proved near enough by the next term: those still open. Writes into `center` and `half`."""
+    anchor = begun.anchor
+    if not cubic.worthwhile(anchor, len(lanes), 4 * len(anchor.root) + ELEMENTWISE):
+        return lanes
+    middle, left = (part[:, None] for part in cubic.settled(anchor, begun.one.take(lanes)))
+    unknown = np.broadcast_to(np.inf, len(lanes))
+    good = enough(lanes, Look(middle, left, unknown, unknown, unknown))
+    center[lanes[good]], half[lanes[good]] = middle[good], left[good]
+    return lanes[~good]
 
 
 def _costs(fit: Fit, rows: Rows, lanes: int) -> float:
@@ -259,13 +289,15 @@ def _within(wrong: Array, allowed: Array) -> Bool[Array, " refits"]:
     return (wrong < least) & (wrong <= 5 * allowed)
 
 
-def _to_the_end(state: Enclosure, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosure:
-    """A batch after its first look."""
+def _to_the_end(
+    state: Enclosure, enough: Enough, hurry: bool, allowed: Array | None = None
+) -> tuple[Enclosure, Int[Array, " open"]]:
+    """A batch after its first look, and the refits that this left open."""
     fit, rows = state.fit, state.rows
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
     asked = lambda lanes: enough(lanes, Look(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
-    lanes = lanes[~asked(lanes)]
+    first = lanes = lanes[~asked(lanes)]
     if allowed is not None and rows.index.shape[1] == 1 and _costs(fit, rows, len(lanes)) > AFFORDABLE:
         lanes = _by_the_next_term(fit, rows, _looked(state), allowed, hurry, state.center, state.half, state.proved)
     unsettled = lanes[state.metric.kept[lanes] == 0]
@@ -282,7 +314,7 @@ def _to_the_end(state: Enclosure, enough: Enough, hurry: bool, allowed: Array | 
     if lanes.size:
         state.proved[lanes] = True
         state.newton(lanes, asked)
-    return state
+    return state, first
 
 
 def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
@@ -325,12 +357,12 @@ def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float
 @once
 def _classes(fit: Fit) -> Int[Array, " units"]:
     """Numbers of the distinct rows, by what a random direction, the response and the offset are."""
-    model = fit.predictors
-    assert model is not None
+    anchor = anchored(fit)
+    model, apart = anchor.model, np.sort(anchor.eta, axis=None)
+    if anchor.eta.ndim == 1 and (apart[1:] > apart[:-1]).all():  # equal rows are predicted alike
+        return np.arange(anchor.units)
     direction = np.random.default_rng(0).standard_normal(model.design.shape[1])
     value = model.design.predictors(direction[None])[0]
-    if value.ndim == 1 and (np.diff(np.sort(value)) > 0).all():
-        return np.arange(len(model.y))
     listed = np.c_[value, np.broadcast_to(model.offset, value.shape)][: len(model.y)]
     listed = np.c_[listed, model.y]
     return np.unique(listed, axis=0, return_inverse=True)[1].ravel()

@@ -89,7 +89,7 @@ class Exact(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         if fit.predictors is not None:
-            return _enclosed(fit, rows, self._arrived)
+            return _enclosed(fit, rows, self._arrived, lambda at: linear.error(fit, rows, at.center, at.center, at.half))
         state = Descent(fit, rows)
         state.begin()
         lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes], sampled=False)
@@ -121,7 +121,8 @@ class Certified(AbstractRefit):
     def __call__(self, fit, rows, *, judge=True):
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
-            return _enclosed(fit, rows, linear.Judge(fit, rows, allowed), allowed)
+            judge = linear.Judge(fit, rows, allowed)
+            return _enclosed(fit, rows, judge, judge.left, allowed)
         state = Descent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances say little there: iterate to the end
@@ -168,12 +169,17 @@ def _judged(state: Descent) -> Refitted:
     return replace(_refitted(state, error, known), make=lambda: theta, result=result, moved=np.maximum(moved, state.first))
 
 
-def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough, allowed: np.ndarray | None = None) -> Refitted:
+def _enclosed(
+    fit: Fit,
+    rows: Rows,
+    enough: linear.Enough,
+    error: Callable[[linear.Enclosed], np.ndarray],
+    allowed: np.ndarray | None = None,
+) -> Refitted:
     """Linear predictors brought to where that is enough, their errors proved."""
     found = linear.enclose(linear.Begun(fit, rows), enough, False, allowed)
-    error = linear.error(fit, rows, found.center, found.center, found.half)
     scores = linear.losses(fit, rows, found.center)
-    return Refitted(found.theta, error, found.result, scores, found.proved, found.ball, found.moved, found.gradients)
+    return Refitted(found.theta, error(found), found.result, scores, found.proved, found.ball, found.moved, found.gradients)
 
 
 def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
@@ -192,8 +198,7 @@ def _judged_by_proof(begun: linear.Begun, reported: np.ndarray, theta: Callable[
     floor = CLOSE * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
     found = linear.enclose(begun, judge, hurry=True, allowed=floor)
-    error = linear.error(fit, rows, reported, found.center, found.half)
-    result = np.zeros(len(error), int)
+    error, result = judge.left(found), np.zeros(len(rows.index), int)
     return Refitted(theta, error, result, judge.known, found.proved, found.ball, found.moved, found.gradients)
 
 
