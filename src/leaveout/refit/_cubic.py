@@ -10,9 +10,9 @@ T = Σ ω_i ℓ‴_i z_i ⊗ z_i ⊗ z_i without row j: p²(p + 1)/2 numbers for
     |E_j| (1 − h_j) ≤ κ (Mλρ + ½Mρ² + ⅙K b e^{Mb} D²),      κ = max_i k_i k_j ≥ |G_ij|,   b = max_i k_i D / √(1 − h_j).
 
 Proof. With s_i = z_iᵀδ, z_jᵀ(δ − u_j) = −Σ ω_i (ℓ′_i(η_i + s_i) − ℓ′_i − ℓ″_i s_i) z_iᵀA⁻¹z_j, where z_iᵀA⁻¹z_j is
-G_ij / (1 − h_j), and the bracket ½ℓ‴_i s_i² but for ⅙K ℓ″_i |s_i|³ e^{M|s_i|}. Let s_i = a_j G_ij + ε_i. As Σ ω_i ℓ″_i z_i z_iᵀ ⪯ A,
-no Σ ω_i ℓ″_i s_i² is above D², and likewise of a_j G_ij and ε_i: what remains is the inequality of Cauchy and Schwarz. The cross
-term Σ ω_i ℓ‴_i a_j G_ij² ε_i = a_j T[z_j, z_j, ε] is also no larger than |a_j| ‖T[z_j, z_j, ·]‖ ρ / √(1 − h_j). ∎
+G_ij / (1 − h_j), and the bracket ½ℓ‴_i s_i² but for ⅙K ℓ″_i |s_i|³ e^{M|s_i|}. Let s_i = a_j G_ij + ε_i. As Σ ω_i ℓ″_i z_i z_iᵀ
+is at most A, no Σ ω_i ℓ″_i s_i² is above D², and likewise of a_j G_ij and ε_i: what remains is the inequality of Cauchy and
+Schwarz. The cross term Σ ω_i ℓ‴_i a_j G_ij² ε_i = a_j T[z_j, z_j, ε] is no larger than |a_j| ‖T[z_j, z_j, ·]‖ ρ / √(1 − h_j). ∎
 
 By the same ‖δ − u_j‖_A ≤ (½a_j² ‖T[z_j, z_j, ·]‖ + max k_i (…)) / √(1 − h_j), with the same brackets: which tells ρ better.
 """
