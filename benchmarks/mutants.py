@@ -236,8 +236,8 @@ FAULTS = (
     Fault(
         "the table's ball around a candidate is as wide as around the anchor",
         "_proved.py",
-        "(self.RADII[at] - start[todo]) * root[todo]",
-        "self.RADII[at] * root[todo]",
+        "(self.RADII[at] - own(start)) * own(root)",
+        "self.RADII[at] * own(root)",
         "test_theorem.py",
     ),
     Fault(
@@ -278,21 +278,21 @@ FAULTS = (
     Fault(
         "what has left stays in the norms of the table",
         "_proved.py",
-        "root = np.sqrt(kept)\n",
-        "root = np.ones_like(kept)\n",
+        "root, ratio = np.sqrt(kept), grown / kept\n",
+        "root, ratio = np.ones_like(kept), grown / kept\n",
         "test_theorem.py test_proved.py",
     ),
     Fault(
         "rounding is no error of one row",
         "refit/_linear.py",
-        "half += 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]) + anchor",
-        "half += anchor",
+        "digits = 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor",
+        "digits = anchor",
         "test_theorem.py test_proved.py",
     ),
     Fault(
         "the row left out stays in its own Hessian",
         "refit/_linear.py",
-        "kept = 1 - bend * norm**2\n",
+        "kept = 1 - bend * square\n",
         "kept = np.ones(len(unit))\n",
         "test_theorem.py test_proved.py",
     ),
@@ -313,8 +313,8 @@ FAULTS = (
     Fault(
         "a held row's norm does not grow with what leaves",
         "refit/_linear.py",
-        "half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after",
-        "half = np.where(determined & np.isfinite(after), norm * after",
+        "half = np.where(determined, norm / root * after",
+        "half = np.where(determined, norm * after",
         "test_theorem.py test_proved.py",
     ),
     Fault(
@@ -360,6 +360,27 @@ FAULTS = (
         "test_theorem.py test_proved.py",
     ),
     Fault(
+        "the next term of all rows has the row's own",
+        "refit/_cubic.py",
+        " - (look.lost * slope * anchor.size[unit] ** 2)[:, None] * z",
+        "",
+        "test_theorem.py test_proved.py",
+    ),
+    Fault(
+        "what the next term leaves ends with the third derivative",
+        "refit/_cubic.py",
+        "beyond = fourth / 6 * reach",
+        "beyond = 0.0 * reach",
+        "test_theorem.py test_proved.py",
+    ),
+    Fault(
+        "where one step stays off is not told of the next term",
+        "refit/_cubic.py",
+        "rest + np.abs(along) * length * off / root",
+        "rest",
+        "test_theorem.py test_proved.py",
+    ),
+    Fault(
         "samples drawn without their probabilities",
         "refit/_sampled.py",
         "/ (chance * (size or 1))",
@@ -376,8 +397,8 @@ FAULTS = (
     Fault(
         "its own row in the sum over others",
         "refit/_sampled.py",
-        "term[index[some, None] == look.unit] = 0.0",
-        "term[index[some, None] < 0] = 0.0",
+        "term[itself[mine] - start, place[mine]] = 0.0\n",
+        "pass\n",
         "test_theorem.py test_proved.py",
     ),
     Fault(

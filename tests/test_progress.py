@@ -18,7 +18,8 @@ from leaveout._progress import Slow
 def terminal(monkeypatch):
     seen = io.StringIO()
     monkeypatch.setattr(_progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(_progress, "Console", lambda **_: Console(file=seen, force_terminal=True, width=100))
+    monkeypatch.setattr(_progress, "_console", lambda: Console(file=seen, force_terminal=True, width=100))
+    monkeypatch.setenv("FORCE_COLOR", "1")
     return seen
 
 
@@ -37,7 +38,8 @@ def test_a_long_first_step_is_seen_and_cleared_away(terminal):
 def test_in_a_file_there_is_nothing(monkeypatch):
     file = io.StringIO()
     monkeypatch.setattr(_progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(_progress, "Console", lambda **_: Console(file=file, force_jupyter=False))
+    monkeypatch.setattr(_progress, "_console", lambda: Console(file=file, force_jupyter=False))
+    monkeypatch.setattr(_progress.sys, "stderr", file)
     with Slow("refits", 7) as bar:
         time.sleep(0.2)
         bar.advance(7)

@@ -109,16 +109,23 @@ def test_quasi_losses_and_tweedie_are_deviances_over_the_dispersion():
     assert "no −log density" in str(lo.cross_validate(fit, lo.leave_one_out(8), lo.NoUpdate()))
 
 
-@pytest.mark.parametrize("loss", [L.NegativeBinomial(0.6), L.Tweedie(1.3), L.QuasiPoisson(2.0), L.QuasiBinomial(3.0)])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(L.NegativeBinomial(0.6), L.Tweedie(1.3), L.QuasiPoisson(2.0), L.QuasiBinomial(3.0)),
+        *(L.Binomial(), L.Poisson(), L.Gamma(2.0), L.Squared(), L.PseudoHuber(0.7)),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
 def test_self_concordance(loss):
     eta = np.linspace(-4, 4, 33)
     with jax.enable_x64(True):
-        second, third = (
-            jax.vmap(jax.vmap(d, (0, None)), (None, 0)) for d in (jax.hessian(loss), jax.jacfwd(jax.hessian(loss)))
-        )
+        orders = jax.hessian(loss), jax.jacfwd(jax.hessian(loss)), jax.jacfwd(jax.jacfwd(jax.hessian(loss)))
+        second, third, fourth = (jax.vmap(jax.vmap(d, (0, None)), (None, 0)) for d in orders)
         y = jnp.array([0.0, 0.3, 1.0])
         M = np.asarray(loss.self_concordance)
         assert np.all(np.abs(third(eta, y)) <= M * np.asarray(second(eta, y)) * (1 + 1e-9))
+        assert np.all(np.abs(fourth(eta, y)) <= np.asarray(loss.fourth) * np.asarray(second(eta, y)) * (1 + 1e-9))
 
 
 @pytest.mark.slow

@@ -303,6 +303,56 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     assert np.median(sample.spread) < 0.1 * np.median(np.abs(by_hand) + 1e-12) + 0.1 * np.abs(by_hand).max()
 
 
+def test_one_rate_without_one_count_is_where_the_next_term_says():
+    """e^θ to be fitted to counts, one left out: θ = log of a mean in closed form, from small steps to large ones."""
+    rng = np.random.default_rng(0)
+    tight = []
+    for scale in 10.0 ** np.linspace(-2, 0.7, 12):
+        y, w = rng.poisson(3.0, 30) + 1.0, rng.uniform(0.5, 1.5, 30)
+        w[:10] *= scale
+        fit = lo.fit(lo.GLM(np.ones((30, 1)), y, "poisson", sample_weight=w, intercept=False))
+        anchor, lost = anchors.anchored(fit), rng.uniform(0.2, 1.0, 30) * w
+        look = linear.one_row(fit, np.arange(30), 1 - lost / w)
+        true = np.log((w @ y - lost * y) / (w.sum() - lost))
+        center, half = linear.cubic.settled(anchor, look)
+        assert (np.abs(center - true) <= half).all() and (half[np.abs(lost) < 0.01 * w.sum()] < np.inf).all()
+        np.testing.assert_allclose(center - look.center, -0.5 * (look.center - anchor.eta) ** 2, rtol=1e-9, atol=1e-14)
+        tight.append(half / look.half)
+    assert np.median(tight) < 0.2
+
+
+@pytest.mark.parametrize("kind", ["logistic", "weights", "poisson", "gamma", "rough"])
+def test_the_next_term_of_all_rows_leaves_what_is_proved(kind):
+    """Against refits from scratch; single rows of which all or a part leaves."""
+    rng = np.random.default_rng(7)
+    X, weight = rng.normal(size=(80, 3)) * [1.0, 2.0, 0.3], np.ones(80)
+    eta = X @ [0.5, 0.2, 1.0]
+    loss = {"poisson": "poisson", "gamma": "gamma"}.get(kind, "logistic")
+    y = {"poisson": rng.poisson(np.exp(eta)), "gamma": rng.gamma(2.0, np.exp(eta) / 2)}.get(loss, rng.logistic(size=80) < eta)
+    if kind == "weights":
+        weight = np.exp(rng.normal(size=80))
+    fit = lo.fit(lo.GLM(X, y.astype(float), loss, lo.penalties.Ridge(0.5), sample_weight=weight))
+    exact, part = fit, 1 - rng.uniform(0.3, 1.0, 80)
+    if kind == "rough":
+        known = fit.parameters
+        fit = lo.anchor(fit.objective, {"intercept": known["intercept"], "coef": known["coef"] + 1e-4}, throw=False)
+    plan = lo.Plan(np.arange(81), np.arange(80), part, np.zeros(80, bool), 80)
+    theta = lo.fold_parameters(exact, plan, lo.Exact(1e-13))
+    true = np.einsum("np,np->n", X, theta["coef"]) + theta["intercept"]
+    anchor, look = anchors.anchored(fit), linear.one_row(fit, np.arange(80), part)
+    z, (third,) = anchor.rows, anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+    along = look.lost * (anchor.slope + anchor.curvature * (look.center - anchor.eta))
+    gram = z @ z.T
+    stays = anchor.weight[:, None] - np.diag(look.lost)
+    by_hand = -0.5 * along**2 * np.sum(stays * third[:, None] * gram**3, axis=0) / look.kept
+    center, half = linear.cubic.settled(anchor, look)
+    np.testing.assert_allclose(center - look.center, by_hand, rtol=1e-8, atol=1e-12)
+    assert (np.abs(center - true) <= half + 1e-11).all()
+    assert np.median(half) < 0.3 * np.median(look.half)
+    heavier = linear.one_row(fit, np.arange(80), np.full(80, 2.0))
+    assert np.isinf(linear.cubic.settled(anchor, heavier)[1]).all()  # rows that gain weight are not what the theorem is of
+
+
 def test_a_function_of_many_directions_has_the_change_of_all():
     """‖u‖-like sums: linear in every coordinate, looked at along eight of forty directions."""
     X, y = some(5, n=200, p=40)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 
 Array = np.ndarray
@@ -20,6 +21,10 @@ class Loss(Protocol):
     @property
     def self_concordance(self) -> float | Float[Array, "*rows"] | None:
         """M of |ℓ‴| ≤ M ℓ″, if there is one; of several outputs of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
+
+    @property
+    def fourth(self) -> float | Float[Array, "*rows"] | None:
+        """K of |ℓ⁗| ≤ K ℓ″, if there is one, of one output."""
 
     @property
     def ceiling(self) -> float | Float[Array, "*rows"]:
@@ -52,7 +57,7 @@ class Plain:
     """A loss whose members are fetched once: a module makes a new one each time that it is asked for a method."""
 
     def __init__(self, loss: Loss):
-        self.self_concordance, self.ceiling = loss.self_concordance, loss.ceiling
+        self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
         self.peak = functools.partial(type(loss).peak, loss)
         self.derivatives = functools.partial(type(loss).derivatives, loss)
 
@@ -71,6 +76,11 @@ class Beside:
     @property
     def self_concordance(self) -> Float[Array, " rows"] | None:
         own, beside = self.units.self_concordance, self.penalty.self_concordance
+        return None if own is None or beside is None else self._both(own, beside)
+
+    @property
+    def fourth(self) -> Float[Array, " rows"] | None:
+        own, beside = self.units.fourth, self.penalty.fourth
         return None if own is None or beside is None else self._both(own, beside)
 
     @property
@@ -142,11 +152,6 @@ class Dense:
         """Σ_n slope_n x_n."""
         return slope @ self.x
 
-    def bulk(self, theta: Float[Array, " params"]) -> Float[Array, " units"]:
-        """Σ_j |x_nj θ_j| of every unit, in blocks of rows."""
-        size = max(1, BLOCK // self.shape[1])
-        return np.concatenate([np.abs(self.x[k : k + size]) @ np.abs(theta) for k in range(0, len(self.x), size)])
-
     def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
         """x_nᵀθ of the listed units."""
         return (self.x[units] @ theta[..., None])[..., 0]
@@ -181,11 +186,20 @@ class Dense:
                 np.matmul((self.x * own[:, None]).T, self.x, out=out[k])
         return out
 
-    def extent(self, z: Float[Array, "some rank"], curvature: Array) -> Extent:
-        """Of whitened rows."""
+    def extent(self, root: Float[Array, "rank params"], curvature: Array) -> Extent:
+        """Of all rows in the norm of (rootᵀ root)⁻¹, root lower triangular: half the operations of a product with any."""
         del curvature
-        norm = np.sqrt(np.einsum("np,np->n", z, z))
-        return Extent(norm, norm**2, norm)
+        (n, p), size = self.shape, np.empty(len(self.x))
+        block = min(n, max(1, CACHED // p))
+        room = np.empty((block, p))
+        for start in range(0, n, block):
+            some = slice(start, start + block)
+            z = room[: len(self.x[some])]
+            z[...] = self.x[some]
+            scipy.linalg.blas.dtrmm(1.0, root.T, z.T, trans_a=1, overwrite_b=1)
+            np.einsum("np,np->n", z, z, out=size[some])
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm)
 
     def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
         """The same of refits, each in its own norm."""
@@ -214,11 +228,6 @@ class Several:
     def pull(self, slope: Float[Array, "refits units outputs"]) -> Float[Array, "refits params"]:
         """Σ_n slope_n ⊗ x_n."""
         return (slope.swapaxes(1, 2).reshape(-1, len(self.x)) @ self.x).reshape(len(slope), -1)
-
-    def bulk(self, theta: Float[Array, " params"]) -> Float[Array, " units"]:
-        """Σ_j |x_nj θ_kj| of every unit, for the output where that is largest."""
-        each = [Dense(self.x).bulk(part) for part in theta.reshape(self.outputs, -1)]
-        return np.max(each, axis=0)
 
     def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
         """θ x_n of the listed units."""
@@ -249,7 +258,14 @@ class Several:
             out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
         return out.reshape(len(omega), self.outputs * q, -1)
 
-    def extent(self, z: Float[Array, "some outputs rank"], curvature: Float[Array, "some outputs outputs"]) -> Extent:
+    def extent(self, root: Float[Array, "rank params"], curvature: Float[Array, "units outputs outputs"]) -> Extent:
+        """Of all rows, in the norm of (rootᵀ root)⁻¹, in blocks."""
+        n, size = len(self.x), max(1, BLOCK // (self.outputs * max(root.shape)))
+        blocks = (np.arange(k, min(k + size, n)) for k in range(0, n, size))
+        parts = [self._extent(self.whitened(block, root), curvature[block]) for block in blocks]
+        return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _extent(self, z: Float[Array, "some outputs rank"], curvature: Float[Array, "some outputs outputs"]) -> Extent:
         """Of whitened rows."""
         length = np.sqrt(np.einsum("nkp,nkp->nk", z, z).max(1))
         z = z - z.mean(1, keepdims=True)  # a common shift is no move
@@ -262,20 +278,13 @@ class Several:
 
     def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
         """The same of refits, each in its own norm."""
-        parts = [extent(self, root.T, own) for root, own in zip(roots, curvature, strict=True)]
+        parts = [self.extent(root.T, own) for root, own in zip(roots, curvature, strict=True)]
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
-
-
-def extent(design: Dense | Several, root: Float[Array, "rank params"], curvature: Array) -> Extent:
-    """In the norm of A = (rootᵀ root)⁻¹, in blocks of rows."""
-    n, size = len(design.x), max(1, BLOCK // (design.outputs * max(root.shape)))
-    blocks = (np.arange(k, min(k + size, n)) for k in range(0, n, size))
-    parts = [design.extent(design.whitened(block, root), curvature[block]) for block in blocks]
-    return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 PAIRS = 2**22  # numbers of all x xᵀ together, below which they are formed
 BLOCK = 2**20  # numbers that one block of rows makes
+CACHED = 2**16  # of a block that is passed over twice: half a core's cache
 FEW = 16  # times as long as a product takes it to gather rows for one
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ._errors import StandardError, naive, standard_error
 from ._plan import Plan
-from ._results import RESULTS
+from ._results import RESULTS, among
 
 ROUNDING = 1e-8  # of a loss
 HEAVY = 0.3  # of the loss: a row of which one is told
@@ -185,7 +185,7 @@ class Estimate(Printed):
         (naive) of the mean: no refit exists, or its error is larger than one can live with. `Exact()` is the way out."""
         count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
         allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
-        return np.flatnonzero(~np.isin(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
+        return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
 
     @property
     def scale(self) -> float:

@@ -51,11 +51,10 @@ def once(make: "Callable[[Fit], Made]") -> "Callable[[Fit], Made]":
     """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
 
     @functools.wraps(make)
-    @float64
     def kept(fit):
         key = (id(fit), make)
         if key not in _made:
-            _made[key] = make(fit)
+            _made[key] = float64(make)(fit)
             weakref.finalize(fit, _made.pop, key, None)
         return cast(Made, _made[key])
 

@@ -5,6 +5,7 @@ rows: refit `k` has `W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k 
 elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function that returns a `Plan`.
 """
 
+import copy
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,9 +140,15 @@ class Plan:
             return self
         order = places(caller, "plan", self.names, "fit", names)
         if order is None:
-            return replace(self, names=names)
+            return self.known(names=names)
         clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
         return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
+
+    def known(self, **facts: Any) -> "Plan":
+        """The same refits with less that is `held`, or other `serial`, `blocks` and `names`: nothing to check again."""
+        plan = copy.copy(self)
+        vars(plan).update(facts)
+        return plan
 
     def matrix(self) -> NDArray[np.float64]:
         """The weights, dense, `[refits, units]`."""
@@ -164,8 +171,9 @@ class Plan:
         padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, _few_sizes(widths))
         if uniform or whole:
             padded[:] = self.num_units if whole else padded.max()
-        for width in np.unique(padded).tolist():
-            members = np.flatnonzero(padded == width)
+        alike = padded.min() == padded.max()
+        for width in padded[:1].tolist() if alike else np.unique(padded).tolist():
+            members = np.arange(len(padded)) if alike else np.flatnonzero(padded == width)
             most = max(1, capacity // (width * cost_per_entry + cost_per_refit))
             size = -(-len(members) // max(-(-len(members) // most), least))  # equal batches: two shapes at most
             for start in range(0, len(members), size):
@@ -182,7 +190,13 @@ class Plan:
         return self._batch(np.array([refit]), int(np.diff(self.indptr)[refit]))
 
     def _batch(self, refits: NDArray[np.int64], width: int) -> Batch:
-        entry, n = self.indptr[refits][:, None] + np.arange(width), self.num_units
+        first, end, n = self.indptr[refits[0]], self.indptr[refits[-1] + 1], self.num_units
+        if end - first == len(refits) * width and len(refits) == refits[-1] - refits[0] + 1 and width < n:
+            place = np.arange(first, end).reshape(len(refits), width)  # as they stand, without padding
+            index, weight = self.index[first:end].reshape(place.shape), self.weight[first:end].reshape(place.shape)
+            held = self.held[first:end].reshape(place.shape)
+            return Batch(refits, place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
+        entry = self.indptr[refits][:, None] + np.arange(width)
         real = entry < self.indptr[refits + 1][:, None]
         place = np.where(real, entry, -1)
         index = np.where(real, self.index[place], n)
@@ -198,6 +212,8 @@ class Plan:
 
 def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Each width rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few shapes to compile, at most half padding."""
+    if widths.max(initial=0) <= 4:
+        return np.maximum(widths, 1)
     power = 2 ** np.ceil(np.log2(np.maximum(widths, 1))).astype(np.int64)
     return np.where((widths > 2) & (widths <= 3 * power // 4), 3 * power // 4, power)
 

@@ -1,11 +1,16 @@
 """A progress bar on standard error for what takes more than two seconds, and nothing for what does not."""
 
+import functools
+import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 PATIENCE = 2.0  # seconds
 ONE = threading.Lock()  # bars inside a bar would write over it
@@ -15,15 +20,22 @@ class Slow:
     """`with Slow("refits", 1000) as bar: ... bar.advance(10)`. A clock shows it, so a long first step is seen as well."""
 
     def __init__(self, label: str, total: int):
-        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
-        self.bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-        self.task = self.bar.add_task(label, total=total)
+        self.label, self.total, self.done = label, total, 0
         self.changing = threading.Lock()
         self.clock: threading.Timer | None = None
 
+    @functools.cached_property
+    def bar(self) -> "Progress":
+        """Made where it is to be seen."""
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
+        bar = Progress(*columns, TimeElapsedColumn(), console=_console(), transient=True)
+        bar.add_task(self.label, total=self.total, completed=self.done)
+        return bar
+
     def __enter__(self) -> "Slow":
-        someone = self.bar.console.is_terminal or self.bar.console.is_jupyter  # a file is no one
-        if someone and ONE.acquire(blocking=False):
+        if _watched() and ONE.acquire(blocking=False):
             self.clock = threading.Timer(PATIENCE, self._show)
             self.clock.daemon = True
             self.clock.start()
@@ -35,7 +47,9 @@ class Slow:
                 self.bar.start()
 
     def advance(self, count: int = 1) -> None:
-        self.bar.advance(self.task, count)
+        self.done += count
+        if "bar" in vars(self):
+            self.bar.update(self.bar.task_ids[0], completed=self.done)
 
     def line(self, label: str) -> Callable[..., None]:
         """A line of its own for a part of the whole: `tell("what is known of it")`, at the end `tell(..., done=True)`."""
@@ -47,6 +61,21 @@ class Slow:
             if self.clock is not None:
                 self.clock.cancel()
                 self.clock = None
-                if self.bar.live.is_started:
+                if "bar" in vars(self) and self.bar.live.is_started:
                     self.bar.stop()
                 ONE.release()
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _watched() -> bool:
+    """Does someone look? A file is no one."""
+    asked = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
+    if not (asked or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):
+        return False  # without importing what draws
+    console = _console()
+    return console.is_terminal or console.is_jupyter

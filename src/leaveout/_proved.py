@@ -30,6 +30,7 @@ Array = np.ndarray
 TIMES = (1.0, 3.0)  # of the typical ratio of gap and curvature: the τ that are tried, rising
 LEAST = 1e-200  # curvature of a unit: what is less is as good as none
 FINITE = 500.0  # predictors of losses that grow exponentially
+SHORT = 0.1  # M s of a move over which ℓ″ is about what it was
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
 
 
@@ -122,34 +123,55 @@ class Table:
     are no larger than over all.
     """
 
-    RADII = 10.0 ** np.arange(-6, 2.5, 0.12)
+    STEP = 0.04  # decades: radii are three of them apart, and k of a unit is rounded up by a tenth at most
+    RADII = 10.0 ** (STEP * np.arange(-150, 63, 3))
     TWICE = 3  # places further on a radius is at least twice as large
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
+    BINS = 100  # of units by their k
+    LARGEST = 500.0  # M b k_i of which anything is said
+    CLOSE = 1.02  # of a ratio of weights: below it C is no more than that times what it is at one
 
     def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
-        levels = self.LEVELS[:, None]
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on k_i alone
-            bend = np.asarray(loss.self_concordance) * norm
-            edges = max(bend.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
-            bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(bend / edges[0], 1e-300))), 0, 79).astype(int)
-            mass = np.bincount(bin_, size * reference, 80)
-            x = np.minimum(self.RADII[:, None] * edges, 500.0)
-            tiny = np.maximum(x, 1e-9)
-            below = np.where(x > 1e-9, 1 + np.expm1(-tiny) / tiny, x / 2)
-            beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(tiny) / tiny - 1, x / 2))
-            beyond[x >= 500.0] = 1e300
-            sums = [np.maximum(part[:, None] - levels, 0.0) @ mass for part in (below, beyond)]
+            self.below, self.beyond = self._of_bins(np.asarray(loss.self_concordance) * norm, size * reference)
         else:
-            sums = [np.empty((len(self.RADII), len(levels))) for _ in range(2)]
+            self.below, self.beyond = (np.empty((len(self.RADII), len(self.LEVELS))) for _ in range(2))
             here = Bend(reference, reference)
             for k, radius in enumerate(self.RADII):
-                for out, part in zip(sums, gaps(loss, y, eta, here, radius * norm, reference), strict=True):
+                both = gaps(loss, y, eta, here, radius * norm, reference)
+                for out, part in zip((self.below, self.beyond), both, strict=True):
                     finite = np.where(np.isfinite(part), part, 1e300)
                     out[k] = [size @ np.maximum(finite - level * reference, 0.0) for level in self.LEVELS]
-        self.below, self.beyond = (np.maximum.accumulate(part, axis=0) for part in sums)
+        self.below, self.beyond = (np.maximum.accumulate(part, axis=0) for part in (self.below, self.beyond))
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
         self.between = self.beyond[twice] if loss.self_concordance is not None else np.full_like(self.beyond, np.inf)
         self.between[-self.TWICE :] = np.inf
+
+    def _of_bins(self, bend: Array, mass: Array) -> Float[Array, "two radii levels"]:
+        """Sums over bins of x = M b k_i on the grid of `STEP`: there a product with the bins' mass, moved along by a radius."""
+        place = np.ceil(np.log10(np.maximum(bend, 1e-300)) / self.STEP)
+        top = place.max()
+        mass = np.bincount(np.minimum(top - place, self.BINS - 1).astype(int), mass, self.BINS)
+        first = -150 + int(top) - (self.BINS - 1)  # the least x, in steps
+        x = np.minimum(10.0 ** (self.STEP * np.arange(first, first + 3 * len(self.RADII) + self.BINS)), self.LARGEST)
+        tiny = np.maximum(x, 1e-9)
+        below = np.where(x > 1e-9, 1 + np.expm1(-tiny) / tiny, x / 2)
+        beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(tiny) / tiny - 1, x / 2))
+        beyond[x >= self.LARGEST] = 1e300
+        over = np.maximum(np.stack([below, beyond])[:, None] - self.LEVELS[:, None], 0.0)
+        padded = np.concatenate([np.zeros(3 * len(self.RADII)), mass[::-1], np.zeros(3 * len(self.RADII))])
+        width = padded.itemsize  # of a radius more the bins begin three further on
+        windows = np.lib.stride_tricks.as_strided(padded[3 * len(self.RADII) :], (len(x), len(self.RADII)), (width, -3 * width))
+        moved = np.ascontiguousarray(windows)
+        return (over.reshape(-1, len(x)) @ moved).reshape(2, len(self.LEVELS), -1).swapaxes(1, 2)
+
+    def _share(self, part: Array, at: Array, ratio: Array) -> Array:
+        """C of no more than `ratio` times the sums of some radii."""
+        least = np.min(self.LEVELS + part, axis=1)[at]
+        least *= ratio
+        more = np.flatnonzero(ratio > self.CLOSE)
+        least[more] = np.min(self.LEVELS + part[at[more]] * ratio[more, None], axis=1)
+        return least
 
     def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None) -> Ball:
         """The theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
@@ -159,20 +181,24 @@ class Table:
         """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
         below, beyond = (self.below, self.beyond) if moved is None else (self.between, self.between)
-        start = np.zeros(slope.shape) if moved is None else moved
-        root = np.sqrt(kept)
+        start, last = np.zeros(slope.shape) if moved is None else moved, len(self.RADII)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
+            root, ratio = np.sqrt(kept), grown / kept
+            place = np.ceil((np.log10(start + 1.01 * slope / root) + 6) / (3 * self.STEP))
+            first = np.fmin(np.maximum(place, 0), last).astype(int)
+            todo = np.flatnonzero((first < last) & (kept > 0))
             for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
-                todo = np.flatnonzero(~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0))
-                at = k[todo] + further
-                share = lambda part, at, todo: np.min(self.LEVELS + part[at] * (grown / kept)[todo, None], axis=1)
-                lost = share(below, at, todo)
-                needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
-                good = needed < (self.RADII[at] - start[todo]) * root[todo]
-                todo, at = todo[good], at[good]
-                distance[todo] = needed[good]
-                after[todo] = share(beyond, at, todo) * distance[todo]
+                todo = todo if not further else todo[first[todo] + further < last]
+                if not todo.size:
+                    break
+                own = lambda part, todo=todo: part if len(todo) == len(part) else part[todo]
+                at, size = own(first) + further, own(ratio)
+                lost = self._share(below, at, size)
+                needed = np.where(lost < 1, own(slope) / (1 - lost), np.inf)
+                good = needed < (self.RADII[at] - own(start)) * own(root)
+                distance[todo] = np.where(good, needed, np.inf)
+                after[todo] = np.where(good, self._share(beyond, at, size) * needed, np.inf)
+                todo = todo[~good]
         return Ball(distance, after)
 
 
@@ -182,19 +208,37 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     if center.ndim > half.ndim:
         return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
     known = np.isfinite(half)
-    wide = np.where(known, half, 0.0)
-    ends, peak = [center - wide, center + wide], loss.peak(y)
-    if peak is not None:  # a pole of ℓ″ is one of ℓ
-        ends.append(np.clip(peak, *ends))
-    (base,) = loss.derivatives(reported, y, (0,))
-    with np.errstate(invalid="ignore"):
-        most = np.max([loss.derivatives(at, y, (0,))[0] for at in ends], axis=0) - base
-        if reported is not center:  # else no fall is larger than the rise on the other side
-            here, slope = loss.derivatives(center, y, (0, 1))
-            most = np.maximum(most, base - here + np.abs(slope) * wide)  # no lower than the tangent at the center
+    wide = half if known.all() else np.where(known, half, 0.0)
+    slope, most = _rise(loss, y, center, wide)
+    if reported is not center:  # else no fall is larger than the rise on the other side
+        (here,), (base,) = (loss.derivatives(at, y, (0,)) for at in (center, reported))
+        with np.errstate(invalid="ignore"):
+            most = np.maximum(most + (here - base), base - here + slope * wide)  # no lower than the tangent at the center
     if np.isinf(loss.ceiling):  # exponentials that are no numbers any more
         known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= FINITE
     return np.where(known, np.maximum(most, 0.0), np.inf)
+
+
+def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Array]:
+    """|ℓ′| there, and how far ℓ rises over `center ± wide` at most: of short ways by |ℓ‴| ≤ Mℓ″, no more than
+    |ℓ′|s + ½ℓ″s²e^{Ms}, of others at an end, or at a pole of ℓ″, which is one of ℓ."""
+    slope, curvature = loss.derivatives(center, y, (1, 2))
+    slope = np.abs(slope)
+    far = np.arange(len(center))
+    with np.errstate(invalid="ignore", over="ignore"):
+        most = slope * wide
+        if loss.self_concordance is not None:
+            reach = np.asarray(loss.self_concordance) * wide
+            most += 0.5 * curvature * wide**2 * np.exp(reach)
+            far = np.flatnonzero(reach > SHORT)
+        if far.size:
+            known = y if np.ndim(y) == 0 else y[far]
+            middle, ends, peak = center[far], [center[far] - wide[far], center[far] + wide[far]], loss.peak(known)
+            if peak is not None:
+                ends.append(np.clip(peak, *ends))
+            rises = [loss.derivatives(at, known, (0,))[0] for at in ends]
+            most[far] = np.max(rises, axis=0) - loss.derivatives(middle, known, (0,))[0]
+    return slope, most
 
 
 def _change_of_several(loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array) -> Array:

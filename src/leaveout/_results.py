@@ -1,6 +1,10 @@
 """What became of a refit: codes whose values are the user's message."""
 
 import enum
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class RESULTS(enum.IntEnum):
@@ -44,3 +48,10 @@ class RESULTS(enum.IntEnum):
         "a probability that the fit holds at zero, where its data put it, would leave zero in this fold: F falls that way; "
         "the refit reported holds it, and so does its held-out loss; a prior keeps probabilities off zero",
     )
+
+
+def among(result: NDArray[np.int64], codes: Iterable[RESULTS]) -> NDArray[np.bool_]:
+    """Which refits have one of these codes."""
+    listed = np.zeros(len(RESULTS), bool)
+    listed[list(codes)] = True
+    return listed[result]

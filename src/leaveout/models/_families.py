@@ -29,6 +29,7 @@ class Squared(AbstractMeanLoss):
     link: links.AbstractLink
     dispersed = True
     convex_links: ClassVar[Convex] = {"identity": 0.0}
+    fourth = 0.0
 
     def __init__(self, link: str | links.AbstractLink = "identity"):
         self.link = links.resolve(link)
@@ -62,6 +63,7 @@ class Poisson(AbstractMeanLoss):
         "identity": None,
         "sqrt": None,
     }  # ℓ″ = e^η; y/η²; 2 + 2y/η²
+    fourth = 1.0
 
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
@@ -103,6 +105,7 @@ class Gamma(AbstractMeanLoss):
     link: links.AbstractLink
     dispersed = True
     convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
+    fourth = 1.0
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
@@ -171,6 +174,7 @@ class NegativeBinomial(AbstractMeanLoss):
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
     convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
+    fourth = 1.0
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
@@ -277,6 +281,10 @@ class Tweedie(AbstractMeanLoss):
         return np.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
 
     @property
+    def fourth(self):
+        return None if self.self_concordance is None else self.self_concordance**2
+
+    @property
     def convex(self):
         return self.linked == "identity" if self.kind == "normal" else self.linked == "log" and self.kind in KINDS
 
@@ -334,6 +342,10 @@ class AbstractQuasiLoss(AbstractLoss):
     @property
     def self_concordance(self):
         return self.likelihood.self_concordance
+
+    @property
+    def fourth(self):
+        return self.likelihood.fourth
 
     @property
     def convex(self):

@@ -70,6 +70,11 @@ class AbstractLoss(Module):
         """M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
         return None
 
+    @property
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
+        """K with `|ℓ⁗| ≤ K ℓ″` for all η; None where that is not known."""
+        return None
+
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """ℓ and its derivatives in η by their orders, in NumPy, where there is a closed form.
 

@@ -283,7 +283,8 @@ class AbstractRegression(AbstractLinearPredictor):
         if function.self_concordance is None and function.peak(self.y) is None:  # nothing could be proved
             return None
         pad = self.design.shape[1] - self.num_features
-        matrix, offset = np.pad(self.penalty.second(self.num_features), (0, pad)), self.offset
+        matrix, offset = self.penalty.second(self.num_features), self.offset
+        matrix = np.pad(matrix, (0, pad)) if pad else matrix
         rows: Dense | Several = Dense(self.design)
         own: Loss = function if self.classes else Plain(function)
         loss = own

@@ -4,7 +4,6 @@ Derivatives come from autodiff, so the curvature is the *observed* one, whatever
 knows its inverse link, the domain of y, and, where there is one, the constant M of `|ℓ‴| ≤ M ℓ″`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -137,6 +136,10 @@ class Binomial(AbstractLoss):
         return 1.0 if self.link == "logit" else None
 
     @property
+    def fourth(self):
+        return self.self_concordance  # ℓ⁗ = ℓ″ (1 − 6ℓ″)
+
+    @property
     def convex(self):
         return self.link != "cauchit"
 
@@ -144,14 +147,16 @@ class Binomial(AbstractLoss):
 def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
     """Those of log(1 + e^η) − yη by μ and 1 − μ, neither subtracted from one; in place, as each pass over large arrays takes as
     long as the exponential."""
+    known: list[np.ndarray] = []
 
-    @functools.cache
     def means():
-        odds = np.negative(eta)
-        np.exp(np.clip(odds, -700.0, 700.0, out=odds), out=odds)
-        mean = 1 + odds
-        np.divide(1, mean, out=mean)
-        return mean, np.multiply(odds, mean, out=odds)
+        if not known:
+            odds = np.negative(eta)
+            np.exp(np.minimum(np.maximum(odds, -700.0, out=odds), 700.0, out=odds), out=odds)
+            mean = 1 + odds
+            np.divide(1, mean, out=mean)
+            known.extend((mean, np.multiply(odds, mean, out=odds)))
+        return known
 
     def value():
         out = np.abs(eta)
@@ -329,6 +334,10 @@ class PseudoHuber(AbstractLoss):
     @property
     def self_concordance(self):
         return 1.5 / self.delta  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
+
+    @property
+    def fourth(self):
+        return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
 
 
 class Multinomial(AbstractLoss):

@@ -11,16 +11,17 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._design import Dense, LossOfSeveral, Predictors, Several, extent, over
+from .._design import Dense, LossOfSeveral, Predictors, Several, over
 from .._fit import Fit, once
 from .._plan import Rows
 from .._proved import ROUNDING, Bend, Table
-from . import _sampled as sampled
+from . import _cubic as cubic, _sampled as sampled
 
 Array = np.ndarray
 PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
 GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
 KEPT = 2**22  # numbers in whitened rows that are kept: of 20,000 x 500 they would be a third copy of the rows
+MANY = 4  # as many of them are asked for: then they are whitened together
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 
 
@@ -35,6 +36,7 @@ class Anchor:
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
     eta: Float[Array, "units ..."]
     weight: Float[Array, " units"]  # ω at w = 1
+    loss: Float[Array, " units"]  # ℓ
     slope: Float[Array, "units ..."]  # ℓ′
     curvature: Float[Array, "units ..."]  # ℓ″
     reference: Float[Array, " units"]  # ℓ″, or one where gaps are relative to it
@@ -45,10 +47,34 @@ class Anchor:
     flat: Float[Array, "params params"] | float  # curvature put along flat directions
     leftover: Float[Array, " rank"]
     noise: float
-    bulk: Float[Array, " units"]  # Σ_j |x_ij θ̂_j|, of which 1e-16 is lost
-    rows: Float[Array, "units ..."] | None  # whitened, where these are few
+    scale: Float[Array, " params"]  # √H_jj
     blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
     table: Table
+
+    @functools.cached_property
+    def bulk(self) -> Float[Array, " units"]:
+        """No less than Σ_j |x_ij θ̂_j|, of which 1e-16 is lost: |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj."""
+        return self.length * (np.abs(self.theta) @ self.scale)
+
+    @functools.cached_property
+    def common(self) -> Float[Array, " units"]:
+        """z_i · leftover, of one output."""
+        return self.model.design.predictors((self.leftover @ self.root)[None])[0]
+
+    @property
+    def few(self) -> bool:
+        """May all rows be kept whitened?"""
+        return self.eta.size * len(self.root) <= KEPT
+
+    @functools.cached_property
+    def rows(self) -> Float[Array, "units ..."]:
+        """All rows, whitened."""
+        return self.model.design.whitened(np.arange(len(self.eta)), self.root)
+
+    @functools.cached_property
+    def third(self) -> Float[Array, "pairs rank"]:
+        """Σ ω ℓ‴ z ⊗ z ⊗ z."""
+        return cubic.third(self)
 
     @functools.cached_property
     def drawn(self) -> sampled.Drawn:
@@ -68,7 +94,8 @@ class Anchor:
 
     def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """The rows of the listed units, one an output."""
-        z = self.model.design.whitened(units, self.root) if self.rows is None else self.rows[units]
+        kept = "rows" in vars(self) or (self.few and MANY * units.size > len(self.eta))
+        z = self.rows[units] if kept else self.model.design.whitened(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
     def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
@@ -98,21 +125,19 @@ def anchored(fit: Fit) -> Anchor:
     theta = fit.vector
     eta = model.eta(theta[None])[0]
     weight = model.weigh(np.ones((1, len(model.y))))[0][0]
-    slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+    loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
     root = np.asarray(fit.whitener)
     several = model.design.outputs > 1
     roots = cast(LossOfSeveral, model.loss).roots(eta) if several else None
     reference = np.ones(len(eta)) if several else curvature
-    rows = model.design.whitened(np.arange(len(eta)), root) if eta.size * len(root) <= KEPT else None
-    design = model.design
-    extents = extent(design, root, curvature) if rows is None else design.extent(rows, curvature)
+    extents = model.design.extent(root, curvature)
     norm, size, length = extents
-    noise = ROUNDING * float(np.sum(weight * shaky(slope, curvature, eta) * length))
+    noise = ROUNDING * float(weight @ (shaky(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0
     table = Table(model.loss, model.y, eta, reference, weight * size, norm)
-    bulk = model.design.bulk(theta)
-    blur = ROUNDING * float(np.max(np.sum(np.asarray(fit.factor) ** 2, axis=1) * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
+    diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
+    blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     return Anchor(
         model,
         len(model.y),
@@ -120,6 +145,7 @@ def anchored(fit: Fit) -> Anchor:
         root,
         eta,
         weight,
+        loss,
         slope,
         curvature,
         reference,
@@ -128,8 +154,7 @@ def anchored(fit: Fit) -> Anchor:
         flat,
         root @ np.asarray(fit.gradient),
         noise,
-        bulk,
-        rows,
+        np.sqrt(diagonal),
         blur,
         table,
     )

@@ -21,10 +21,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit, once
-from .._plan import Plan, Rows
+from .._plan import CAPACITY, Plan, Rows
 from .._proved import ROUNDING, change
 from .._results import RESULTS
-from . import _sampled as sampled
+from . import _cubic as cubic, _sampled as sampled
 from ._anchor import SINGULAR, anchored
 from ._enclosure import HURRY, STEPS, Enclosure
 
@@ -32,6 +32,7 @@ Array = np.ndarray
 ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps cost a unit
 AFFORDABLE = 1e8  # operations that gradients of a plan's refits may cost before single rows are estimated
 DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
+TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 COPIES = 200_000  # rows beyond which copies are not looked for
 
 
@@ -44,7 +45,10 @@ class OneRow(NamedTuple):
     center: Float[Array, "refits ..."]
     half: Float[Array, " refits"]
     moved: Float[Array, " refits"]  # λ, the length of the step
+    distance: Float[Array, " refits"]  # D: no more than that is the refit away, and ρ from where the step leads
+    after: Float[Array, " refits"]
     kept: Float[Array, " refits"]  # 1 − q
+    digits: Float[Array, " refits"]  # what of the predictor is rounding
     determined: Bool[Array, " refits"]
 
     def take(self, lanes: Array) -> "OneRow":
@@ -53,61 +57,66 @@ class OneRow(NamedTuple):
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     """The first look, where each refit changes the weight of one row: no vector of parameters is formed."""
-    anchor = anchored(fit)
-    norm = anchor.norm[unit]
-    lost = (1 - weight) * anchor.weight[unit]
-    pull, bend = lost * anchor.slope[unit], lost * anchor.curvature[unit]
-    common = anchor.model.design.at(unit, anchor.root.T @ anchor.leftover) if anchor.leftover.any() else np.zeros(len(unit))
-    kept = 1 - bend * norm**2
+    anchor, at = anchored(fit), span(unit)
+    norm, square = anchor.norm[at], anchor.size[at]
+    lost = (1 - weight) * anchor.weight[at]
+    pull, bend = lost * anchor.slope[at], lost * anchor.curvature[at]
+    common = anchor.common[at] if anchor.leftover.any() else np.zeros(len(unit))
+    kept = 1 - bend * square
     determined = kept > SINGULAR
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
-    along = common - pull * norm**2  # z · gradient
-    square = anchor.leftover @ anchor.leftover - 2 * pull * common + (pull * norm) ** 2 + along**2 * bend / kept
-    grown = np.maximum(weight, 1.0)
-    slope = np.sqrt(np.maximum(square, 0.0)) + anchor.noise * grown / np.sqrt(kept)
-    after = anchor.table.ball(slope, kept, grown).after
+    along = common - pull * square  # z · gradient
+    step = along / kept
+    length = anchor.leftover @ anchor.leftover - pull * (common + along) + along * step * bend
+    grown, root = np.maximum(weight, 1.0), np.sqrt(kept)
+    slope = np.sqrt(np.maximum(length, 0.0)) + anchor.noise * grown / root
+    distance, after = anchor.table.ball(slope, kept, grown)
+    center = anchor.eta[at] - step
+    digits = 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor.blur * np.abs(step) / kept
     with np.errstate(invalid="ignore"):
-        half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after, np.inf)
-    center = anchor.eta[unit] - along / kept
-    half += 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[unit]) + anchor.blur * np.abs(along / kept**2)
-    return OneRow(unit, lost, center, half, slope, kept, determined)
+        half = np.where(determined, norm / root * after, np.inf) + digits
+    return OneRow(unit, lost, center, half, slope, distance, after, kept, digits, determined)
+
+
+def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
+    """Numbers of units to pick them by: where they follow one another nothing need be gathered."""
+    first = int(unit[0]) if len(unit) else 0
+    follow = len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
+    return slice(first, first + len(unit)) if follow else unit
 
 
 def _looked(state: Enclosure) -> OneRow:
     """The same of several outputs, from a batch after its first look."""
     unit, kept = state.units[:, 0], state.metric.kept
     lost = (1 - np.asarray(state.rows.weight)[:, 0]) * state.anchor.weight[unit]
-    return OneRow(unit, lost, state.center[:, 0], state.half[:, 0], state.slope, np.where(kept > 0, kept, 1.0), kept > 0)
+    unknown, good = np.full(len(unit), np.inf), kept > 0
+    parts = state.center[:, 0], state.half[:, 0], state.slope, unknown, unknown
+    return OneRow(unit, lost, *parts, np.where(good, kept, 1.0), unknown, good)
 
 
-class Step(NamedTuple):
-    """A batch after one step with each refit's own Hessian at θ̂: held predictors, which have none, and the raveled θ."""
+class Begun:
+    """A batch after one step with each refit's own Hessian at θ̂: held predictors, which refits have none, and the raveled θ, of
+    single rows not before these are asked for."""
 
-    center: Float[Array, "refits width ..."]
-    lost: Bool[Array, " refits"]
-    theta: Callable[[], Float[Array, "refits params"]]
+    def __init__(self, fit: Fit, rows: Rows):
+        self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
+        model = self.anchor.model
+        self.single = model.separate and model.design.outputs == 1 and rows.index.shape[1] == 1
+        if self.single:
+            self.one = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
+            self.center, self.lost = self.one.center[:, None], ~self.one.determined
+        else:
+            self.center, self.lost = self.state.center.copy(), self.state.metric.kept == 0
+            self.u = self.state.u.copy()
 
-
-def newton_step(fit: Fit, rows: Rows) -> Step:
-    """That step, of single rows without their parameters, until these are asked for."""
-
-    @functools.cache
-    def looked() -> Enclosure:
-        state = Enclosure(fit, rows)
+    @functools.cached_property
+    def state(self) -> Enclosure:
+        state = Enclosure(self.fit, self.rows)
         state.look()
         return state
 
-    theta = lambda: looked().theta()
-    if _single(fit, rows):
-        found = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
-        return Step(found.center[:, None], ~found.determined, theta)
-    return Step(looked().center, looked().metric.kept == 0, theta)
-
-
-def _single(fit: Fit, rows: Rows) -> bool:
-    """Does each refit change the weight of one row, of one output?"""
-    model = anchored(fit).model
-    return model.separate and model.design.outputs == 1 and rows.index.shape[1] == 1
+    def theta(self) -> Float[Array, "refits params"]:
+        return self.anchor.theta + (self.state.u if self.single else self.u) @ self.anchor.root
 
 
 class Look(NamedTuple):
@@ -134,45 +143,108 @@ class Enclosed(NamedTuple):
     ball: Callable[[], tuple[Float[Array, "refits rank"], Float[Array, " refits"]]]  # u, and the radius around it
     moved: Float[Array, " refits"]  # the length of the first step
     gradients: float  # that were made
+    open: Int[Array, " open"]  # refits that went on after the first look
 
 
-def enclose(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
+class Judge:
+    """Which refits need no closer look, by how far their held-out losses may be off at `reported` predictors, at those where
+    they are if none are given: not above what is `allowed`, besides a part of what a loss is known to be off.
+
+    `error` is what was told of each last: where it came to an end, it is `left`."""
+
+    def __init__(self, fit: Fit, rows: Rows, allowed: Array, reported: Array | None = None):
+        self.fit, self.rows, self.allowed, self.reported = fit, rows, allowed, reported
+        self.error = np.full(len(allowed), np.inf)
+        self.known = None if reported is None else losses(fit, rows, reported)
+
+    def told(self, lanes: Int[Array, " lanes"], center: Array, half: Array) -> Float[Array, " lanes"]:
+        """The errors of some refits."""
+        here = center if self.reported is None else picked(self.reported, lanes)
+        self.error[lanes] = error(self.fit, taken(self.rows, lanes), here, center, half)
+        return picked(self.error, lanes)
+
+    def left(self, found: Enclosed) -> Float[Array, " refits"]:
+        """The errors of all in the end."""
+        if found.open.size:
+            self.told(found.open, found.center[found.open], found.half[found.open])
+        return self.error
+
+    def __call__(self, lanes: Int[Array, " lanes"], at: "Look") -> Bool[Array, " lanes"]:
+        off = self.told(lanes, at.center, at.half)
+        if self.known is None or at.center is self.reported:
+            return off <= picked(self.allowed, lanes)
+        moved = np.abs(losses(self.fit, taken(self.rows, lanes), at.center) - self.known[lanes]).sum(1)
+        return off <= TIGHT * moved + self.allowed[lanes]
+
+
+def picked(part: Array, lanes: Int[Array, " lanes"]) -> Array:
+    """Some of the refits, by their numbers in order: the array itself where these are all."""
+    return part if len(lanes) == len(part) else part[lanes]
+
+
+def taken(rows: Rows, lanes: Int[Array, " lanes"]) -> Rows:
+    """The same of a batch."""
+    return rows if len(lanes) == len(rows.index) else rows.take(lanes)
+
+
+def enclose(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
     """Every refit brought to where `enough` says so. A `hurry` takes no Hessians: it estimates. Where gradients of all refits
     are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
-    if _single(fit, rows):
-        return _by_rows(fit, rows, enough, hurry, allowed)
-    state = _to_the_end(fit, rows, enough, hurry, allowed)
+    if begun.single:
+        return _by_rows(begun, enough, hurry, allowed)
+    state, lanes = _to_the_end(begun.state, enough, hurry, allowed)
     ball = lambda: (state.u, state.radius)
-    return Enclosed(state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients)
+    known = state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients
+    return Enclosed(*known, lanes)
 
 
-def _by_rows(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
+def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
     """Single rows: those that the first look does not settle go on as batches do."""
-    look = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
-    center, half = look.center[:, None].copy(), look.half[:, None].copy()
-    everyone = np.arange(len(center))
+    fit, rows, look, center = begun.fit, begun.rows, begun.one, begun.center
+    half, everyone = look.half[:, None], np.arange(len(center))
+    unknown, nothing = np.broadcast_to(np.inf, len(center)), np.broadcast_to(0.0, len(center))
+    lanes = everyone[~enough(everyone, Look(center, half, unknown, nothing, unknown))]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
-    unknown = np.full(len(center), np.inf)
-    lanes = everyone[~enough(everyone, Look(center, half, unknown, np.zeros(len(center)), unknown))]
-    if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
-        lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
-    state = None
+    ended: list[tuple[Array, Array, Array, float]] = []  # refits, where they stand, how near, and the gradients made
     if lanes.size:
-        state = _to_the_end(fit, rows.take(lanes), lambda some, seen: enough(lanes[some], seen), hurry)
-        center[lanes], half[lanes], result[lanes], proved[lanes] = state.center, state.half, state.result, state.proved
+        center, half = center.copy(), half.copy()
+        if allowed is not None:
+            lanes = _by_the_cubic(begun, enough, lanes, center, half)
+        if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
+            lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
+    size = max(1, CAPACITY // (4 * len(begun.anchor.root)))
+    for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
+        state = Enclosure(fit, rows.take(some))
+        state.look()
+        _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry)
+        center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved
+        ended.append((some, state.u, state.radius, state.gradients))
 
     @functools.cache
     def whole() -> Enclosure:
         found = Enclosure(fit, rows)
         found.look()
-        if state is not None:
-            found.u[lanes], found.radius[lanes] = state.u, state.radius
+        for some, u, radius, _ in ended:
+            found.u[some], found.radius[some] = u, radius
         return found
 
     theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
-    looked = len(center) / len(anchored(fit).eta)  # each costs as much as a gradient's share of a row
-    gradients = looked + (0.0 if state is None else state.gradients)
-    return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients)
+    looked = len(center) / len(begun.anchor.eta)  # each costs as much as a gradient's share of a row
+    gradients = looked + sum(each[-1] for each in ended)
+    changed = np.flatnonzero(half[:, 0] != look.half)
+    return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients, changed)
+
+
+def _by_the_cubic(begun: Begun, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
+    """Single rows that are proved near enough by the next term: those still open. Writes into `center` and `half`."""
+    anchor = begun.anchor
+    if not cubic.worthwhile(anchor, len(lanes), 4 * len(anchor.root) + ELEMENTWISE):
+        return lanes
+    middle, left = (part[:, None] for part in cubic.settled(anchor, begun.one.take(lanes)))
+    unknown = np.broadcast_to(np.inf, len(lanes))
+    good = enough(lanes, Look(middle, left, unknown, unknown, unknown))
+    center[lanes[good]], half[lanes[good]] = middle[good], left[good]
+    return lanes[~good]
 
 
 def _costs(fit: Fit, rows: Rows, lanes: int) -> float:
@@ -190,15 +262,15 @@ def _by_the_next_term(
     known = anchor.model.separate and anchor.model.loss.self_concordance is not None
     wrong = error(fit, rows, center, center, half)
     lanes, rest = np.flatnonzero(~_within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
-    whole = [None] if anchor.rows is not None and anchor.roots is None else []  # by all rows, where they are whitened once
+    whole = [None] if anchor.few and anchor.roots is None else []  # by all rows, where they are whitened once
     for size in (*sampled.SIZES, *whole) if known else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
             break
-        short = (sampled.short(anchor, look) & look.determined)[lanes]
+        some = look.take(lanes)
+        short = sampled.short(anchor, some) & some.determined
         if not short.any():
             break
-        lanes, rest = lanes[short], np.union1d(rest, lanes[~short])
-        some = look.take(lanes)
+        lanes, rest, some = lanes[short], np.union1d(rest, lanes[~short]), some.take(np.flatnonzero(short))
         term = sampled.next_term(anchor, some, size)
         left = sampled.half(anchor, some, term, size is not None)[:, None]
         middle = center[lanes] + (0.0 if size else term.move[:, None])
@@ -211,18 +283,21 @@ def _by_the_next_term(
 
 def _within(wrong: Array, allowed: Array) -> Bool[Array, " refits"]:
     """The refits of smallest error that together stay within what is allowed together, none above five times its share."""
-    order, within = np.argsort(wrong), np.empty(len(wrong), bool)
-    within[order] = np.cumsum(wrong[order]) <= allowed.sum()
-    return within & (wrong <= 5 * allowed)
+    order = np.sort(wrong)
+    count = np.searchsorted(np.cumsum(order), allowed.sum(), side="right")
+    least = order[count] if count < len(order) else np.inf  # of those that are too many
+    return (wrong < least) & (wrong <= 5 * allowed)
 
 
-def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosure:
-    state = Enclosure(fit, rows)
+def _to_the_end(
+    state: Enclosure, enough: Enough, hurry: bool, allowed: Array | None = None
+) -> tuple[Enclosure, Int[Array, " open"]]:
+    """A batch after its first look, and the refits that this left open."""
+    fit, rows = state.fit, state.rows
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
     asked = lambda lanes: enough(lanes, Look(*(part[lanes] for part in parts())))
-    state.look()
     lanes = np.arange(len(state.u))
-    lanes = lanes[~asked(lanes)]
+    first = lanes = lanes[~asked(lanes)]
     if allowed is not None and rows.index.shape[1] == 1 and _costs(fit, rows, len(lanes)) > AFFORDABLE:
         lanes = _by_the_next_term(fit, rows, _looked(state), allowed, hurry, state.center, state.half, state.proved)
     unsettled = lanes[state.metric.kept[lanes] == 0]
@@ -239,20 +314,23 @@ def _to_the_end(fit: Fit, rows: Rows, enough: Enough, hurry: bool, allowed: Arra
     if lanes.size:
         state.proved[lanes] = True
         state.newton(lanes, asked)
-    return state
+    return state, first
 
 
 def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
     """The most that the held-out losses at the reported predictors may be off, added up, `[refits]`."""
-    model = anchored(fit).model
-    known, scored = np.isfinite(half).all(1), np.asarray(rows.held)
+    model, scored = anchored(fit).model, np.asarray(rows.held)
+    if scored.shape[1] == 1 and scored.all():
+        y, own = model.y[span(np.asarray(rows.index)[:, 0])], center[:, 0]
+        return change(model.unit_loss, y, own if reported is center else reported[:, 0], own, half[:, 0])
+    known = np.isfinite(half).all(1)
     place = np.flatnonzero(scored if known.all() else scored & known[:, None])  # in one row after another
-    picked = lambda part: np.reshape(part, (-1, *np.shape(part)[2:]))[place]
+    listed = lambda part: np.reshape(part, (-1, *np.shape(part)[2:]))[place]
     if not place.size:
         return np.where(scored.any(1), np.inf, 0.0)
-    middle = picked(center)
-    other = middle if reported is center else picked(reported)
-    each = change(model.unit_loss, model.y[picked(rows.index)], other, middle, picked(half))
+    middle = listed(center)
+    other = middle if reported is center else listed(reported)
+    each = change(model.unit_loss, model.y[listed(rows.index)], other, middle, listed(half))
     refit = place // max(scored.shape[1], 1)
     return np.where(known | ~scored.any(1), np.bincount(refit, each, len(center)), np.inf)
 
@@ -260,13 +338,13 @@ def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> 
 def unit_losses(fit: Fit) -> Float[Array, " units"]:
     """The loss of every unit at θ̂."""
     anchor = anchored(fit)
-    return anchor.model.unit_loss.derivatives(anchor.eta[: anchor.units], anchor.model.y, (0,))[0]
+    return anchor.loss[: anchor.units]
 
 
 def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
-    model = anchored(fit).model
-    y = model.y[np.where(np.asarray(rows.index) < len(model.y), rows.index, 0)]
+    model, index = anchored(fit).model, np.asarray(rows.index)
+    y = model.y[span(index[:, 0])][:, None] if index.shape[1] == 1 else model.y[np.where(index < len(model.y), index, 0)]
     return np.where(rows.held, model.unit_loss.derivatives(at, y, (0,))[0], 0.0)
 
 
@@ -279,12 +357,12 @@ def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float
 @once
 def _classes(fit: Fit) -> Int[Array, " units"]:
     """Numbers of the distinct rows, by what a random direction, the response and the offset are."""
-    model = fit.predictors
-    assert model is not None
+    anchor = anchored(fit)
+    model, apart = anchor.model, np.sort(anchor.eta, axis=None)
+    if anchor.eta.ndim == 1 and (apart[1:] > apart[:-1]).all():  # equal rows are predicted alike
+        return np.arange(anchor.units)
     direction = np.random.default_rng(0).standard_normal(model.design.shape[1])
     value = model.design.predictors(direction[None])[0]
-    if value.ndim == 1 and (np.diff(np.sort(value)) > 0).all():
-        return np.arange(len(model.y))
     listed = np.c_[value, np.broadcast_to(model.offset, value.shape)][: len(model.y)]
     listed = np.c_[listed, model.y]
     return np.unique(listed, axis=0, return_inverse=True)[1].ravel()

@@ -9,12 +9,14 @@ sample of rows, with its standard error, or by all of them, which then corrects.
 long, so that terms after the next would matter, it is not used. In float32 of one output: of a small correction 1e-6 is plenty.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._design import LossOfSeveral, Several, bent, over
+from .._proved import ROUNDING
 
 if TYPE_CHECKING:
     from ._anchor import Anchor
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
 BLOCK = 2**20  # numbers [units, refits] at a time
+TILE = 2**17  # of float32: half a core's cache
+REPEATED = 1e3  # H_jj (H⁻¹)_jj from which float32 does not do
 SAFETY = 3.0  # standard errors of a sample that are put on top
 SHORT = 1.0  # M max k ‖u‖: beyond it the terms after the next are not small
 
 
 class Term(NamedTuple):
-    """The next term of each refit, its standard error, and the sum of its terms' sizes; of several outputs one each."""
+    """The next term of each refit, of a sample its standard error, else the sum of its terms' sizes; of several outputs one
+    each."""
 
     move: Float[Array, "refits ..."]
     spread: Float[Array, "refits ..."]
@@ -45,12 +50,14 @@ class Drawn(NamedTuple):
 def drawn(anchor: "Anchor") -> Drawn:
     """Seeded: the same for every call."""
     if anchor.roots is None:
-        largest = np.abs(anchor.weight * anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))[0]) * anchor.norm**3
+        (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+        largest = np.abs(anchor.weight * third) * anchor.norm * anchor.size
     else:
         largest = anchor.weight * anchor.size * anchor.norm
     chance = 0.8 * largest / max(largest.sum(), 1e-300) + 0.2 / len(largest)
     chance /= chance.sum()
-    index = np.random.default_rng(0).choice(len(chance), max(SIZES), p=chance)
+    below = np.cumsum(chance)
+    index = np.searchsorted(below / below[-1], np.random.default_rng(0).random(max(SIZES)), side="right")
     return Drawn(index, chance[index])
 
 
@@ -62,37 +69,48 @@ def next_term(anchor: "Anchor", look: "OneRow", size: int | None) -> Term:
     weight = anchor.weight[index] / (chance * (size or 1))
     unit = look.unit
     along = over(look.lost, anchor.slope[unit] + bent(anchor.curvature[unit], look.center - anchor.eta[unit]))
-    sums = (_of_one if anchor.roots is None else _of_several)(anchor, look, along, index, weight)
+    sums = (_of_one if anchor.roots is None else _of_several)(anchor, look, along, index, weight, size is not None)
     return Term(-0.5 * sums[0], 0.5 * np.sqrt(sums[1]), 0.5 * sums[2])
 
 
-def _summed(term: Array, axis: int) -> Float[Array, "3 ..."]:
-    """Terms added up, their squares, and their sizes."""
-    return np.stack([term.sum(axis, np.float64), np.square(term).sum(axis, np.float64), np.abs(term).sum(axis, np.float64)])
-
-
-def _of_one(anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array) -> Float[Array, "3 refits"]:
-    single = lambda array: np.asarray(array, np.float32)
-    z = anchor.whitened(index)
+def _of_one(
+    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
+) -> Float[Array, "3 refits"]:
+    exact = anchor.blur > REPEATED * ROUNDING
+    single: Callable[[Array], Array] = lambda array: np.asarray(array, np.float64 if exact else np.float32)
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
-    own, rows, common, along = single(anchor.whitened(look.unit)), single(z), single(z @ anchor.leftover), single(along)
-    sums = np.zeros((3, len(look.unit)))
-    step = max(1, BLOCK // max(len(look.unit), 1))
-    for start in range(0, len(index), step):
+    along, common = single(along), single(anchor.common[index])
+    squared, size, images = third**2, np.abs(third), single(anchor.whitened(index) @ anchor.root).T  # H⁻¹x
+    sums, (itself, place) = np.empty((3, len(look.unit))), _itself(index, look.unit)
+    step = max(1, TILE // len(index))
+    for start in range(0, len(look.unit), step):
         some = slice(start, start + step)
-        gram = rows[some] @ own.T
-        term = gram * along - common[some, None]
+        gram = single(anchor.model.design.x[look.unit[some]]) @ images
+        term = gram * along[some, None]
+        term -= common
         term *= term
         term *= gram
-        term *= third[some, None]
-        term[index[some, None] == look.unit] = 0.0
-        sums += _summed(term, 0)
+        mine = (start <= itself) & (itself < start + step)
+        term[itself[mine] - start, place[mine]] = 0.0
+        sums[0, some] = term @ third
+        sums[2, some] = 0.0 if sampled else np.abs(term) @ size
+        sums[1, some] = np.square(term, out=term) @ squared if sampled else 0.0
     return sums / np.stack([look.kept, look.kept**2, look.kept])
 
 
+def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[Int[Array, " both"], Int[Array, " both"]]:
+    """Refits whose own rows are among those listed, and where."""
+    order = np.argsort(unit)
+    first, end = (np.searchsorted(unit, index, side, order) for side in ("left", "right"))
+    count = end - first
+    place = np.repeat(np.arange(len(index)), count)
+    return order[np.arange(len(place)) + np.repeat(first - np.cumsum(count) + count, count)], place
+
+
 def _of_several(
-    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array
+    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
 ) -> Float[Array, "3 refits outputs"]:
+    del sampled
     design, loss = cast(Several, anchor.model.design), cast(LossOfSeveral, anchor.model.loss)
     rows, outputs, inverse = design.take(index), design.outputs, anchor.root.T @ anchor.root
     common = rows.predictors((anchor.leftover @ anchor.root)[None])
@@ -107,7 +125,8 @@ def _of_several(
         term = np.einsum("rml,rkml->rkm", bend, gram)
         own = np.einsum("rklq,rq->rkl", image.reshape(*image.shape[:2], outputs, -1), design.x[unit])
         whole = np.eye(outputs) - own @ over(look.lost[some], anchor.curvature[unit])
-        sums[:, some] = _summed(np.linalg.solve(whole, term), -1)
+        term = np.linalg.solve(whole, term)
+        sums[:, some] = term.sum(-1), np.square(term).sum(-1), np.abs(term).sum(-1)
     return sums
 
 

@@ -23,7 +23,6 @@ from . import _linear as linear
 from ._descent import Descent, lead
 from ._refitted import Refitted
 
-TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
 CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
 
@@ -90,7 +89,7 @@ class Exact(AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         if fit.predictors is not None:
-            return _enclosed(fit, rows, self._arrived)
+            return _enclosed(fit, rows, self._arrived, lambda at: linear.error(fit, rows, at.center, at.center, at.half))
         state = Descent(fit, rows)
         state.begin()
         lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes], sampled=False)
@@ -122,8 +121,8 @@ class Certified(AbstractRefit):
     def __call__(self, fit, rows, *, judge=True):
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
-            near = lambda lanes, at: linear.error(fit, rows.take(lanes), at.center, at.center, at.half) <= allowed[lanes]
-            return _enclosed(fit, rows, near, allowed)
+            judge = linear.Judge(fit, rows, allowed)
+            return _enclosed(fit, rows, judge, judge.left, allowed)
         state = Descent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances say little there: iterate to the end
@@ -142,7 +141,7 @@ def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
     if not judge:
         return Refitted(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
-        return _judged_by_proof(fit, rows, linear.predictors_at(fit, rows, u), lambda: fit.at(u))
+        return _judged_by_proof(linear.Begun(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u))
     state = Descent(fit, rows, expanded=True)
     state.stand(u)
     _flag_crossed(state)
@@ -163,45 +162,44 @@ def _judged(state: Descent) -> Refitted:
 
     def enough(lanes, at):
         error = at.error()
-        return error <= (TIGHT - 1) * apart(at.losses(), lanes)
+        return error <= (linear.TIGHT - 1) * apart(at.losses(), lanes)
 
     lead(state, enough, hurry=True)
     error = state.error + apart(state.scores, everyone)
     return replace(_refitted(state, error, known), make=lambda: theta, result=result, moved=np.maximum(moved, state.first))
 
 
-def _enclosed(fit: Fit, rows: Rows, enough: linear.Enough, allowed: np.ndarray | None = None) -> Refitted:
+def _enclosed(
+    fit: Fit,
+    rows: Rows,
+    enough: linear.Enough,
+    error: Callable[[linear.Enclosed], np.ndarray],
+    allowed: np.ndarray | None = None,
+) -> Refitted:
     """Linear predictors brought to where that is enough, their errors proved."""
-    found = linear.enclose(fit, rows, enough, False, allowed)
-    error = linear.error(fit, rows, found.center, found.center, found.half)
+    found = linear.enclose(linear.Begun(fit, rows), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
-    return Refitted(found.theta, error, found.result, scores, found.proved, found.ball, found.moved, found.gradients)
+    return Refitted(found.theta, error(found), found.result, scores, found.proved, found.ball, found.moved, found.gradients)
 
 
 def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
     """One Newton step of linear predictors."""
-    step = linear.newton_step(fit, rows)
+    step = linear.Begun(fit, rows)
     result = np.where(step.lost, RESULTS.undetermined, RESULTS.successful)
     if not judge:
         return Refitted(step.theta, np.full(len(result), np.inf), result)
-    judged = _judged_by_proof(fit, rows, step.center, step.theta)
+    judged = _judged_by_proof(step, step.center, step.theta)
     return replace(judged, result=result, error=np.where(step.lost, np.inf, judged.error))
 
 
-def _judged_by_proof(fit: Fit, rows: Rows, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> Refitted:
+def _judged_by_proof(begun: linear.Begun, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> Refitted:
     """How far the losses at held predictors may be from the exact refits', by where these are proved, or estimated, to lie."""
-    known = linear.losses(fit, rows, reported)
+    fit, rows = begun.fit, begun.rows
     floor = CLOSE * float(rows.scale) * _num_scored(fit, rows)
-
-    def enough(lanes, at):
-        some = rows.take(lanes)
-        moved = np.abs(linear.losses(fit, some, at.center) - known[lanes]).sum(1)
-        return linear.error(fit, some, reported[lanes], at.center, at.half) <= TIGHT * moved + floor[lanes]
-
-    found = linear.enclose(fit, rows, enough, hurry=True, allowed=floor)
-    error = linear.error(fit, rows, reported, found.center, found.half)
-    result = np.zeros(len(error), int)
-    return Refitted(theta, error, result, known, found.proved, found.ball, found.moved, found.gradients)
+    judge = linear.Judge(fit, rows, floor, reported)
+    found = linear.enclose(begun, judge, hurry=True, allowed=floor)
+    error, result = judge.left(found), np.zeros(len(rows.index), int)
+    return Refitted(theta, error, result, judge.known, found.proved, found.ball, found.moved, found.gradients)
 
 
 def _flag_crossed(state: Descent) -> None:

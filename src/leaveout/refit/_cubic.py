@@ -1,0 +1,78 @@
+"""Single rows of few columns left out: the next term by all rows at once, and a theorem for what is left.
+
+One step leaves u_j ≈ a_j z_j, of which the refit δ is ρ away. With curvatures ω_i ℓ″_i and G = ZZᵀ, Z = XL⁻ᵀ, of one output,
+
+    z_jᵀδ = z_jᵀu_j − ½ S_j / (1 − h_j) + E_j,      S_j = a_j² Σ_{i≠j} ω_i ℓ‴_i G_ij³ = a_j² T[z_j, z_j, z_j],
+
+T = Σ ω_i ℓ‴_i z_i ⊗ z_i ⊗ z_i without row j: p²(p + 1)/2 numbers for all refits together. If |ℓ‴| ≤ Mℓ″ and |ℓ⁗| ≤ Kℓ″, and
+‖δ‖ ≤ D, ‖a_j z_j‖ ≤ λ, ‖δ − a_j z_j‖ ≤ ρ in the norm of the fold's own Hessian A,
+
+    |E_j| (1 − h_j) ≤ κ (Mλρ + ½Mρ² + ⅙K b e^{Mb} D²),      κ = max_i k_i k_j ≥ |G_ij|,   b = max_i k_i D / √(1 − h_j).
+
+Proof. With s_i = z_iᵀδ, z_jᵀ(δ − u_j) = −Σ ω_i (ℓ′_i(η_i + s_i) − ℓ′_i − ℓ″_i s_i) z_iᵀA⁻¹z_j, where z_iᵀA⁻¹z_j is
+G_ij / (1 − h_j), and the bracket ½ℓ‴_i s_i² but for ⅙K ℓ″_i |s_i|³ e^{M|s_i|}. Let s_i = a_j G_ij + ε_i. As Σ ω_i ℓ″_i z_i z_iᵀ
+is at most A, no Σ ω_i ℓ″_i s_i² is above D², and likewise of a_j G_ij and ε_i: what remains is the inequality of Cauchy and
+Schwarz. The cross term Σ ω_i ℓ‴_i a_j G_ij² ε_i = a_j T[z_j, z_j, ε] is no larger than |a_j| ‖T[z_j, z_j, ·]‖ ρ / √(1 − h_j). ∎
+
+By the same ‖δ − u_j‖_A ≤ (½a_j² ‖T[z_j, z_j, ·]‖ + max k_i (…)) / √(1 − h_j), with the same brackets: which tells ρ better.
+"""
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._design import weighed
+
+if TYPE_CHECKING:
+    from ._anchor import Anchor
+    from ._linear import OneRow
+
+Array = np.ndarray
+WORK = 2e7  # numbers of all rows' products: a millisecond
+DIGITS = 1e-12  # of the sums of T
+
+
+def worthwhile(anchor: "Anchor", lanes: int, each: float) -> bool:
+    """Is that less than `each` operations for so many rows, a gradient's share of one?"""
+    n, p = anchor.model.design.shape
+    known = anchor.model.loss.self_concordance is not None and anchor.model.loss.fourth is not None
+    return known and n * p * p * (p + 1) <= 2 * WORK and p * p * (p + 1) <= each * lanes
+
+
+@functools.cache
+def _pairs(p: int) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
+    return np.triu_indices(p)
+
+
+def third(anchor: "Anchor") -> Float[Array, "pairs rank"]:
+    """T, its first two axes as pairs, those off the diagonal twice."""
+    (slope,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+    i, j = _pairs(len(anchor.root))
+    pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weighed(anchor.weight, slope)[:, None])
+    return pairs * np.where(i < j, 2.0, 1.0)[:, None]
+
+
+def settled(anchor: "Anchor", look: "OneRow") -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
+    """The predictors of rows that lose weight, and how far they may be off; infinitely where others gain it."""
+    loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
+    i, j = _pairs(z.shape[1])
+    (slope,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
+    pushed = (z[:, i] * z[:, j]) @ anchor.third - (look.lost * slope * anchor.size[unit] ** 2)[:, None] * z
+    along = look.lost * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
+    length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept)
+    concordance, fourth = np.max(np.asarray(loss.self_concordance)), np.max(np.asarray(loss.fourth))
+    leftover = float(np.linalg.norm(anchor.leftover))
+    with np.errstate(over="ignore", invalid="ignore"):
+        size, reach = look.moved + leftover, longest * look.distance / root
+        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + DIGITS * size**2
+        off = look.after + leftover
+        for _ in range(2):
+            rest = concordance * (size + 0.5 * off) * off + beyond
+            off = np.minimum(off, (0.5 * along**2 * length + longest * rest) / root + leftover)
+        rest = longest * anchor.norm[unit] * (0.5 * concordance * off**2 + beyond)
+        far = (rest + np.abs(along) * length * off / root) / look.kept + look.digits
+    known = look.determined & (look.lost >= 0) & np.isfinite(far)
+    move = -0.5 * along**2 * np.einsum("rp,rp->r", pushed, z) / look.kept
+    return look.center + move, np.where(known, far, np.inf)
