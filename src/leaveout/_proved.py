@@ -19,6 +19,7 @@ least and the greatest ratio of their probabilities. Along the common shift of a
 A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every move.
 """
 
+import functools
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -116,42 +117,51 @@ def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array) 
 
 class Table:
     """C(e) and C(f) at the anchor over a grid of radii b, of all units together, units of like k rounded up to one: what
-    makes a first look at a refit cost O(1).
+    makes a first look at a refit cost O(1). One table for every anchor, where there are several: `[anchors, radii, levels]`.
 
     For the anchor's A without the rows that leave, A_w ⪰ (1 − q) A: norms grow by 1/√(1 − q) at most, and sums over what stays
     are no larger than over all.
     """
 
-    RADII = 10.0 ** np.arange(-6, 2.5, 0.12)
+    RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, where there is an M
     TWICE = 3  # places further on a radius is at least twice as large
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
+    BINS = 10.0 ** (-np.arange(80) / 20)  # of k, relative to its largest: rounded up by an eighth at most
 
     def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
-        levels = self.LEVELS[:, None]
-        if loss.self_concordance is not None:  # the gaps relative to a_i depend on k_i alone
-            bend = np.asarray(loss.self_concordance) * norm
-            edges = max(bend.max(), 1e-300) * 10.0 ** (-np.arange(80) / 20)  # rounded up by an eighth at most
-            bin_ = np.clip(np.floor(-20 * np.log10(np.maximum(bend / edges[0], 1e-300))), 0, 79).astype(int)
-            mass = np.bincount(bin_, size * reference, 80)
-            x = np.minimum(self.RADII[:, None] * edges, 500.0)
-            tiny = np.maximum(x, 1e-9)
-            below = np.where(x > 1e-9, 1 + np.expm1(-tiny) / tiny, x / 2)
-            beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(tiny) / tiny - 1, x / 2))
-            beyond[x >= 500.0] = 1e300
-            sums = [np.maximum(part[:, None] - levels, 0.0) @ mass for part in (below, beyond)]
+        if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
+            bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
+            count, bins, largest = len(bend), len(self.BINS), bend.max(1)
+            self.scale = np.where(largest > 0, largest, 1.0)
+            place = -20 * np.log10(np.maximum(bend / self.scale[:, None], 1e-300))
+            place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
+            mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(count, bins)
+            mass[largest == 0] = 0.0
+            sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
-            sums = [np.empty((len(self.RADII), len(levels))) for _ in range(2)]
+            self.scale, sums = np.ones(1), [np.empty((1, len(self.RADII), len(self.LEVELS))) for _ in range(2)]
             here = Bend(reference, reference)
             for k, radius in enumerate(self.RADII):
                 for out, part in zip(sums, gaps(loss, y, eta, here, radius * norm, reference), strict=True):
                     finite = np.where(np.isfinite(part), part, 1e300)
-                    out[k] = [size @ np.maximum(finite - level * reference, 0.0) for level in self.LEVELS]
-        self.below, self.beyond = (np.maximum.accumulate(part, axis=0) for part in sums)
+                    out[0, k] = [size @ np.maximum(finite - level * reference, 0.0) for level in self.LEVELS]
+        self.below, self.beyond = (np.maximum.accumulate(part, axis=1) for part in sums)
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
-        self.between = self.beyond[twice] if loss.self_concordance is not None else np.full_like(self.beyond, np.inf)
-        self.between[-self.TWICE :] = np.inf
+        self.between = self.beyond[:, twice] if loss.self_concordance is not None else np.full_like(self.beyond, np.inf)
+        self.between[:, -self.TWICE :] = np.inf
 
-    def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None) -> Ball:
+    @classmethod
+    @functools.cache
+    def _shares(cls) -> tuple[Array, Array]:
+        """What a bin of mass one adds to either sum, `[bins, radii levels]`."""
+        x = np.minimum(np.multiply.outer(cls.BINS, cls.RADII), 500.0)
+        below = np.where(x > 1e-9, 1 + np.expm1(-x) / x, x / 2)
+        beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(x) / x - 1, x / 2))
+        beyond[x >= 500.0] = 1e300
+        both = (np.maximum(part[..., None] - cls.LEVELS, 0.0).reshape(len(x), -1) for part in (below, beyond))
+        return next(both), next(both)
+
+    def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None, anchor: Array | int = 0) -> Ball:
         """The theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
 
         At a candidate that is `moved` from there the ball of radius b around the anchor holds that of radius b − `moved` around
@@ -159,21 +169,22 @@ class Table:
         """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
         below, beyond = (self.below, self.beyond) if moved is None else (self.between, self.between)
-        start = np.zeros(slope.shape) if moved is None else moved
-        root = np.sqrt(kept)
+        scale, anchor = self.scale[anchor], np.broadcast_to(anchor, slope.shape)
+        start, slope = np.zeros(slope.shape) if moved is None else moved * scale, slope * scale
+        root, ratio = np.sqrt(kept), grown / kept
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
             for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
                 todo = np.flatnonzero(~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0))
                 at = k[todo] + further
-                share = lambda part, at, todo: np.min(self.LEVELS + part[at] * (grown / kept)[todo, None], axis=1)
+                share = lambda part, at, todo: np.min(self.LEVELS + part[anchor[todo], at] * ratio[todo, None], axis=1)
                 lost = share(below, at, todo)
                 needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
                 good = needed < (self.RADII[at] - start[todo]) * root[todo]
                 todo, at = todo[good], at[good]
                 distance[todo] = needed[good]
                 after[todo] = share(beyond, at, todo) * distance[todo]
-        return Ball(distance, after)
+        return Ball(distance / scale, after / scale)
 
 
 def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
