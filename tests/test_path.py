@@ -104,7 +104,7 @@ def test_what_rounding_takes_goes_the_usual_way():
     X, y = rows_of(objective)
     X = X * [1e7, 1.0, 1.0, 1.0]
     wide = lo.GLM(X, y, "squared")
-    assert not ridges(wide, np.array([1e-3]), lo.leave_one_out(60)).resolved.any()
+    assert not ridges(wide, np.array([1e-3]), lo.leave_one_out(60)).settled.any()
     found = lo.path(wide, [1e-3, 1.0], lo.leave_one_out(60))
     for alpha, estimate in zip(found.values, found.estimates, strict=True):
         one = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(alpha))), lo.leave_one_out(60))

@@ -111,7 +111,7 @@ def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Flo
     with np.errstate(invalid="ignore"):
         out = over(weight, part)
     if not np.isfinite(out.sum()):
-        out[weight == 0] = 0.0
+        out[np.broadcast_to(weight == 0, out.shape[: weight.ndim])] = 0.0
     return out
 
 

@@ -16,8 +16,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from ._asked import Asked
-from ._audit import affordable, audited
+from ._audit import affordable, audited, ranked
 from ._design import Predictors, weighed
+from ._errors import naive
 from ._estimate import Estimate, Printed
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
 from ._fit import Fit, anchored_at, fit
@@ -29,14 +30,14 @@ from ._plan import Plan
 from ._read import numbers
 from ._ridge import applies, ridges
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
-from .refit import AbstractRefit, Certified, Exact, NewtonStep
+from .refit import AbstractRefit
 from .refit._linear import copies
+from .refit._stacked import Leaving, Settled, Stack, groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
-AT_ONCE = (Certified, Exact, NewtonStep)  # strategies whose first step leads to the minimiser of a quadratic
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
@@ -302,19 +303,20 @@ def _under(objective: Model, penalty: AbstractPenalty) -> Model:
 def _found(
     objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit, audit: int
 ) -> dict[Any, _Judged]:
-    """Every penalty's estimate: of ridges at once where that can be, the others one after another, the strongest first."""
+    """Every penalty's estimate: of single rows at once where that can be, the others one after another, the strongest first."""
     plan = adapted("path", objective, plan, refit)
-    found = _at_once(objective, named, plan, refit) if isinstance(refit, AT_ONCE) else {}
+    found = _at_once(objective, named, plan, refit) if refit.quadratic else {}
     order = [value for value in named if value not in found]
+    thetas = _minimisers(objective, {value: named[value] for value in order})
+    found |= _side_by_side(objective, {value: named[value] for value in thetas}, thetas, plan, refit)
+    order = [value for value in order if value not in found]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before, copied = None, ""
-    thetas = _minimisers(objective, [named[value] for value in order])
     for k, value in enumerate(order):
         try:
             under = _under(objective, named[value])
-            theta = thetas[k]
-            own = fit(under, before) if theta is None else _anchored(under, theta)
+            own = _anchored(under, thetas[value]) if value in thetas else fit(under, before)
         except (RuntimeError, ValueError) as error:
             error.add_note(f"In lo.path, under the penalty {_shown(value)}.")
             raise
@@ -349,45 +351,88 @@ class _Penalised:
         return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
 
 
-def _minimisers(objective: Model, penalties: list[AbstractPenalty]) -> list[Array | None]:
-    """θ̂ under each of many ridges, by Newton's method side by side; None where that does not arrive, or is not for the
-    model."""
-    plain = all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in penalties)
-    model = _under(objective, penalties[0]).predictors if plain and penalties else None
-    if model is None or model.design.outputs > 1:
-        return [None] * len(penalties)
-    units, params = model.design.shape
-    if len(penalties) * (units + params**2) > TOGETHER:
-        return [None] * len(penalties)
+def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.ndarray, "penalties params params"]:
+    """∇² of quadratic penalties."""
+    features, params = objective.num_features, objective.design.shape[1]
     second = np.zeros((len(penalties), params, params))
-    for k, penalty in enumerate(penalties):
-        second[k, range(objective.num_features), range(objective.num_features)] = _alpha(penalty)
-    start = np.tile(np.ravel(objective.parameters.start(0)), (len(penalties), 1))
-    F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], second)
-    found = newton(F, start, np.arange(len(penalties)), np.zeros((0, params)))
-    return [theta if arrived else None for theta, arrived in zip(found.theta, found.converged, strict=True)]
+    for own, penalty in zip(second, penalties, strict=True):
+        own[:features, :features] = penalty.second(features)
+    return second
+
+
+def _minimisers(objective: Model, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
+    """θ̂ under each of many ridges, by Newton's method side by side, where that is for the model and arrives."""
+    plain = all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in named.values())
+    model = _under(objective, next(iter(named.values()))).predictors if plain and named else None
+    if model is None or model.design.outputs > 1:
+        return {}
+    units, params = model.design.shape
+    if len(named) * (units + params**2) > TOGETHER:
+        return {}
+    start = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1))
+    F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], _seconds(objective, list(named.values())))
+    found = newton(F, start, np.arange(len(named)), np.zeros((0, params)))
+    return {value: theta for value, theta, arrived in zip(named, found.theta, found.converged, strict=True) if arrived}
+
+
+def _of_rows(plan: Plan) -> bool:
+    """Does every refit leave out one row, or a part of it, and none of them twice?"""
+    alone = len(plan.index) == plan.num_refits and np.bincount(plan.index).max() == 1
+    return bool(alone and np.all(plan.weight <= 1))
+
+
+def _side_by_side(
+    objective: Model, named: dict[Any, AbstractPenalty], thetas: dict[Any, Array], plan: Plan, refit: AbstractRefit
+) -> dict[Any, _Judged]:
+    """Single rows left out of fits that are known, by arrays over penalties; but for penalties that want more."""
+    model = _under(objective, next(iter(named.values()))).predictors if named and _of_rows(plan) else None
+    if model is None or not model.separate or model.design.outputs > 1 or model.loss.self_concordance is None:
+        return {}
+    labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
+    second, found, leaving = _seconds(objective, penalties), {}, Leaving(plan.index, plan.weight, plan.held)
+    own = objective.units.weight
+    weight = (np.ones(len(model.y)) if own is None else own)[plan.index[plan.held]]
+    for some in groups(len(theta), model):
+        stack = Stack(model, second[some], theta[some], leaving, len(theta))
+        every = refit.stacked(stack, np.array([naive(losses, weight) for losses in stack.baseline[:, plan.held]]))
+        if every is None:
+            return {}
+        found |= _judged(objective, dict(zip(labels[some], penalties[some], strict=True)), plan, refit, every)
+    return found
 
 
 def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit) -> dict[Any, _Judged]:
     """Ridges of least squares, every row left out by itself; but for those whose last digits rounding takes."""
     alphas = np.array([_alpha(penalty) or 0.0 if isinstance(penalty, Ridge) else 0.0 for penalty in named.values()])
-    if not alphas.all() or not applies(objective, plan):
+    if not (alphas.all() and _of_rows(plan) and applies(objective)):
         return {}
-    every = ridges(objective, alphas, plan)
+    return _judged(objective, named, plan, refit, ridges(objective, alphas, plan))
+
+
+def _judged(
+    objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit, every: Settled
+) -> dict[Any, _Judged]:
+    """What arrays over penalties say of each that is settled; fits and estimates are put together when they are asked for."""
     copied: list[str] = []
 
-    def estimate(k, fit):
+    def estimate(k: int, fit: Fit) -> Estimate:
         copied[:] = copied or [copies(fit, plan)]
         found = blank(Asked(fit, plan, None), refit, every.baseline[k])
-        parts = {"losses": every.losses[k], "error": every.error[k], "proved": np.ones(plan.num_refits, bool)}
+        parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
         return replace(found, **parts, labels=found.labels | {"copies": copied[0]})
 
-    labels, penalties, mean, error = list(named), list(named.values()), every.mean.tolist(), every.error.mean(1).tolist()
+    def chosen(k: int, number: int) -> dict[int, str]:
+        if every.moved is None:
+            return {int(np.argmax(every.error[k])): "largest error"}
+        return ranked(every.moved[k], every.error[k], every.proved[k], number)
+
+    mean, error = every.mean.tolist(), every.error.mean(1).tolist()
     found = {}
-    for k in np.flatnonzero(every.resolved).tolist():
-        make = lambda k=k: _anchored(_under(objective, penalties[k]), every.theta[k])
-        largest = lambda number, k=k: {int(np.argmax(every.error[k])): "largest error"}
-        found[labels[k]] = _Judged(make, functools.partial(estimate, k), mean[k], error[k], largest, {}, 1.0)
+    for k, (value, penalty) in enumerate(named.items()):
+        if every.settled[k]:
+            make = lambda k=k, penalty=penalty: _anchored(_under(objective, penalty), every.theta[k])
+            of = (functools.partial(part, k) for part in (estimate, chosen))
+            found[value] = _Judged(make, next(of), mean[k], error[k], next(of), {}, float(every.gradients[k]))
     return found
 
 

@@ -8,7 +8,7 @@ refitted as arrays, and their errors are proved (`_linear`); all other models by
 import abc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from . import _linear as linear
 from ._descent import Descent, lead
 from ._refitted import Refitted
 
+if TYPE_CHECKING:
+    from ._stacked import Settled, Stack
+
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
 CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
@@ -34,10 +37,15 @@ class AbstractRefit(Module):
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
     own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
     together: ClassVar[bool] = False  # is it quicker to be given all refits at once, where these share passes?
+    quadratic: ClassVar[bool] = False  # does its first step lead to the minimiser of a quadratic?
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
         """Refit a batch of rows of a plan; without `judge`, errors that cost extra may be left infinite."""
+
+    def stacked(self, stack: "Stack", scale: np.ndarray) -> "Settled | None":
+        """Single rows under many penalties at once, given `rows.scale` of each; None where that is no way of it."""
+        del stack, scale
 
 
 class NoUpdate(AbstractRefit):
@@ -68,7 +76,10 @@ class InfinitesimalJackknife(AbstractRefit):
 class NewtonStep(AbstractRefit):
     """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
 
-    own_hessians = True
+    own_hessians = quadratic = True
+
+    def stacked(self, stack, scale):
+        return stack.settle(CLOSE * scale, hurry=True)
 
     def __call__(self, fit, rows, *, judge=True):
         if fit.predictors is not None:
@@ -83,6 +94,7 @@ class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
     tol: float = 1e-8
+    quadratic = True
 
     def __post_init__(self):
         if not 0 < self.tol < 1:
@@ -113,11 +125,14 @@ class Certified(AbstractRefit):
     """
 
     rtol: float = 0.01
-    in_standard_errors, together = True, True
+    in_standard_errors = together = quadratic = True
 
     def __post_init__(self):
         if not 0 < self.rtol <= 1:
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
+
+    def stacked(self, stack, scale):
+        return stack.settle(self.rtol * scale, hurry=False)
 
     def __call__(self, fit, rows, *, judge=True):
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)

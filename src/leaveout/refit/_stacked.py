@@ -1,0 +1,408 @@
+"""Single rows left out under many penalties, the fits side by side: what `_linear` does for one, as arrays over penalties.
+
+F_k(θ, w) = Σ_i ω_i ℓ(x_iᵀθ) + ½ θᵀP_kθ, one output a unit and ℓ self-concordant; H_k⁻¹ = R_kR_kᵀ, z = R_kᵀx. A lane is a
+penalty and a row that leaves: k m + j of m rows. The rungs, each taken by the lanes that the one before left open:
+
+    look     one step with the row's own Hessian, and what the table proves of it       O(1)
+    term     the next term of the expansion, estimated from a sample of rows            when gradients are not to be had
+    steps    gradients, proved                                                          a gradient each
+
+What is still open then, or whose last digits rounding takes, is for `_linear`, one penalty after another.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._design import Dense, Predictors, extent, weighed
+from .._fit import DOUBTFUL
+from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
+from . import _sampled as sampled
+from ._anchor import PASS, SINGULAR, shaky
+from ._enclosure import HURRY, STALLED, STEPS
+from ._linear import AFFORDABLE, ELEMENTWISE, OneRow
+from ._newton import inverse_roots
+
+Array = np.ndarray
+TOGETHER = 2**16  # numbers [penalties, units] at a time: of 1,000 x 20 half as many take a tenth longer, and so do four times
+HERD = 2**16  # numbers [lanes, units] of gradients made together
+SHARED = 8  # gradients that take as long, so many at once, as one by itself: 5 against 40 μs at 1,000 x 20
+TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
+
+
+class Leaving(NamedTuple):
+    """The rows of a plan that leave, one a refit: how much of its weight each keeps, and whether it is scored."""
+
+    unit: Int[Array, " refits"]
+    weight: Float[Array, " refits"]
+    held: Bool[Array, " refits"]
+
+
+class Settled(NamedTuple):
+    """What became of every penalty, held-out losses and with no update; only what is `settled` means anything."""
+
+    theta: Float[Array, "penalties params"]
+    baseline: Float[Array, "penalties refits"]
+    losses: Float[Array, "penalties refits"]
+    error: Float[Array, "penalties refits"]
+    proved: Bool[Array, "penalties refits"]
+    moved: Float[Array, "penalties refits"] | None  # the length of the first step, where that was asked for
+    gradients: Float[Array, " penalties"]  # that were made
+    mean: Float[Array, " penalties"]  # of the losses
+    settled: Bool[Array, " penalties"]
+
+
+class Reach(NamedTuple):
+    """How far any ℓ″ may move along a step, as `_sampled` asks for it: M max k."""
+
+    turn: Float[Array, " lanes"]
+
+
+Enough = Callable[[Int[Array, " lanes"], Float[Array, " lanes"], Float[Array, " lanes"]], Bool[Array, " lanes"]]
+
+
+def groups(count: int, model: Predictors) -> list[slice]:
+    """Penalties whose arrays stay in a cache."""
+    n, p = model.design.shape
+    size = max(1, min(TOGETHER // n, 16 * TOGETHER // (n * p)))
+    return [slice(k, min(k + size, count)) for k in range(0, count, size)]
+
+
+class Stack:
+    """Fits of one model under some of `total` penalties, at their minima θ."""
+
+    def __init__(
+        self,
+        model: Predictors,
+        second: Float[Array, "penalties params params"],
+        theta: Float[Array, "penalties params"],
+        leaving: Leaving,
+        total: int,
+    ):
+        assert isinstance(model.design, Dense)
+        self.model, self.design, self.leaving, self.theta, self.second = model, model.design, leaving, theta, second
+        self.ratio = total / len(theta)
+        self.eta = model.eta(theta)
+        self.weight = model.weigh(np.ones((1, len(model.y))))[0][0]
+        self.slope, self.curvature = model.loss.derivatives(self.eta, model.y, (1, 2))
+        hessian = self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
+        self.root, self.bad = inverse_roots(hessian)
+        own = np.einsum("kpp->kp", hessian)
+        with np.errstate(divide="ignore"):
+            self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
+        self.inverse = self.root @ self.root.swapaxes(1, 2)
+        self.norm = self._norms()
+        gradient = self.design.pull(weighed(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
+        self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
+        size = self.norm**2
+        size *= self.weight
+        self.noise = ROUNDING * np.einsum("kn,kn,n->k", shaky(self.slope, self.curvature, self.eta), self.norm, self.weight)
+        self.blur = ROUNDING * np.max(own * np.einsum("kpp->kp", self.inverse), axis=1)
+        self.table = Table(model.loss, model.y, self.eta, self.curvature, size, self.norm)
+        self.look = self._look()
+
+    def _norms(self) -> Float[Array, "penalties units"]:
+        """‖x‖ in the norm of every H⁻¹."""
+        if len(self.theta) > 1:
+            return self.design.extents(self.root, self.curvature).norm
+        return extent(self.design, self.root[0].T, self.curvature[0]).norm[None]
+
+    def at(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
+        """What is one number a unit, of every lane."""
+        unit = self.leaving.unit
+        return np.ravel(part if self.in_order else part[:, unit])
+
+    @functools.cached_property
+    def in_order(self) -> bool:
+        return np.array_equal(self.leaving.unit, np.arange(self.eta.shape[1]))
+
+    @functools.cached_property
+    def unit(self) -> Int[Array, " lanes"]:
+        return np.tile(self.leaving.unit, len(self.theta))
+
+    @functools.cached_property
+    def penalty(self) -> Int[Array, " lanes"]:
+        """The number of each lane's penalty."""
+        return np.repeat(np.arange(len(self.theta)), len(self.leaving.unit))
+
+    @functools.cached_property
+    def turn(self) -> Float[Array, " penalties"]:
+        """M max k."""
+        concordance = self.model.loss.self_concordance
+        assert concordance is not None
+        return np.max(np.asarray(concordance) * self.norm, axis=1)
+
+    def _look(self) -> OneRow:
+        """Every lane after one step with its own Hessian, as `_linear.one_row`."""
+        unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
+        norm, eta = self.at(self.norm), self.at(self.eta)
+        lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
+        pull, bend, square = lost * self.at(self.slope), lost * self.at(self.curvature), norm**2
+        rest = np.einsum("kpr,kr->kp", self.root, self.leftover)
+        common = self.at(self.design.predictors(rest))
+        kept = 1 - bend * square
+        determined = kept > SINGULAR
+        kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
+        along = common - pull * square
+        length = each(np.sum(self.leftover**2, axis=1)) - 2 * pull * common + pull**2 * square + along**2 * bend / kept
+        slope = np.sqrt(np.maximum(length, 0.0)) + each(self.noise) / np.sqrt(kept)
+        after = self.table.ball(slope, kept, np.ones(1), anchor=self.penalty).after
+        with np.errstate(invalid="ignore"):
+            half = np.where(determined & np.isfinite(after), norm / np.sqrt(kept) * after, np.inf)
+        center = eta - along / kept
+        half += self._rounded(self.penalty, unit if len(self.theta) == 1 else self.unit, center, along / kept**2)
+        return OneRow(self.unit, lost, center, half, slope, kept, determined)
+
+    def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
+        """What rounding takes of predictors."""
+        bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # no less than Σ_j |x_ij θ_j|
+        return 4 * ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
+
+    @functools.cached_property
+    def _lengths(self) -> Float[Array, " units"]:
+        return np.sqrt(np.einsum("np,np->n", self.design.x, self.design.x))
+
+    def wrong(self, lanes: Array | slice, reported: Array | None, center: Array, half: Array) -> Float[Array, " lanes"]:
+        """How far the held-out losses at the reported predictors may be off, those at `center` by default."""
+        y = self.model.y[self.unit[lanes]]
+        most = change(self.model.unit_loss, y, center if reported is None else reported, center, half)
+        return np.where(self.held[lanes], most, 0.0)
+
+    @functools.cached_property
+    def held(self) -> Bool[Array, " lanes"]:
+        return np.tile(self.leaving.held, len(self.theta))
+
+    def losses(self, lanes: Array | slice, center: Array) -> Float[Array, " lanes"]:
+        return self.model.unit_loss.derivatives(center, self.model.y[self.unit[lanes]], (0,))[0]
+
+    def _costs(self, lanes: int) -> float:
+        """Operations of a gradient of so many lanes, and of as many under the penalties that are elsewhere."""
+        n, p = self.design.shape
+        return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
+
+    # the rungs
+
+    def settle(self, allowed: Float[Array, " penalties"], hurry: bool) -> Settled:
+        """Every loss brought within what is allowed of it on average; in a hurry the first step is reported, and told of."""
+        look, count = self.look, len(self.theta)
+        center, half, proved = look.center, look.half.copy(), np.ones(len(look.half), bool)
+        reported = center.copy() if hurry else None
+        known = self.losses(slice(None), center) if hurry else np.zeros(0)
+        limit = np.repeat(allowed, len(self.leaving.unit))
+
+        def enough(lanes: Array, center: Array, half: Array) -> Bool[Array, " lanes"]:
+            if reported is None:
+                return self.wrong(lanes, None, center, half) <= limit[lanes]
+            moved = np.abs(self.losses(lanes, center) - known[lanes])
+            return self.wrong(lanes, reported[lanes], center, half) <= TIGHT * moved + limit[lanes]
+
+        wrong = self.wrong(slice(None), None, center, half)
+        lanes = np.flatnonzero(~(wrong <= limit))
+        gradients = np.full(count, len(self.leaving.unit) / self.eta.shape[1])  # a look costs a gradient's share of a row
+        if self._costs(len(lanes)) > AFFORDABLE:
+            lanes = self._by_the_next_term(wrong, allowed, hurry, half, proved)
+        if lanes.size:
+            lanes = self._steps(lanes, enough, HURRY if hurry else STEPS, center, half, proved, gradients)
+        if hurry:
+            lanes = lanes[~np.isfinite(half[lanes])]
+        settled = ~self.bad & (np.bincount(self.penalty[lanes], minlength=count) == 0)
+        return self._settled(reported, center, half, proved, gradients, settled)
+
+    def _settled(
+        self, reported: Array | None, center: Array, half: Array, proved: Array, gradients: Array, settled: Array
+    ) -> Settled:
+        everyone, shape, held = slice(None), (len(self.theta), -1), self.leaving.held
+        error = self.wrong(everyone, reported, center, half).reshape(shape)
+        losses = self.losses(everyone, center if reported is None else reported).reshape(shape)
+        weight = self.weight[self.leaving.unit] * held
+        mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
+        settled = settled & np.isfinite(mean) & np.isfinite(error).all(1)
+        losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, self.baseline))
+        told = proved.reshape(shape), self.look.moved.reshape(shape), gradients
+        return Settled(self.theta, baseline, losses, error, *told, mean, settled)
+
+    @functools.cached_property
+    def baseline(self) -> Float[Array, "penalties refits"]:
+        """The losses of the rows that leave with no update."""
+        unit, model = self.leaving.unit, self.model
+        eta = self.eta if self.in_order else self.eta[:, unit]
+        return model.unit_loss.derivatives(eta, model.y[unit], (0,))[0]
+
+    def _by_the_next_term(
+        self, wrong: Array, allowed: Array, hurry: bool, half: Array, proved: Array
+    ) -> Int[Array, " open"]:
+        """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
+        still open. Writes into `wrong`, `half` and `proved`."""
+        lanes = np.flatnonzero(~self._within(wrong, allowed))
+        far = sampled.short(self._reach(lanes), self.look.take(lanes))
+        rest, lanes = lanes[~far], lanes[far]
+        for size in sampled.SIZES:
+            if not lanes.size or self._costs(len(lanes)) <= AFFORDABLE or size > self.eta.shape[1]:
+                break
+            some, reach = self.look.take(lanes), self._reach(lanes)
+            left = sampled.half(reach, some, self._term(lanes, some, size), True)
+            wrong[lanes] = self.wrong(lanes, None, some.center, left)
+            good = np.isfinite(wrong[lanes]) if hurry else self._within(wrong, allowed)[lanes]
+            half[lanes[good]], proved[lanes[good]] = left[good], False
+            lanes = lanes[~good]
+        return np.union1d(lanes, rest)
+
+    def _within(self, wrong: Array, allowed: Float[Array, " penalties"]) -> Bool[Array, " lanes"]:
+        """Of every penalty the lanes of smallest error that together stay within what is allowed together, none above five
+        times its share."""
+        each = wrong.reshape(len(allowed), -1)
+        order, within = np.argsort(each, axis=1), np.empty(each.shape, bool)
+        sums = np.cumsum(np.take_along_axis(each, order, axis=1), axis=1)
+        np.put_along_axis(within, order, sums <= (allowed * each.shape[1])[:, None], axis=1)
+        return np.ravel(within & (each <= 5 * allowed[:, None]))
+
+    def _reach(self, lanes: Array) -> Reach:
+        return Reach(self.turn[self.penalty[lanes]])
+
+    @functools.cached_property
+    def _third(self) -> Float[Array, "penalties units"]:
+        """What the cubes of cosines are weighed by: ω ℓ‴ k³."""
+        (third,) = self.model.loss.derivatives(self.eta, self.model.y, (3,))
+        third *= self.norm**3
+        return third * self.weight
+
+    @functools.cached_property
+    def _drawn(self) -> sampled.Drawn:
+        """The same rows for all penalties, drawn as `_sampled` does by the mean of their chances."""
+        largest = np.abs(self._third)
+        chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
+        chance = 0.8 * chance + 0.2 / len(chance)
+        chance /= chance.sum()
+        index = np.random.default_rng(0).choice(len(chance), max(sampled.SIZES), p=chance)
+        return sampled.Drawn(index, chance[index])
+
+    def _term(self, lanes: Array, look: OneRow, size: int) -> sampled.Term:
+        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, where u = −a z: these are cubes of cosines, in
+        float32. (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
+        index, chance = (part[:size] for part in self._drawn)
+        single = lambda part: np.asarray(part, np.float32)
+        weight = single(self._third[:, index] / (chance * size))
+        first, second = np.empty((2, len(lanes)))
+        place = np.full(self.eta.shape[1], -1)
+        bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1))
+        for k, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            if start == stop:
+                continue
+            some, unit = slice(start, stop), look.unit[start:stop]
+            rows = single(self.design.x[index] / self.norm[k, index, None])
+            cube = rows @ single((self.design.x[unit] @ self.inverse[k]) / self.norm[k, unit, None]).T
+            place[unit] = np.arange(len(unit))
+            own = np.flatnonzero(place[index] >= 0)
+            cube[own, place[index[own]]] = 0.0
+            place[unit] = -1
+            square = cube * cube
+            cube *= square
+            first[some] = weight[k] @ cube
+            cube *= cube
+            second[some] = weight[k] ** 2 @ cube
+        penalty = self.penalty[lanes]
+        move = look.center - self.eta[penalty, look.unit]
+        along = look.lost * (self.slope[penalty, look.unit] + self.curvature[penalty, look.unit] * move)
+        scale = 0.5 * along**2 * self.norm[penalty, look.unit] ** 3 / look.kept
+        return sampled.Term(-scale * first, scale * np.sqrt(second), np.zeros(len(lanes)))
+
+    def _steps(
+        self, lanes: Array, enough: Enough, most: int, center: Array, half: Array, proved: Array, gradients: Array
+    ) -> Int[Array, " open"]:
+        """Gradients, as long as they shrink: the lanes still open. Writes where they stand."""
+        still, size = [np.zeros(0, int)], max(1, HERD // self.eta.shape[1])
+        for start in range(0, len(lanes), size):
+            walk = Walk(self, lanes[start : start + size])
+            for _ in range(most):
+                if not walk.lanes.size:
+                    break
+                np.add.at(gradients, self.penalty[walk.lanes], 1 / SHARED)
+                stuck, after = walk.step()
+                at = walk.lanes[~stuck]
+                center[at], half[at] = walk.place(~stuck, after[~stuck])
+                proved[at] = True
+                done = enough(walk.lanes, center[walk.lanes], half[walk.lanes])
+                still.append(walk.lanes[stuck & ~done])
+                walk = walk.take(~(stuck | done))
+            still.append(walk.lanes)
+        return np.sort(np.concatenate(still))
+
+
+class Walk:
+    """Lanes on their way by gradients, with the Hessian of each row's own refit at θ̂; u = R⁻¹(θ − θ̂)."""
+
+    def __init__(self, stack: Stack, lanes: Array):
+        self.stack, self.lanes = stack, lanes
+        look = stack.look.take(lanes)
+        self.penalty, self.unit, self.kept, self.slope = stack.penalty[lanes], look.unit, look.kept, look.moved
+        self.z = np.einsum("lp,lpr->lr", stack.design.x[self.unit], stack.root[self.penalty])
+        self.core = look.lost * stack.curvature[self.penalty, self.unit] / self.kept
+        pull = look.lost * stack.slope[self.penalty, self.unit]
+        self.u = self._solved(stack.leftover[self.penalty] - pull[:, None] * self.z)
+        self.lost = look.lost
+
+    def take(self, some: Bool[Array, " lanes"]) -> "Walk":
+        if some.all():
+            return self
+        other = object.__new__(Walk)
+        vars(other).update({name: part if name == "stack" else part[some] for name, part in vars(self).items()})
+        return other
+
+    def _solved(self, gradient: Float[Array, "lanes rank"]) -> Float[Array, "lanes rank"]:
+        """The step that whitened gradients ask for, by Sherman and Morrison."""
+        return -gradient - (self.core * np.einsum("lr,lr->l", self.z, gradient))[:, None] * self.z
+
+    def step(self) -> tuple[Bool[Array, " lanes"], Float[Array, " lanes"]]:
+        """One step each, if it is worth it: which lanes it brings no further, and how far the others may still be off, in the
+        norm of their own Hessian."""
+        stack, model = self.stack, self.stack.model
+        root = stack.root[self.penalty]
+        theta = stack.theta[self.penalty] + np.einsum("lpr,lr->lp", root, self.u)
+        eta = model.eta(theta)
+        pulled = weighed(stack.weight[None], model.loss.derivatives(eta, model.y, (1,))[0])
+        each = np.arange(len(eta))
+        pulled[each, self.unit] *= 1 - self._share()
+        raw = stack.design.pull(pulled) + np.einsum("lp,lpq->lq", theta, stack.second[self.penalty])
+        gradient = np.einsum("lp,lpr->lr", raw, root)
+        move = self._solved(gradient)
+        terms = np.abs(pulled, out=pulled).sum(1) * stack.norm.max(1)[self.penalty]
+        noise = (ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept)
+        size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
+        found = self._ball(eta, size)
+        stuck = ~(np.isfinite(found.after) & ((size <= STALLED * self.slope) | (found.after <= 0.5 * found.distance)))
+        self.u[~stuck] += move[~stuck]
+        self.slope = size
+        return stuck, found.after
+
+    def _share(self) -> Float[Array, " lanes"]:
+        """What each row loses of its weight."""
+        weight = self.stack.weight[self.unit]
+        return np.divide(self.lost, weight, out=np.ones_like(weight), where=weight > 0)
+
+    def _ball(self, eta: Float[Array, "lanes units"], size: Float[Array, " lanes"]) -> Ball:
+        """By the table, and where that says little by the gaps of every unit."""
+        stack, model = self.stack, self.stack.model
+        moved = np.linalg.norm(self.u, axis=1)
+        found = stack.table.ball(size, self.kept, np.ones(len(size)), moved, self.penalty)
+        some = np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after))
+        if some.size:
+            own, kept, radius = self.penalty[some], self.kept[some, None], 2 * size[some]
+            reference, norm = stack.curvature[own], stack.norm[own]
+            (curvature,) = model.loss.derivatives(eta[some], model.y, (2,))
+            reach = norm * radius[:, None] / np.sqrt(kept)
+            gap = gaps(model.loss, model.y, eta[some], Bend(curvature, curvature), reach, reference)
+            omega = np.tile(stack.weight, (len(some), 1))
+            omega[np.arange(len(some)), self.unit[some]] -= self.lost[some]
+            found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius)
+        return found
+
+    def place(self, some: Bool[Array, " lanes"], after: Float[Array, " lanes"]) -> tuple[Array, Array]:
+        """The predictors of the rows that leave, and how far they may be off."""
+        stack, penalty, unit = self.stack, self.penalty[some], self.unit[some]
+        move = np.einsum("lr,lr->l", self.z[some], self.u[some])
+        center = stack.eta[penalty, unit] + move
+        half = stack.norm[penalty, unit] * after / np.sqrt(self.kept[some])
+        return center, half + stack._rounded(penalty, unit, center, move)
