@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
+COARSE = 5  # one penalty in so many is fitted from scratch, the others from it
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
@@ -369,9 +370,13 @@ def _minimisers(objective: Model, named: dict[Any, AbstractPenalty]) -> dict[Any
     units, params = model.design.shape
     if len(named) * (units + params**2) > TOGETHER:
         return {}
-    start = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1))
     F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], _seconds(objective, list(named.values())))
-    found = newton(F, start, np.arange(len(named)), np.zeros((0, params)))
+    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
+    order = np.argsort([_alpha(penalty) for penalty in named.values()])
+    first = order[:: COARSE]
+    nearby = newton(F, theta[first], first, flat).theta
+    theta[order] = nearby[np.minimum((np.arange(len(order)) + COARSE // 2) // COARSE, len(first) - 1)]
+    found = newton(F, theta, np.arange(len(named)), flat)
     return {value: theta for value, theta, arrived in zip(named, found.theta, found.converged, strict=True) if arrived}
 
 

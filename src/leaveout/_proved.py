@@ -126,6 +126,7 @@ class Table:
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, where there is an M
     TWICE = 3  # places further on a radius is at least twice as large
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
+    ALIKE = 1.1  # times: so much more of a sum has about the same best level, which takes an eighth of the time of them all
     BINS = 10.0 ** (-np.arange(80) / 20)  # of k, relative to its largest: rounded up by an eighth at most
 
     def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
@@ -149,6 +150,21 @@ class Table:
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
         self.between = self.beyond[:, twice] if loss.self_concordance is not None else np.full_like(self.beyond, np.inf)
         self.between[:, -self.TWICE :] = np.inf
+        self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
+
+    def _at_best(self, part: Array) -> tuple[Array, Array]:
+        """The level that is best where all is kept, and the sum above it: `[anchors, radii]`."""
+        best = np.argmin(self.LEVELS + part, axis=-1)
+        return self.LEVELS[best], np.take_along_axis(part, best[..., None], axis=-1)[..., 0]
+
+    def _share(self, which: int, anchor: Array, at: Array, ratio: Array) -> Array:
+        """C of one of the three sums, times `ratio`; by one level as long as that is hardly more than one."""
+        level, above = (part[anchor, at] for part in self.near[which])
+        out = level + above * ratio
+        far = np.flatnonzero(ratio > self.ALIKE)
+        part = (self.below, self.beyond, self.between)[which][anchor[far], at[far]]
+        out[far] = np.min(self.LEVELS + part * ratio[far, None], axis=1)
+        return out
 
     @classmethod
     @functools.cache
@@ -168,7 +184,7 @@ class Table:
         the candidate: ℓ″ is within e^{±x} of a_i in it, x = M b k_i, which beyond 2b is allowed for: (e²ˣ − 1)/2x > eˣ.
         """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
-        below, beyond = (self.below, self.beyond) if moved is None else (self.between, self.between)
+        below, beyond = (0, 1) if moved is None else (2, 2)
         scale, anchor = self.scale[anchor], np.broadcast_to(anchor, slope.shape)
         start, slope = np.zeros(slope.shape) if moved is None else moved * scale, slope * scale
         root, ratio = np.sqrt(kept), grown / kept
@@ -177,13 +193,12 @@ class Table:
             for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
                 todo = np.flatnonzero(~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0))
                 at = k[todo] + further
-                share = lambda part, at, todo: np.min(self.LEVELS + part[anchor[todo], at] * ratio[todo, None], axis=1)
-                lost = share(below, at, todo)
+                lost = self._share(below, anchor[todo], at, ratio[todo])
                 needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
                 good = needed < (self.RADII[at] - start[todo]) * root[todo]
                 todo, at = todo[good], at[good]
                 distance[todo] = needed[good]
-                after[todo] = share(beyond, at, todo) * distance[todo]
+                after[todo] = self._share(beyond, anchor[todo], at, ratio[todo]) * distance[todo]
         return Ball(distance / scale, after / scale)
 
 

@@ -11,6 +11,7 @@ What is still open then, or whose last digits rounding takes, is for `_linear`, 
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from ._newton import inverse_roots
 Array = np.ndarray
 TOGETHER = 2**16  # numbers [penalties, units] at a time: of 1,000 x 20 half as many take a tenth longer, and so do four times
 HERD = 2**16  # numbers [lanes, units] of gradients made together
+SIZES = (128, 2048)  # rows in a sample: half as many as of one fit, since what they leave open is cheap here
 SHARED = 8  # gradients that take as long, so many at once, as one by itself: 5 against 40 μs at 1,000 x 20
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 
@@ -188,8 +190,8 @@ class Stack:
     def settle(self, allowed: Float[Array, " penalties"], hurry: bool) -> Settled:
         """Every loss brought within what is allowed of it on average; in a hurry the first step is reported, and told of."""
         look, count = self.look, len(self.theta)
-        center, half, proved = look.center, look.half.copy(), np.ones(len(look.half), bool)
-        reported = center.copy() if hurry else None
+        center, half, proved = look.center.copy(), look.half.copy(), np.ones(len(look.half), bool)
+        reported = look.center if hurry else None
         known = self.losses(slice(None), center) if hurry else np.zeros(0)
         limit = np.repeat(allowed, len(self.leaving.unit))
 
@@ -203,7 +205,7 @@ class Stack:
         lanes = np.flatnonzero(~(wrong <= limit))
         gradients = np.full(count, len(self.leaving.unit) / self.eta.shape[1])  # a look costs a gradient's share of a row
         if self._costs(len(lanes)) > AFFORDABLE:
-            lanes = self._by_the_next_term(wrong, allowed, hurry, half, proved)
+            lanes = self._by_the_next_term(wrong, allowed, hurry, center, half, proved)
         if lanes.size:
             lanes = self._steps(lanes, enough, HURRY if hurry else STEPS, center, half, proved, gradients)
         if hurry:
@@ -232,22 +234,25 @@ class Stack:
         return model.unit_loss.derivatives(eta, model.y[unit], (0,))[0]
 
     def _by_the_next_term(
-        self, wrong: Array, allowed: Array, hurry: bool, half: Array, proved: Array
+        self, wrong: Array, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
     ) -> Int[Array, " open"]:
         """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
-        still open. Writes into `wrong`, `half` and `proved`."""
+        still open. Writes into all but `allowed`."""
         lanes = np.flatnonzero(~self._within(wrong, allowed))
         far = sampled.short(self._reach(lanes), self.look.take(lanes))
         rest, lanes = lanes[~far], lanes[far]
-        for size in sampled.SIZES:
-            if not lanes.size or self._costs(len(lanes)) <= AFFORDABLE or size > self.eta.shape[1]:
+        for size in SIZES:
+            if not lanes.size or self._costs(len(lanes)) <= AFFORDABLE:
                 break
-            some, reach = self.look.take(lanes), self._reach(lanes)
-            left = sampled.half(reach, some, self._term(lanes, some, size), True)
-            wrong[lanes] = self.wrong(lanes, None, some.center, left)
+            some, whole = self.look.take(lanes), size >= self.eta.shape[1]
+            term = self._term(lanes, some, None if whole else size)
+            middle, left = some.center + whole * term.move, sampled.half(self._reach(lanes), some, term, not whole)
+            wrong[lanes] = self.wrong(lanes, some.center if hurry else None, middle, left)
             good = np.isfinite(wrong[lanes]) if hurry else self._within(wrong, allowed)[lanes]
-            half[lanes[good]], proved[lanes[good]] = left[good], False
+            center[lanes[good]], half[lanes[good]], proved[lanes[good]] = middle[good], left[good], False
             lanes = lanes[~good]
+            if whole:
+                break
         return np.union1d(lanes, rest)
 
     def _within(self, wrong: Array, allowed: Float[Array, " penalties"]) -> Bool[Array, " lanes"]:
@@ -276,38 +281,45 @@ class Stack:
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
         chance = 0.8 * chance + 0.2 / len(chance)
         chance /= chance.sum()
-        index = np.random.default_rng(0).choice(len(chance), max(sampled.SIZES), p=chance)
+        index = np.random.default_rng(0).choice(len(chance), max(SIZES), p=chance)
         return sampled.Drawn(index, chance[index])
 
-    def _term(self, lanes: Array, look: OneRow, size: int) -> sampled.Term:
-        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, where u = −a z: these are cubes of cosines, in
-        float32. (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
+    def _term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
+        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes of cosines, in float32.
+        (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
         index, chance = (part[:size] for part in self._drawn)
-        single = lambda part: np.asarray(part, np.float32)
-        weight = single(self._third[:, index] / (chance * size))
-        first, second = np.empty((2, len(lanes)))
-        place = np.full(self.eta.shape[1], -1)
-        bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1))
-        for k, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
-            if start == stop:
-                continue
-            some, unit = slice(start, stop), look.unit[start:stop]
-            rows = single(self.design.x[index] / self.norm[k, index, None])
-            cube = rows @ single((self.design.x[unit] @ self.inverse[k]) / self.norm[k, unit, None]).T
-            place[unit] = np.arange(len(unit))
-            own = np.flatnonzero(place[index] >= 0)
-            cube[own, place[index[own]]] = 0.0
-            place[unit] = -1
-            square = cube * cube
-            cube *= square
-            first[some] = weight[k] @ cube
-            cube *= cube
-            second[some] = weight[k] ** 2 @ cube
+        if size is None:
+            index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
+        weight = np.asarray(self._third[:, index] / (chance * size), np.float32)
+        sums, step = np.empty((2, len(lanes))), max(1, TOGETHER // len(index))
+        bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
+        for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            rows = self._cosines(k, index) if stop > start else None
+            for some in (slice(at, min(at + step, stop)) for at in range(start, stop, step)):
+                sums[:, some] = self._sums(rows, weight[k], index, k, look.unit[some], len(chance) == 1)
         penalty = self.penalty[lanes]
         move = look.center - self.eta[penalty, look.unit]
         along = look.lost * (self.slope[penalty, look.unit] + self.curvature[penalty, look.unit] * move)
         scale = 0.5 * along**2 * self.norm[penalty, look.unit] ** 3 / look.kept
-        return sampled.Term(-scale * first, scale * np.sqrt(second), np.zeros(len(lanes)))
+        return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
+
+    def _cosines(self, k: int, units: Array) -> Float[Array, "some params"]:
+        """Rows x R over their lengths."""
+        return np.asarray(self.design.x[units] @ self.root[k] / self.norm[k, units, None], np.float32)
+
+    def _sums(self, rows: Array, weight: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
+        """The weighed cubes of cosines between rows and those that leave, without their own, added up; and their squares, or
+        of all rows their sizes."""
+        cube, place = rows @ self._cosines(k, units).T, np.full(self.eta.shape[1], -1)
+        place[units] = np.arange(len(units))
+        own = np.flatnonzero(place[index] >= 0)
+        cube[own, place[index[own]]] = 0.0
+        cube *= cube * cube
+        first = weight @ cube
+        if whole:
+            return first, np.abs(weight) @ np.abs(cube, out=cube)
+        cube *= cube
+        return first, weight**2 @ cube
 
     def _steps(
         self, lanes: Array, enough: Enough, most: int, center: Array, half: Array, proved: Array, gradients: Array
