@@ -18,7 +18,7 @@ from jaxtyping import Float
 from ._asked import Asked
 from ._audit import affordable, audited, ranked
 from ._design import Predictors, weighed
-from ._errors import naive
+from ._errors import naives
 from ._estimate import Estimate, Printed
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
 from ._fit import Fit, anchored_at, fit
@@ -308,8 +308,10 @@ def _found(
     plan = adapted("path", objective, plan, refit)
     found = _at_once(objective, named, plan, refit) if refit.quadratic else {}
     order = [value for value in named if value not in found]
-    thetas = _minimisers(objective, {value: named[value] for value in order})
-    found |= _side_by_side(objective, {value: named[value] for value in thetas}, thetas, plan, refit)
+    model = _predictors(objective, [named[value] for value in order])
+    thetas = {} if model is None else _minimisers(objective, model, {value: named[value] for value in order})
+    if model is not None and thetas:
+        found |= _side_by_side(objective, model, {value: named[value] for value in thetas}, thetas, plan, refit)
     order = [value for value in order if value not in found]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
@@ -361,12 +363,16 @@ def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.nda
     return second
 
 
-def _minimisers(objective: Model, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
-    """θ̂ under each of many ridges, by Newton's method side by side, where that is for the model and arrives."""
-    plain = all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in named.values())
-    model = _under(objective, next(iter(named.values()))).predictors if plain and named else None
-    if model is None or model.design.outputs > 1:
-        return {}
+def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictors | None:
+    """The model as data, where all penalties are ridges and it has one output."""
+    if not penalties or not all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in penalties):
+        return None
+    model = _under(objective, penalties[0]).predictors
+    return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.paired())
+
+
+def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
+    """θ̂ under each of many ridges, by Newton's method side by side, where that arrives."""
     units, params = model.design.shape
     if len(named) * (units + params**2) > TOGETHER:
         return {}
@@ -387,11 +393,15 @@ def _of_rows(plan: Plan) -> bool:
 
 
 def _side_by_side(
-    objective: Model, named: dict[Any, AbstractPenalty], thetas: dict[Any, Array], plan: Plan, refit: AbstractRefit
+    objective: Model,
+    model: Predictors,
+    named: dict[Any, AbstractPenalty],
+    thetas: dict[Any, Array],
+    plan: Plan,
+    refit: AbstractRefit,
 ) -> dict[Any, _Judged]:
     """Single rows left out of fits that are known, by arrays over penalties; but for penalties that want more."""
-    model = _under(objective, next(iter(named.values()))).predictors if named and _of_rows(plan) else None
-    if model is None or not model.separate or model.design.outputs > 1 or model.loss.self_concordance is None:
+    if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
         return {}
     labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
     second, found, leaving = _seconds(objective, penalties), {}, Leaving(plan.index, plan.weight, plan.held)
@@ -399,7 +409,7 @@ def _side_by_side(
     weight = (np.ones(len(model.y)) if own is None else own)[plan.index[plan.held]]
     for some in groups(len(theta), model):
         stack = Stack(model, second[some], theta[some], leaving, len(theta))
-        every = refit.stacked(stack, np.array([naive(losses, weight) for losses in stack.baseline[:, plan.held]]))
+        every = refit.stacked(stack, naives(stack.baseline if plan.held.all() else stack.baseline[:, plan.held], weight))
         if every is None:
             return {}
         found |= _judged(objective, dict(zip(labels[some], penalties[some], strict=True)), plan, refit, every)
