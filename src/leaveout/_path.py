@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
-COARSE = 5  # one penalty in so many is fitted from scratch, the others from it
+COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
@@ -378,10 +378,12 @@ def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPe
         return {}
     F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], _seconds(objective, list(named.values())))
     theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
-    order = np.argsort([_alpha(penalty) for penalty in named.values()])
-    first = order[:: COARSE]
+    level = np.log([_alpha(penalty) for penalty in named.values()])
+    order = np.argsort(level)
+    first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
     nearby = newton(F, theta[first], first, flat).theta
-    theta[order] = nearby[np.minimum((np.arange(len(order)) + COARSE // 2) // COARSE, len(first) - 1)]
+    if len(first) < len(order):
+        theta = np.stack([np.interp(level, level[first], part) for part in nearby.T], axis=1)
     found = newton(F, theta, np.arange(len(named)), flat)
     return {value: theta for value, theta, arrived in zip(named, found.theta, found.converged, strict=True) if arrived}
 

@@ -12,7 +12,6 @@ What is still open then, or whose last digits rounding takes, is for `_linear`, 
 
 import functools
 import itertools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -62,9 +61,6 @@ class Reach(NamedTuple):
     """How far any ℓ″ may move along a step, as `_sampled` asks for it: M max k."""
 
     turn: Float[Array, " lanes"]
-
-
-Enough = Callable[[Int[Array, " lanes"], Float[Array, " lanes"], Float[Array, " lanes"]], Bool[Array, " lanes"]]
 
 
 def groups(count: int, model: Predictors) -> list[slice]:
@@ -173,104 +169,29 @@ class Stack:
     def _lengths(self) -> Float[Array, " units"]:
         return np.sqrt(np.einsum("np,np->n", self.design.x, self.design.x))
 
-    def wrong(self, lanes: Array | slice, reported: Array | None, center: Array, half: Array) -> Float[Array, " lanes"]:
-        """How far the held-out losses at the reported predictors may be off, those at `center` by default."""
-        y = self.model.y[self.unit[lanes]]
-        most = change(self.model.unit_loss, y, center if reported is None else reported, center, half)
-        return np.where(self.held[lanes], most, 0.0)
-
     @functools.cached_property
     def held(self) -> Bool[Array, " lanes"]:
         return np.tile(self.leaving.held, len(self.theta))
 
-    def losses(self, lanes: Array | slice, center: Array) -> Float[Array, " lanes"]:
-        return self.model.unit_loss.derivatives(center, self.model.y[self.unit[lanes]], (0,))[0]
-
-    def _costs(self, lanes: int) -> float:
-        """Operations of a gradient of so many lanes, and of as many under the penalties that are elsewhere."""
-        n, p = self.design.shape
-        return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
-
-    # the rungs
-
-    def settle(self, allowed: Float[Array, " penalties"], hurry: bool) -> Settled:
-        """Every loss brought within what is allowed of it on average; in a hurry the first step is reported, and told of."""
-        look, count = self.look, len(self.theta)
-        center, half, proved = look.center.copy(), look.half.copy(), np.ones(len(look.half), bool)
-        reported = look.center if hurry else None
-        known = self.losses(slice(None), center) if hurry else np.zeros(0)
-        limit = np.repeat(allowed, len(self.leaving.unit))
-
-        def enough(lanes: Array, center: Array, half: Array) -> Bool[Array, " lanes"]:
-            if reported is None:
-                return self.wrong(lanes, None, center, half) <= limit[lanes]
-            moved = np.abs(self.losses(lanes, center) - known[lanes])
-            return self.wrong(lanes, reported[lanes], center, half) <= TIGHT * moved + limit[lanes]
-
-        wrong = self.wrong(slice(None), None, center, half)
-        lanes = np.flatnonzero(~(wrong <= limit))
-        gradients = np.full(count, len(self.leaving.unit) / self.eta.shape[1])  # a look costs a gradient's share of a row
-        if self._costs(len(lanes)) > AFFORDABLE:
-            lanes = self._by_the_next_term(wrong, allowed, hurry, center, half, proved)
-        if lanes.size:
-            lanes = self._steps(lanes, enough, HURRY if hurry else STEPS, center, half, proved, gradients)
-        if hurry:
-            lanes = lanes[~np.isfinite(half[lanes])]
-        settled = ~self.bad & (np.bincount(self.penalty[lanes], minlength=count) == 0)
-        return self._settled(reported, center, half, proved, gradients, settled)
-
-    def _settled(
-        self, reported: Array | None, center: Array, half: Array, proved: Array, gradients: Array, settled: Array
-    ) -> Settled:
-        everyone, shape, held = slice(None), (len(self.theta), -1), self.leaving.held
-        error = self.wrong(everyone, reported, center, half).reshape(shape)
-        losses = self.losses(everyone, center if reported is None else reported).reshape(shape)
-        weight = self.weight[self.leaving.unit] * held
-        mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
-        settled = settled & np.isfinite(mean) & np.isfinite(error).all(1)
-        losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, self.baseline))
-        told = proved.reshape(shape), self.look.moved.reshape(shape), gradients
-        return Settled(self.theta, baseline, losses, error, *told, mean, settled)
+    @functools.cached_property
+    def y(self) -> Float[Array, " lanes"]:
+        return np.tile(self.model.y[self.leaving.unit], len(self.theta))
 
     @functools.cached_property
     def baseline(self) -> Float[Array, "penalties refits"]:
         """The losses of the rows that leave with no update."""
-        unit, model = self.leaving.unit, self.model
-        eta = self.eta if self.in_order else self.eta[:, unit]
-        return model.unit_loss.derivatives(eta, model.y[unit], (0,))[0]
+        return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
 
-    def _by_the_next_term(
-        self, wrong: Array, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
-    ) -> Int[Array, " open"]:
-        """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
-        still open. Writes into all but `allowed`."""
-        lanes = np.flatnonzero(~self._within(wrong, allowed))
-        far = sampled.short(self._reach(lanes), self.look.take(lanes))
-        rest, lanes = lanes[~far], lanes[far]
-        for size in SIZES:
-            if not lanes.size or self._costs(len(lanes)) <= AFFORDABLE:
-                break
-            some, whole = self.look.take(lanes), size >= self.eta.shape[1]
-            term = self._term(lanes, some, None if whole else size)
-            middle, left = some.center + whole * term.move, sampled.half(self._reach(lanes), some, term, not whole)
-            wrong[lanes] = self.wrong(lanes, some.center if hurry else None, middle, left)
-            good = np.isfinite(wrong[lanes]) if hurry else self._within(wrong, allowed)[lanes]
-            center[lanes[good]], half[lanes[good]], proved[lanes[good]] = middle[good], left[good], False
-            lanes = lanes[~good]
-            if whole:
-                break
-        return np.union1d(lanes, rest)
+    def losses(self, lanes: Array | slice, center: Array) -> Float[Array, " lanes"]:
+        """Those of lanes at predictors."""
+        return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
 
-    def _within(self, wrong: Array, allowed: Float[Array, " penalties"]) -> Bool[Array, " lanes"]:
-        """Of every penalty the lanes of smallest error that together stay within what is allowed together, none above five
-        times its share."""
-        each = wrong.reshape(len(allowed), -1)
-        order, within = np.argsort(each, axis=1), np.empty(each.shape, bool)
-        sums = np.cumsum(np.take_along_axis(each, order, axis=1), axis=1)
-        np.put_along_axis(within, order, sums <= (allowed * each.shape[1])[:, None], axis=1)
-        return np.ravel(within & (each <= 5 * allowed[:, None]))
+    def costs(self, lanes: int) -> float:
+        """Operations of a gradient of so many lanes, and of as many under the penalties that are elsewhere."""
+        n, p = self.design.shape
+        return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
-    def _reach(self, lanes: Array) -> Reach:
+    def reach(self, lanes: Array) -> Reach:
         return Reach(self.turn[self.penalty[lanes]])
 
     @functools.cached_property
@@ -290,7 +211,7 @@ class Stack:
         index = np.random.default_rng(0).choice(len(chance), max(SIZES), p=chance)
         return sampled.Drawn(index, chance[index])
 
-    def _term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
+    def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
         """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes of cosines, in float32.
         (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
         index, chance = (part[:size] for part in self._drawn)
@@ -310,7 +231,7 @@ class Stack:
 
     def _cosines(self, k: int, units: Array) -> Float[Array, "some params"]:
         """Rows x R over their lengths."""
-        return np.asarray(self.design.x[units] @ self.root[k] / self.norm[k, units, None], np.float32)
+        return np.asarray(self.design.x[units] @ self.root[k] / np.maximum(self.norm[k, units, None], 1e-300), np.float32)
 
     def _sums(self, rows: Array, weight: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
         """The weighed cubes of cosines between rows and those that leave, without their own, added up; and their squares, or
@@ -325,27 +246,6 @@ class Stack:
             return first, np.abs(weight) @ np.abs(cube, out=cube)
         cube *= cube
         return first, weight**2 @ cube
-
-    def _steps(
-        self, lanes: Array, enough: Enough, most: int, center: Array, half: Array, proved: Array, gradients: Array
-    ) -> Int[Array, " open"]:
-        """Gradients, as long as they shrink: the lanes still open. Writes where they stand."""
-        still, size = [np.zeros(0, int)], max(1, HERD // self.eta.shape[1])
-        for start in range(0, len(lanes), size):
-            walk = Walk(self, lanes[start : start + size])
-            for _ in range(most):
-                if not walk.lanes.size:
-                    break
-                np.add.at(gradients, self.penalty[walk.lanes], 1 / SHARED)
-                stuck, after = walk.step()
-                at = walk.lanes[~stuck]
-                center[at], half[at] = walk.place(~stuck, after[~stuck])
-                proved[at] = True
-                done = enough(walk.lanes, center[walk.lanes], half[walk.lanes])
-                still.append(walk.lanes[stuck & ~done])
-                walk = walk.take(~(stuck | done))
-            still.append(walk.lanes)
-        return np.sort(np.concatenate(still))
 
 
 class Walk:
@@ -423,3 +323,108 @@ class Walk:
         center = stack.eta[penalty, unit] + move
         half = stack.norm[penalty, unit] * after / np.sqrt(self.kept[some])
         return center, half + stack._rounded(penalty, unit, center, move)
+
+
+class Settling:
+    """All lanes on their way: held predictors, how far they and the losses there may be off, and whether that is proved.
+
+    Every loss is to be brought within what is `allowed` of it on average; in a hurry the first step is what is reported, and
+    the rest tells how far that is off.
+    """
+
+    def __init__(self, stack: Stack, allowed: Float[Array, " penalties"], hurry: bool):
+        self.stack, self.allowed, self.hurry = stack, allowed, hurry
+        self.first = stack.look.center
+        self.center, self.half = self.first.copy(), stack.look.half.copy()
+        self.losses = stack.losses(slice(None), self.first)  # that are reported
+        self.proved, self.wrong = np.ones(len(self.half), bool), np.zeros(len(self.half))
+        self.gradients = np.full(len(allowed), len(stack.leaving.unit) / stack.eta.shape[1])  # looks: a row's share each
+        self.judge(slice(None), self.center, self.half)
+
+    def judge(self, lanes: Array | slice, center: Array, half: Array) -> None:
+        """How far reported losses may be off for predictors within `half` of `center`."""
+        reported = self.first[lanes] if self.hurry else center
+        most = change(self.stack.model.unit_loss, self.stack.y[lanes], reported, center, half)
+        self.wrong[lanes] = np.where(self.stack.held[lanes], most, 0.0)
+
+    def run(self) -> Settled:
+        stack, allowed = self.stack, self.allowed
+        limit = np.repeat(allowed, len(stack.leaving.unit))
+        lanes = np.flatnonzero(~(self.wrong <= limit))
+        if stack.costs(len(lanes)) > AFFORDABLE:
+            lanes = self._by_the_next_term()
+        if lanes.size:
+            lanes = self._by_gradients(lanes, limit)
+        if self.hurry:
+            lanes = lanes[~np.isfinite(self.half[lanes])]
+        else:
+            moved = np.flatnonzero(self.center != self.first)
+            self.losses[moved] = stack.losses(moved, self.center[moved])
+        return self._ended(~stack.bad & (np.bincount(stack.penalty[lanes], minlength=len(allowed)) == 0))
+
+    def _ended(self, settled: Bool[Array, " penalties"]) -> Settled:
+        stack, held = self.stack, self.stack.leaving.held
+        shaped = lambda part: part.reshape(len(self.allowed), -1)
+        losses, error, weight = shaped(self.losses), shaped(self.wrong), stack.weight[stack.leaving.unit] * held
+        mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
+        settled = settled & np.isfinite(mean) & np.isfinite(error).all(1)
+        losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, stack.baseline))
+        told = shaped(self.proved), shaped(stack.look.moved), self.gradients
+        return Settled(stack.theta, baseline, losses, error, *told, mean, settled)
+
+    def _by_the_next_term(self) -> Int[Array, " open"]:
+        """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
+        still open."""
+        stack, n = self.stack, self.stack.eta.shape[1]
+        lanes = np.flatnonzero(~self._within())
+        short = sampled.short(stack.reach(lanes), stack.look.take(lanes))
+        rest, lanes = lanes[~short], lanes[short]
+        for size in SIZES:
+            if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
+                break
+            some, whole = stack.look.take(lanes), size >= n
+            term = stack.term(lanes, some, None if whole else size)
+            center, half = some.center + whole * term.move, sampled.half(stack.reach(lanes), some, term, not whole)
+            self.judge(lanes, center, half)
+            good = np.isfinite(self.wrong[lanes]) if self.hurry else self._within()[lanes]
+            settled = lanes[good]
+            self.center[settled], self.half[settled], self.proved[settled] = center[good], half[good], False
+            lanes = lanes[~good]
+            if whole:
+                break
+        return np.union1d(lanes, rest)
+
+    def _within(self) -> Bool[Array, " lanes"]:
+        """Of every penalty the lanes of smallest error that together stay within what is allowed together, none above five
+        times its share."""
+        each = self.wrong.reshape(len(self.allowed), -1)
+        order, within = np.argsort(each, axis=1), np.empty(each.shape, bool)
+        sums = np.cumsum(np.take_along_axis(each, order, axis=1), axis=1)
+        np.put_along_axis(within, order, sums <= (self.allowed * each.shape[1])[:, None], axis=1)
+        return np.ravel(within & (each <= 5 * self.allowed[:, None]))
+
+    def _by_gradients(self, lanes: Int[Array, " lanes"], limit: Float[Array, " all"]) -> Int[Array, " open"]:
+        """Steps by gradients, as long as they shrink: the lanes still open."""
+        still, size = [np.zeros(0, int)], max(1, HERD // self.stack.eta.shape[1])
+        for start in range(0, len(lanes), size):
+            walk = Walk(self.stack, lanes[start : start + size])
+            for _ in range(HURRY if self.hurry else STEPS):
+                if not walk.lanes.size:
+                    break
+                np.add.at(self.gradients, walk.penalty, 1 / SHARED)
+                stuck, after = walk.step()
+                at = walk.lanes[~stuck]
+                self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])
+                self.proved[at] = True
+                self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
+                done = self.wrong[walk.lanes] <= self._tolerated(walk.lanes) + limit[walk.lanes]
+                still.append(walk.lanes[stuck & ~done])
+                walk = walk.take(~(stuck | done))
+            still.append(walk.lanes)
+        return np.sort(np.concatenate(still))
+
+    def _tolerated(self, lanes: Array) -> Float[Array, " lanes"] | float:
+        """Beside what is allowed: in a hurry more than the reported losses are known to be off."""
+        if not self.hurry:
+            return 0.0
+        return TIGHT * np.abs(self.stack.losses(lanes, self.center[lanes]) - self.losses[lanes])

@@ -8,7 +8,7 @@ refitted as arrays, and their errors are proved (`_linear`); all other models by
 import abc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,9 +22,7 @@ from .._results import RESULTS
 from . import _linear as linear
 from ._descent import Descent, lead
 from ._refitted import Refitted
-
-if TYPE_CHECKING:
-    from ._stacked import Settled, Stack
+from ._stacked import Settled, Settling, Stack
 
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
@@ -43,7 +41,7 @@ class AbstractRefit(Module):
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
         """Refit a batch of rows of a plan; without `judge`, errors that cost extra may be left infinite."""
 
-    def stacked(self, stack: "Stack", scale: np.ndarray) -> "Settled | None":
+    def stacked(self, stack: Stack, scale: np.ndarray) -> Settled | None:
         """Single rows under many penalties at once, given `rows.scale` of each; None where that is no way of it."""
         del stack, scale
 
@@ -79,7 +77,7 @@ class NewtonStep(AbstractRefit):
     own_hessians = quadratic = True
 
     def stacked(self, stack, scale):
-        return stack.settle(CLOSE * scale, hurry=True)
+        return Settling(stack, CLOSE * scale, hurry=True).run()
 
     def __call__(self, fit, rows, *, judge=True):
         if fit.predictors is not None:
@@ -132,7 +130,7 @@ class Certified(AbstractRefit):
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
 
     def stacked(self, stack, scale):
-        return stack.settle(self.rtol * scale, hurry=False)
+        return Settling(stack, self.rtol * scale, hurry=False).run()
 
     def __call__(self, fit, rows, *, judge=True):
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
