@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
+ROOM = 2**21  # numbers
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
@@ -207,6 +208,7 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     if int(audit) != audit or audit < 0:
         raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
+    np.empty(ROOM)
     named = _named(objective, penalties)
     found = _found(objective, named, plan, refit, int(audit))
     said, tables, missed = _audited(found, int(audit))

@@ -29,6 +29,7 @@ from ._design import Loss, LossOfSeveral
 
 Array = np.ndarray
 TIMES = (1.0, 3.0)  # of the typical ratio of gap and curvature: the τ that are tried, rising
+EVERYONE = slice(None)
 LEAST = 1e-200  # curvature of a unit: what is less is as good as none
 FINITE = 500.0  # predictors of losses that grow exponentially
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
@@ -191,12 +192,14 @@ class Table:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
             for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
-                todo = np.flatnonzero(~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0))
+                open_ = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0)
+                todo = EVERYONE if open_.all() else np.flatnonzero(open_)
                 at = k[todo] + further
                 lost = self._share(below, anchor[todo], at, ratio[todo])
                 needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
                 good = needed < (self.RADII[at] - start[todo]) * root[todo]
-                todo, at = todo[good], at[good]
+                todo = np.flatnonzero(good) if todo is EVERYONE else todo[good]
+                at = at[good]
                 distance[todo] = needed[good]
                 after[todo] = self._share(beyond, anchor[todo], at, ratio[todo]) * distance[todo]
         return Ball(distance / scale, after / scale)

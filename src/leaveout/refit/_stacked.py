@@ -27,7 +27,7 @@ from ._linear import AFFORDABLE, ELEMENTWISE, OneRow
 from ._newton import inverse_roots
 
 Array = np.ndarray
-TOGETHER = 2**17  # numbers [penalties, units] at a time: of half as many a path of 50 and 1,000 x 20 takes a tenth longer
+TOGETHER, WHITENED = 2**16, 2**17  # numbers [penalties, units] at a time, and of whitened rows: beyond, memory is fetched anew
 BLOCK = 2**16  # cosines at a time
 HERD = 2**16  # numbers [lanes, units] of gradients made together
 SIZES = (128, 2048)  # rows in a sample: half as many as of one fit, since what they leave open is cheap here
@@ -65,9 +65,9 @@ class Reach(NamedTuple):
 
 def groups(count: int, model: Predictors) -> list[slice]:
     """Penalties whose arrays stay in a cache."""
-    n, p = model.design.shape
-    size = max(1, min(TOGETHER // n, 16 * TOGETHER // (n * p)))
-    return [slice(k, min(k + size, count)) for k in range(0, count, size)]
+    number = -(-count * model.design.shape[0] // TOGETHER)
+    size = -(-count // min(number, count))
+    return [slice(k, k + size) for k in range(0, count, size)]
 
 
 class Stack:
@@ -105,9 +105,12 @@ class Stack:
 
     def _norms(self) -> Float[Array, "penalties units"]:
         """‖x‖ in the norm of every H⁻¹."""
-        if len(self.theta) > 1:
-            return self.design.extents(self.root, self.curvature).norm
-        return extent(self.design, self.root[0].T, self.curvature[0]).norm[None]
+        (n, p), count = self.design.shape, len(self.theta)
+        if n * p > WHITENED:
+            return np.stack([extent(self.design, root.T, np.zeros(n)).norm for root in self.root])
+        size = WHITENED // (n * p)
+        some = (self.root[k : k + size] for k in range(0, count, size))
+        return np.concatenate([self.design.extents(root, self.curvature).norm for root in some])
 
     def at(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
         """What is one number a unit, of every lane."""
@@ -196,15 +199,13 @@ class Stack:
 
     @functools.cached_property
     def _third(self) -> Float[Array, "penalties units"]:
-        """What the cubes of cosines are weighed by: ω ℓ‴ k³."""
-        (third,) = self.model.loss.derivatives(self.eta, self.model.y, (3,))
-        third *= self.norm**3
-        return third * self.weight
+        """ω ℓ‴."""
+        return self.weight * self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
     @functools.cached_property
     def _drawn(self) -> sampled.Drawn:
         """The same rows for all penalties, drawn as `_sampled` does by the mean of their chances."""
-        largest = np.abs(self._third)
+        largest = np.abs(self._third) * self.norm**3
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
         chance = 0.8 * chance + 0.2 / len(chance)
         chance /= chance.sum()
@@ -212,31 +213,36 @@ class Stack:
         return sampled.Drawn(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
-        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes of cosines, in float32.
+        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: weighed cubes, in float32.
         (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
         index, chance = (part[:size] for part in self._drawn)
         if size is None:
             index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
-        weight = np.asarray(self._third[:, index] / (chance * size), np.float32)
+        x, root, longest = self._single
+        weight = np.asarray(self._third[:, index] / (chance * size) * longest[:, None] ** 3, np.float32)
         sums, step = np.empty((2, len(lanes))), max(1, BLOCK // len(index))
         bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
         for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
-            rows = self._cosines(k, index) if stop > start else None
+            rows = x[index] @ root[k]
             for some in (slice(at, min(at + step, stop)) for at in range(start, stop, step)):
                 sums[:, some] = self._sums(rows, weight[k], index, k, look.unit[some], len(chance) == 1)
-        eta, slope, curvature, norm = (part[lanes] for part in self.flat)
+        eta, slope, curvature, _ = (part[lanes] for part in self.flat)
         along = look.lost * (slope + curvature * (look.center - eta))
-        scale = 0.5 * along**2 * norm**3 / look.kept
+        scale = 0.5 * along**2 * longest[self.penalty[lanes]] ** 3 / look.kept
         return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
 
-    def _cosines(self, k: int, units: Array) -> Float[Array, "some params"]:
-        """Rows x R over their lengths."""
-        return np.asarray(self.design.x[units] @ self.root[k] / np.maximum(self.norm[k, units, None], 1e-300), np.float32)
+    @functools.cached_property
+    def _single(self) -> tuple[Array, Array, Float[Array, " penalties"]]:
+        """Rows, and R over the longest row's length, in float32; and that. (Columns are far enough from one another for this:
+        others are `bad`.)"""
+        largest = np.maximum(self.norm.max(1), 1e-300)
+        return self.design.x.astype(np.float32), (self.root / largest[:, None, None]).astype(np.float32), largest
 
     def _sums(self, rows: Array, weight: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
-        """The weighed cubes of cosines between rows and those that leave, without their own, added up; and their squares, or
-        of all rows their sizes."""
-        cube, place = rows @ self._cosines(k, units).T, np.full(self.eta.shape[1], -1)
+        """Weighed cubes of the products of rows with those that leave, without their own, added up; and their squares, or of all
+        rows their sizes."""
+        x, root, _ = self._single
+        cube, place = rows @ (x[units] @ root[k]).T, np.full(self.eta.shape[1], -1)
         place[units] = np.arange(len(units))
         own = np.flatnonzero(place[index] >= 0)
         cube[own, place[index[own]]] = 0.0
@@ -398,10 +404,10 @@ class Settling:
         """Of every penalty the lanes of smallest error that together stay within what is allowed together, none above five
         times its share."""
         each = self.wrong.reshape(len(self.allowed), -1)
-        order, within = np.argsort(each, axis=1), np.empty(each.shape, bool)
-        sums = np.cumsum(np.take_along_axis(each, order, axis=1), axis=1)
-        np.put_along_axis(within, order, sums <= (self.allowed * each.shape[1])[:, None], axis=1)
-        return np.ravel(within & (each <= 5 * self.allowed[:, None]))
+        rising = np.sort(each, axis=1)
+        count = np.sum(np.cumsum(rising, axis=1) <= (self.allowed * each.shape[1])[:, None], axis=1)
+        above = np.append(rising, np.full((len(each), 1), np.inf), axis=1)[np.arange(len(each)), count]
+        return np.ravel((each < above[:, None]) & (each <= 5 * self.allowed[:, None]))
 
     def _by_gradients(self, lanes: Int[Array, " lanes"], limit: Float[Array, " all"]) -> Int[Array, " open"]:
         """Steps by gradients, as long as they shrink: the lanes still open."""
