@@ -154,16 +154,16 @@ class Table:
         self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
 
     def _at_best(self, part: Array) -> tuple[Array, Array]:
-        """The level that is best where all is kept, and the sum above it: `[anchors, radii]`."""
+        """The level that is best where all is kept, and the sum above it, of every anchor's radii."""
         best = np.argmin(self.LEVELS + part, axis=-1)
-        return self.LEVELS[best], np.take_along_axis(part, best[..., None], axis=-1)[..., 0]
+        return self.LEVELS[best].ravel(), np.take_along_axis(part, best[..., None], axis=-1).ravel()
 
-    def _share(self, which: int, anchor: Array, at: Array, ratio: Array) -> Array:
+    def _share(self, which: int, place: Array, ratio: Array) -> Array:
         """C of one of the three sums, times `ratio`; by one level as long as that is hardly more than one."""
-        level, above = (part[anchor, at] for part in self.near[which])
-        out = level + above * ratio
+        level, above = (part.take(place) for part in self.near[which])
+        out = above * ratio + level
         far = np.flatnonzero(ratio > self.ALIKE)
-        part = (self.below, self.beyond, self.between)[which][anchor[far], at[far]]
+        part = (self.below, self.beyond, self.between)[which].reshape(-1, len(self.LEVELS))[place[far]]
         out[far] = np.min(self.LEVELS + part * ratio[far, None], axis=1)
         return out
 
@@ -186,7 +186,7 @@ class Table:
         """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
         below, beyond = (0, 1) if moved is None else (2, 2)
-        scale, anchor = self.scale[anchor], np.broadcast_to(anchor, slope.shape)
+        scale, first = self.scale[anchor], np.broadcast_to(np.multiply(anchor, len(self.RADII)), slope.shape)
         start, slope = np.zeros(slope.shape) if moved is None else moved * scale, slope * scale
         root, ratio = np.sqrt(kept), grown / kept
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -195,13 +195,13 @@ class Table:
                 open_ = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0)
                 todo = EVERYONE if open_.all() else np.flatnonzero(open_)
                 at = k[todo] + further
-                lost = self._share(below, anchor[todo], at, ratio[todo])
+                lost = self._share(below, first[todo] + at, ratio[todo])
                 needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
                 good = needed < (self.RADII[at] - start[todo]) * root[todo]
                 todo = np.flatnonzero(good) if todo is EVERYONE else todo[good]
                 at = at[good]
                 distance[todo] = needed[good]
-                after[todo] = self._share(beyond, anchor[todo], at, ratio[todo]) * distance[todo]
+                after[todo] = self._share(beyond, first[todo] + at, ratio[todo]) * distance[todo]
         return Ball(distance / scale, after / scale)
 
 

@@ -194,7 +194,12 @@ class Stack:
         n, p = self.design.shape
         return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
-    def reach(self, lanes: Array) -> Reach:
+    @functools.cached_property
+    def short(self) -> Bool[Array, " lanes"]:
+        """Where the next term means something."""
+        return sampled.short(self.reach(slice(None)), self.look)
+
+    def reach(self, lanes: Array | slice) -> Reach:
         return Reach(self.turn[self.penalty[lanes]])
 
     @functools.cached_property
@@ -209,7 +214,7 @@ class Stack:
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
         chance = 0.8 * chance + 0.2 / len(chance)
         chance /= chance.sum()
-        index = np.random.default_rng(0).choice(len(chance), max(SIZES), p=chance)
+        index = np.random.default_rng(0).choice(len(chance), max(size for size in SIZES if size < len(chance) or size == min(SIZES)), p=chance)
         return sampled.Drawn(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
@@ -382,9 +387,8 @@ class Settling:
         """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
         still open."""
         stack, n = self.stack, self.stack.eta.shape[1]
-        lanes = np.flatnonzero(~self._within())
-        short = sampled.short(stack.reach(lanes), stack.look.take(lanes))
-        rest, lanes = lanes[~short], lanes[short]
+        wanting = ~self._within()
+        lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
         for size in SIZES:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
                 break
