@@ -236,8 +236,8 @@ FAULTS = (
     Fault(
         "the table's ball around a candidate is as wide as around the anchor",
         "_proved.py",
-        "(self.RADII[at] - start[todo]) * root[todo]",
-        "self.RADII[at] * root[todo]",
+        "(self.RADII[at] - start[some]) * root[some]",
+        "self.RADII[at] * root[some]",
         "test_theorem.py",
     ),
     Fault(

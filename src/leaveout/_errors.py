@@ -71,10 +71,10 @@ def _over(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[n
 def _over_groups(losses: NDArray[np.float64], weight: NDArray[np.float64], label: NDArray[np.int64]) -> float:
     """That of a weighted mean, over what has one label."""
     pull = weight * (losses - np.average(losses, weights=weight)) / weight.sum()
-    return float(_root(np.bincount(np.unique(label, return_inverse=True)[1], pull)[None])[0])
+    return float(_root(np.bincount(np.unique(label, return_inverse=True)[1], pull)[None, :])[0])
 
 
-def _root(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+def _root(sums: NDArray) -> NDArray[np.float64]:
     """√(G/(G − 1) Σ s²)."""
     size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 are no numbers
     return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))

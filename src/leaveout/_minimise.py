@@ -372,7 +372,7 @@ def _solved(
     factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
 ) -> Float[np.ndarray, "some params"]:
     """What matrices of these factors make of gradients; of small ones together, which takes no call each."""
-    if 1 < len(factors) and factors.shape[1] <= SMALL:
+    if len(factors) > 1 and factors.shape[1] <= SMALL:
         once = np.linalg.solve(factors, gradient[..., None])
         return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
     return np.stack([scipy.linalg.cho_solve((factor, True), g) for factor, g in zip(factors, gradient, strict=True)])

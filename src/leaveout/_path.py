@@ -21,10 +21,10 @@ from ._design import Predictors, weighed
 from ._errors import naives
 from ._estimate import Estimate, Printed
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
-from ._fit import Fit, anchored_at, fit
+from ._fit import DOUBTFUL, Fit, anchored_at, fit
 from ._functions import TOGETHER
 from ._jax import float64
-from ._minimise import newton
+from ._minimise import factorised, newton
 from ._objective import stored
 from ._plan import Plan
 from ._read import numbers
@@ -334,17 +334,19 @@ def _found(
     return found
 
 
-@dataclass(frozen=True, eq=False)
 class _Penalised:
-    """F(·, 1) of one model under many quadratic penalties, one a lane."""
+    """F(·, 1) of one model under many quadratic penalties, one a lane; ℓ″ comes along with each look, for the Hessian there."""
 
-    model: Predictors
-    weight: Float[np.ndarray, "1 units"]
-    second: Float[np.ndarray, "penalties params params"]
+    def __init__(
+        self, model: Predictors, weight: Float[np.ndarray, "1 units"], second: Float[np.ndarray, "lanes params params"]
+    ):
+        self.model, self.weight, self.second = model, weight, second
+        self.theta, self.curvature = np.full(second.shape[:2], np.nan), np.empty((len(second), weight.shape[1]))
 
     def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
         """F and its gradients."""
-        parts = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1))
+        *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
+        self.theta[lanes], self.curvature[lanes] = theta, curvature
         loss, slope = (weighed(self.weight, part) for part in parts)
         pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
         value = loss.sum(1) + 0.5 * np.sum(pushed * theta, axis=1)
@@ -352,7 +354,9 @@ class _Penalised:
 
     def hessian(self, theta: Array, lanes: Array) -> Array:
         """∇²F."""
-        (curvature,) = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (2,))
+        if not np.array_equal(self.theta[lanes], theta):
+            self.look(theta, lanes)
+        curvature = self.curvature[lanes]
         return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
 
 
@@ -366,28 +370,32 @@ def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.nda
 
 
 def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictors | None:
-    """The model as data, where all penalties are ridges and it has one output."""
-    if not penalties or not all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in penalties):
+    """The model as data, where it has one output and all penalties are quadratic; that of the first is in it."""
+    if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
         return None
     model = _under(objective, penalties[0]).predictors
     return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.paired())
 
 
 def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
-    """θ̂ under each of many ridges, by Newton's method side by side, where that arrives."""
-    units, params = model.design.shape
+    """θ̂ under each of many quadratic penalties, by Newton's method side by side, where that arrives and sees all directions."""
+    (units, params), lanes = model.design.shape, np.arange(len(named))
     if len(named) * (units + params**2) > TOGETHER:
         return {}
     F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], _seconds(objective, list(named.values())))
     theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
-    level = np.log([_alpha(penalty) for penalty in named.values()])
-    order = np.argsort(level)
-    first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
-    nearby = newton(F, theta[first], first, flat).theta
-    if len(first) < len(order):
-        theta = np.stack([np.interp(level, level[first], part) for part in nearby.T], axis=1)
-    found = newton(F, theta, np.arange(len(named)), flat)
-    return {value: theta for value, theta, arrived in zip(named, found.theta, found.converged, strict=True) if arrived}
+    alphas = np.array([_alpha(penalty) or np.nan if isinstance(penalty, Ridge) else np.nan for penalty in named.values()])
+    if np.isfinite(alphas).all():
+        order = np.argsort(alphas)
+        first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
+        theta[first] = newton(F, theta[first], first, flat).theta
+        level = np.log(alphas)
+        theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], axis=1)
+    found = newton(F, theta, lanes, flat)
+    good = found.converged
+    if not np.isfinite(alphas).all():
+        good &= [factorised(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
+    return {value: theta for value, theta, arrived in zip(named, found.theta, good, strict=True) if arrived}
 
 
 def _of_rows(plan: Plan) -> bool:
@@ -408,7 +416,8 @@ def _side_by_side(
     if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
         return {}
     labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
-    second, found, leaving = _seconds(objective, penalties), {}, Leaving(plan.index, plan.weight, plan.held)
+    second, leaving = _seconds(objective, penalties), Leaving(plan.index, plan.weight, plan.held)
+    found: dict[Any, _Judged] = {}
     own = objective.units.weight
     weight = (np.ones(len(model.y)) if own is None else own)[plan.index[plan.held]]
     for some in groups(len(theta), model):
@@ -450,8 +459,8 @@ def _judged(
     for k, (value, penalty) in enumerate(named.items()):
         if every.settled[k]:
             make = lambda k=k, penalty=penalty: _anchored(_under(objective, penalty), every.theta[k])
-            of = (functools.partial(part, k) for part in (estimate, chosen))
-            found[value] = _Judged(make, next(of), mean[k], error[k], next(of), {}, float(every.gradients[k]))
+            known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
+            found[value] = _Judged(*known, {}, float(every.gradients[k]))
     return found
 
 

@@ -188,18 +188,19 @@ class Table:
         below, beyond = (0, 1) if moved is None else (2, 2)
         scale, first = self.scale[anchor], np.broadcast_to(np.multiply(anchor, len(self.RADII)), slope.shape)
         start, slope = np.zeros(slope.shape) if moved is None else moved * scale, slope * scale
-        root, ratio = np.sqrt(kept), grown / kept
+        root = np.sqrt(kept)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratio = grown / kept
             k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
             for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
-                open_ = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0)
-                todo = EVERYONE if open_.all() else np.flatnonzero(open_)
-                at = k[todo] + further
-                lost = self._share(below, first[todo] + at, ratio[todo])
-                needed = np.where(lost < 1, slope[todo] / (1 - lost), np.inf)
-                good = needed < (self.RADII[at] - start[todo]) * root[todo]
-                todo = np.flatnonzero(good) if todo is EVERYONE else todo[good]
-                at = at[good]
+                wanting = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0)
+                todo = np.flatnonzero(wanting)
+                some = EVERYONE if wanting.all() else todo  # without copies
+                at = k[some] + further
+                lost = self._share(below, first[some] + at, ratio[some])
+                needed = np.where(lost < 1, slope[some] / (1 - lost), np.inf)
+                good = needed < (self.RADII[at] - start[some]) * root[some]
+                todo, at = todo[good], at[good]
                 distance[todo] = needed[good]
                 after[todo] = self._share(beyond, first[todo] + at, ratio[todo]) * distance[todo]
         return Ball(distance / scale, after / scale)

@@ -12,7 +12,7 @@ What is still open then, or whose last digits rounding takes, is for `_linear`, 
 
 import functools
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -21,7 +21,7 @@ from .._design import Dense, Predictors, extent, weighed
 from .._fit import DOUBTFUL
 from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
 from . import _sampled as sampled
-from ._anchor import PASS, SINGULAR, shaky
+from ._anchor import SINGULAR, shaky
 from ._enclosure import HURRY, STALLED, STEPS
 from ._linear import AFFORDABLE, ELEMENTWISE, OneRow
 from ._newton import inverse_roots
@@ -58,7 +58,7 @@ class Settled(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far any ℓ″ may move along a step, as `_sampled` asks for it: M max k."""
+    """What `_sampled` asks of an anchor to tell how far any ℓ″ moves along a step: M max k."""
 
     turn: Float[Array, " lanes"]
 
@@ -199,7 +199,7 @@ class Stack:
         """Where the next term means something."""
         return sampled.short(self.reach(slice(None)), self.look)
 
-    def reach(self, lanes: Array | slice) -> Reach:
+    def reach(self, lanes: Array | slice) -> Any:
         return Reach(self.turn[self.penalty[lanes]])
 
     @functools.cached_property
@@ -214,7 +214,8 @@ class Stack:
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
         chance = 0.8 * chance + 0.2 / len(chance)
         chance /= chance.sum()
-        index = np.random.default_rng(0).choice(len(chance), max(size for size in SIZES if size < len(chance) or size == min(SIZES)), p=chance)
+        most = max([size for size in SIZES if size < len(chance)], default=1)
+        index = np.random.default_rng(0).choice(len(chance), most, p=chance)
         return sampled.Drawn(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
@@ -244,8 +245,7 @@ class Stack:
         return self.design.x.astype(np.float32), (self.root / largest[:, None, None]).astype(np.float32), largest
 
     def _sums(self, rows: Array, weight: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
-        """Weighed cubes of the products of rows with those that leave, without their own, added up; and their squares, or of all
-        rows their sizes."""
+        """Weighed cubes of the products of rows and those that leave, but their own, added up; and their squares, or sizes."""
         x, root, _ = self._single
         cube, place = rows @ (x[units] @ root[k]).T, np.full(self.eta.shape[1], -1)
         place[units] = np.arange(len(units))
@@ -327,7 +327,7 @@ class Walk:
             found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius)
         return found
 
-    def place(self, some: Bool[Array, " lanes"], after: Float[Array, " lanes"]) -> tuple[Array, Array]:
+    def place(self, some: Bool[Array, " lanes"], after: Float[Array, " some"]) -> tuple[Array, Array]:
         """The predictors of the rows that leave, and how far they may be off."""
         stack, penalty, unit = self.stack, self.penalty[some], self.unit[some]
         move = np.einsum("lr,lr->l", self.z[some], self.u[some])
@@ -389,10 +389,10 @@ class Settling:
         stack, n = self.stack, self.stack.eta.shape[1]
         wanting = ~self._within()
         lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
-        for size in SIZES:
+        for size in [*(size for size in SIZES if size < n), n]:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
                 break
-            some, whole = stack.look.take(lanes), size >= n
+            some, whole = stack.look.take(lanes), size == n
             term = stack.term(lanes, some, None if whole else size)
             center, half = some.center + whole * term.move, sampled.half(stack.reach(lanes), some, term, not whole)
             self.judge(lanes, center, half)
@@ -400,8 +400,6 @@ class Settling:
             settled = lanes[good]
             self.center[settled], self.half[settled], self.proved[settled] = center[good], half[good], False
             lanes = lanes[~good]
-            if whole:
-                break
         return np.union1d(lanes, rest)
 
     def _within(self) -> Bool[Array, " lanes"]:

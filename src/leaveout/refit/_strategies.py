@@ -44,6 +44,7 @@ class AbstractRefit(Module):
     def stacked(self, stack: Stack, scale: np.ndarray) -> Settled | None:
         """Single rows under many penalties at once, given `rows.scale` of each; None where that is no way of it."""
         del stack, scale
+        return None
 
 
 class NoUpdate(AbstractRefit):
