@@ -20,7 +20,7 @@ from ._audit import affordable, audited, ranked
 from ._design import Predictors, weighed
 from ._errors import naives
 from ._estimate import Estimate, Printed
-from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
+from ._evaluate import DEFAULT, adapted, blank, cross_validate, settled, some_of, walked
 from ._fit import DOUBTFUL, Fit, anchored_at, fit
 from ._functions import TOGETHER
 from ._jax import float64
@@ -454,13 +454,18 @@ def _judged(
             return {int(np.argmax(every.error[k])): "largest error"}
         return ranked(every.moved[k], every.error[k], every.proved[k], number)
 
-    mean, error = every.mean.tolist(), every.error.mean(1).tolist()
+    mean, error, wanting = every.mean.tolist(), every.error.mean(1).tolist(), every.open.any(1)
     found = {}
     for k, (value, penalty) in enumerate(named.items()):
-        if every.settled[k]:
-            make = lambda k=k, penalty=penalty: _anchored(_under(objective, penalty), every.theta[k])
-            known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
-            found[value] = _Judged(*known, {}, float(every.gradients[k]))
+        if every.bad[k]:
+            continue
+        make = lambda k=k, penalty=penalty: _anchored(_under(objective, penalty), every.theta[k])
+        known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
+        found[value] = _Judged(*known, {}, float(every.gradients[k]))
+        if wanting[k]:
+            asked, whole, rest = Asked(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
+            settled(whole, some_of(asked, refit, rest, whole, len(named)), rest)
+            found[value] = replace(_whole(found[value], whole), error=float(whole.error.mean()))
     return found
 
 

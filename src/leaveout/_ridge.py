@@ -62,8 +62,9 @@ def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan:
     """Of every α, some at a time; `plan` leaves out single rows."""
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
     parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
-    theta, baseline, losses, error, mean, settled = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Settled(theta, baseline, losses, error, np.ones(error.shape, bool), None, np.ones(len(theta)), mean, settled)
+    theta, baseline, losses, error, mean, resolved = (np.concatenate(part) for part in zip(*parts, strict=True))
+    proved = np.ones(error.shape, bool)
+    return Settled(theta, baseline, losses, error, proved, ~proved, None, np.ones(len(theta)), mean, ~resolved)
 
 
 def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Array, ...]:

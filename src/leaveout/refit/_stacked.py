@@ -7,7 +7,7 @@ penalty and a row that leaves: k m + j of m rows. The rungs, each taken by the l
     term     the next term of the expansion, estimated from a sample of rows            when gradients are not to be had
     steps    gradients, proved                                                          a gradient each
 
-What is still open then, or whose last digits rounding takes, is for `_linear`, one penalty after another.
+What is still open then is for `_linear`, and so are penalties under which the rows are nearly dependent.
 """
 
 import functools
@@ -44,17 +44,18 @@ class Leaving(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What became of every penalty, held-out losses and with no update; only what is `settled` means anything."""
+    """What became of every penalty, but of the `bad`, of which nothing is known: held-out losses, and with no update."""
 
     theta: Float[Array, "penalties params"]
     baseline: Float[Array, "penalties refits"]
     losses: Float[Array, "penalties refits"]
     error: Float[Array, "penalties refits"]
     proved: Bool[Array, "penalties refits"]
+    open: Bool[Array, "penalties refits"]  # these want more than was done
     moved: Float[Array, "penalties refits"] | None  # the length of the first step, where that was asked for
     gradients: Float[Array, " penalties"]  # that were made
     mean: Float[Array, " penalties"]  # of the losses
-    settled: Bool[Array, " penalties"]
+    bad: Bool[Array, " penalties"]
 
 
 class Reach(NamedTuple):
@@ -359,8 +360,8 @@ class Settling:
         self.wrong[lanes] = np.where(self.stack.held[lanes], most, 0.0)
 
     def run(self) -> Settled:
-        stack, allowed = self.stack, self.allowed
-        limit = np.repeat(allowed, len(stack.leaving.unit))
+        stack = self.stack
+        limit = np.repeat(self.allowed, len(stack.leaving.unit))
         lanes = np.flatnonzero(~(self.wrong <= limit))
         if stack.costs(len(lanes)) > AFFORDABLE:
             lanes = self._by_the_next_term()
@@ -371,17 +372,18 @@ class Settling:
         else:
             moved = np.flatnonzero(self.center != self.first)
             self.losses[moved] = stack.losses(moved, self.center[moved])
-        return self._ended(~stack.bad & (np.bincount(stack.penalty[lanes], minlength=len(allowed)) == 0))
+        left = ~np.isfinite(self.wrong + self.losses)
+        left[lanes] = True
+        return self._ended(left)
 
-    def _ended(self, settled: Bool[Array, " penalties"]) -> Settled:
+    def _ended(self, left: Bool[Array, " lanes"]) -> Settled:
         stack, held = self.stack, self.stack.leaving.held
         shaped = lambda part: part.reshape(len(self.allowed), -1)
         losses, error, weight = shaped(self.losses), shaped(self.wrong), stack.weight[stack.leaving.unit] * held
         mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
-        settled = settled & np.isfinite(mean) & np.isfinite(error).all(1)
         losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, stack.baseline))
-        told = shaped(self.proved), shaped(stack.look.moved), self.gradients
-        return Settled(stack.theta, baseline, losses, error, *told, mean, settled)
+        told = shaped(self.proved), shaped(left), shaped(stack.look.moved), self.gradients
+        return Settled(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
         """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
