@@ -1,7 +1,8 @@
 """How much penalty: an estimate for each of many, in one call.
 
-Each fit starts from that of the next stronger penalty; of least squares under Ridge(α), every row left out by itself, all come
-from one eigendecomposition (`_ridge`). A path is judged as one call: all its penalties share what refits may cost before they
+Of least squares under Ridge(α), every row left out by itself, all estimates come from one eigendecomposition (`_ridge`); of
+other self-concordant losses under quadratic penalties they are made side by side (`refit._stacked`). Else each fit starts from
+that of the next stronger penalty. A path is judged as one call: all its penalties share what refits may cost before they
 are estimated instead of proved, and what is repeated exactly to audit them.
 """
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
-ROOM = 2**21  # numbers
+ROOM = 2**21  # numbers: what glibc keeps grows to the largest that was freed; fetching takes half of the time of small ridges
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
@@ -208,7 +209,7 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     if int(audit) != audit or audit < 0:
         raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
-    np.empty(ROOM)
+    np.empty(ROOM)  # from then on memory of arrays up to that size is kept for the next ones, not fetched anew
     named = _named(objective, penalties)
     found = _found(objective, named, plan, refit, int(audit))
     said, tables, missed = _audited(found, int(audit))
@@ -454,7 +455,7 @@ def _judged(
             return {int(np.argmax(every.error[k])): "largest error"}
         return ranked(every.moved[k], every.error[k], every.proved[k], number)
 
-    mean, error, wanting = every.mean.tolist(), every.error.mean(1).tolist(), every.open.any(1)
+    mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
     found = {}
     for k, (value, penalty) in enumerate(named.items()):
         if every.bad[k]:
