@@ -262,7 +262,7 @@ FAULTS = (
         "test_path.py",
     ),
     Fault(
-        "a path's gradients are proved without their noise, and from half the way",
+        "a path's candidates are taken to be half as far away",
         "refit/_stacked.py",
         "moved = np.linalg.norm(self.u, axis=1)",
         "moved = 0.5 * np.linalg.norm(self.u, axis=1)",

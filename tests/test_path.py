@@ -315,6 +315,23 @@ def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
         np.testing.assert_allclose(some.spread[mine], scale * np.sqrt((each**2).sum(0)), rtol=1e-4, atol=1e-9)
 
 
+def test_a_row_far_out_hides_no_terms(monkeypatch):
+    """Of rows a thousand times as long, whose curvature is next to nothing, the others' terms are told as well."""
+    monkeypatch.setattr(_stacked, "SIZES", (40, 50))
+    X, y = rows_of(glm("logistic"))
+    X = X.copy()
+    X[5] *= 1e4
+    y[5] = float(X[5] @ [0.8, -0.5, 0.4] > 0)
+    far = lo.GLM(X, y, "logistic")
+    stack = stack_of(far, [1.0], lo.leave_one_out(80))
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    unit = np.delete(np.arange(80), 5)
+    found = stack.term(unit, stack.look.take(unit), None)
+    term = next_term(anchored(fit), one_row(fit, np.arange(80), np.zeros(80)).take(unit), None)
+    np.testing.assert_allclose(found.move, term.move, rtol=1e-3, atol=1e-4 * np.abs(term.move).max())
+    assert (stack.term(unit, stack.look.take(unit), 40).spread > 0).all()
+
+
 def test_tables_of_several_anchors_are_those_of_each():
     stack = stack_of(glm("logistic"), [0.1, 1.0, 100.0], lo.leave_one_out(80))
     slope, kept = np.geomspace(1e-4, 1.0, 240), np.linspace(0.3, 1.0, 240)

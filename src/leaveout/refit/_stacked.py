@@ -220,44 +220,43 @@ class Stack:
         return sampled.Drawn(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
-        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: weighed cubes, in float32.
+        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes, in float32.
         (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
         index, chance = (part[:size] for part in self._drawn)
         if size is None:
             index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
-        x, root, longest = self._single
-        weight = np.asarray(self._third[:, index] / (chance * size) * longest[:, None] ** 3, np.float32)
+        weight = np.cbrt(self._third[:, index] / (chance * size))
         sums, step = np.empty((2, len(lanes))), max(1, BLOCK // len(index))
         bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
         for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
-            rows = x[index] @ root[k]
+            rows = self._whitened(k, index, weight[k])
             for some in (slice(at, min(at + step, stop)) for at in range(start, stop, step)):
-                sums[:, some] = self._sums(rows, weight[k], index, k, look.unit[some], len(chance) == 1)
-        eta, slope, curvature, _ = (part[lanes] for part in self.flat)
+                sums[:, some] = self._sums(rows, index, k, look.unit[some], len(chance) == 1)
+        eta, slope, curvature, norm = (part[lanes] for part in self.flat)
         along = look.lost * (slope + curvature * (look.center - eta))
-        scale = 0.5 * along**2 * longest[self.penalty[lanes]] ** 3 / look.kept
+        scale = 0.5 * along**2 * norm**3 / look.kept
         return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
 
     @functools.cached_property
-    def _single(self) -> tuple[Array, Array, Float[Array, " penalties"]]:
-        """Rows, and R over the longest row's length, in float32; and that. (Columns are far enough from one another for this:
-        others are `bad`.)"""
-        largest = np.maximum(self.norm.max(1), 1e-300)
-        return self.design.x.astype(np.float32), (self.root / largest[:, None, None]).astype(np.float32), largest
+    def _single(self) -> tuple[Array, Array]:
+        """Rows and R in float32: columns are far enough from one another for this, others are `bad`."""
+        return self.design.x.astype(np.float32), self.root.astype(np.float32)
 
-    def _sums(self, rows: Array, weight: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
-        """Weighed cubes of the products of rows and those that leave, but their own, added up; and their squares, or sizes."""
-        x, root, _ = self._single
-        cube, place = rows @ (x[units] @ root[k]).T, np.full(self.eta.shape[1], -1)
+    def _whitened(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
+        x, root = self._single
+        return x[units] @ root[k] * times[:, None].astype(np.float32)
+
+    def _sums(self, rows: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
+        """Cubes of the products of weighed rows and the directions of those that leave, but their own, added up; and their
+        squares, or of all rows their sizes."""
+        directions = self._whitened(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
+        cube, place = rows @ directions.T, np.full(self.eta.shape[1], -1)
         place[units] = np.arange(len(units))
         own = np.flatnonzero(place[index] >= 0)
         cube[own, place[index[own]]] = 0.0
         cube *= cube * cube
-        first = weight @ cube
-        if whole:
-            return first, np.abs(weight) @ np.abs(cube, out=cube)
-        cube *= cube
-        return first, weight**2 @ cube
+        first = cube.sum(0)
+        return first, np.abs(cube, out=cube).sum(0) if whole else np.square(cube, out=cube).sum(0)
 
 
 class Walk:
