@@ -255,8 +255,9 @@ class Stack:
         own = np.flatnonzero(place[index] >= 0)
         cube[own, place[index[own]]] = 0.0
         cube *= cube * cube
-        first = cube.sum(0)
-        return first, np.abs(cube, out=cube).sum(0) if whole else np.square(cube, out=cube).sum(0)
+        one = np.ones(len(cube), np.float32)  # a product adds up faster than a sum
+        first = one @ cube
+        return first, one @ (np.abs if whole else np.square)(cube, out=cube)
 
 
 class Walk:
