@@ -332,6 +332,18 @@ def test_a_row_far_out_hides_no_terms(monkeypatch):
     assert (stack.term(unit, stack.look.take(unit), 40).spread > 0).all()
 
 
+def test_balls_of_a_path_are_around_its_candidates(monkeypatch):
+    """A gradient's ball is as far from θ̂ as its candidate, in the norm of H."""
+    stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], Table.ball
+    monkeypatch.setattr(Table, "ball", lambda *args: (seen.append(args[4]), ball(*args))[1])
+    _stacked.Walk(stack, np.arange(80)).step()
+    X, hessian = stack.design.x, np.linalg.inv(stack.inverse[0])
+    for i in range(80):
+        own = hessian - stack.curvature[0, i] * np.outer(X[i], X[i])
+        move = np.linalg.solve(own, X[i] * stack.slope[0, i])
+        assert seen[0][i] == pytest.approx(np.sqrt(move @ hessian @ move), rel=1e-6, abs=1e-9)
+
+
 def test_tables_of_several_anchors_are_those_of_each():
     stack = stack_of(glm("logistic"), [0.1, 1.0, 100.0], lo.leave_one_out(80))
     slope, kept = np.geomspace(1e-4, 1.0, 240), np.linspace(0.3, 1.0, 240)
