@@ -5,11 +5,18 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.special
 from helpers import cox, regression, toy_hmm
 from sklearn.linear_model import RidgeCV
 
 import leaveout as lo
+from leaveout import _path
+from leaveout._proved import Table
 from leaveout._ridge import ridges
+from leaveout.refit import _stacked
+from leaveout.refit._anchor import anchored
+from leaveout.refit._linear import one_row
+from leaveout.refit._sampled import next_term
 
 ALPHAS = np.logspace(-2, 3, 6)
 
@@ -104,7 +111,7 @@ def test_what_rounding_takes_goes_the_usual_way():
     X, y = rows_of(objective)
     X = X * [1e7, 1.0, 1.0, 1.0]
     wide = lo.GLM(X, y, "squared")
-    assert not ridges(wide, np.array([1e-3]), lo.leave_one_out(60)).resolved.any()
+    assert ridges(wide, np.array([1e-3]), lo.leave_one_out(60)).bad.all()
     found = lo.path(wide, [1e-3, 1.0], lo.leave_one_out(60))
     for alpha, estimate in zip(found.values, found.estimates, strict=True):
         one = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(alpha))), lo.leave_one_out(60))
@@ -150,6 +157,218 @@ def test_logistic_is_refits(plan):
         assert (off <= mine.error + exact.error + 1e-9).mean() > 0.9 and abs(mine.mean - exact.mean) < 0.01 * exact.se
 
 
+def glm(kind, n=80, p=3, seed=4):
+    """Logistic or Poisson rows, plain, weighed or offset."""
+    rng, more = np.random.default_rng(seed), {}
+    X = rng.standard_normal((n, p)) * [1.0, 0.5, 2.0][:p]
+    eta = X @ [0.8, -0.5, 0.4][:p]
+    if "weights" in kind:
+        more["sample_weight"] = np.where(rng.random(n) < 0.1, 0.0, rng.gamma(2.0, 0.5, n))
+    if "offset" in kind:
+        more["offset"] = 0.5 * rng.standard_normal(n)
+    poisson = "poisson" in kind
+    y = rng.poisson(np.exp(eta)) if poisson else rng.random(n) < 1 / (1 + np.exp(-eta))
+    return lo.GLM(X, y * 1.0, "poisson" if poisson else "logistic", intercept="no intercept" not in kind, **more)
+
+
+def from_scratch(objective, penalty, plan):
+    """Held-out losses of a plan by Newton's refits to the floor, of logistic and Poisson rows."""
+    X, y = objective.design.astype(float), objective.y
+    offset = np.zeros(len(y)) if objective.offset is None else objective.offset
+    own = np.ones(len(y)) if objective.sample_weight is None else objective.sample_weight
+    P = np.zeros((X.shape[1],) * 2)
+    P[: objective.num_features, : objective.num_features] = penalty
+    poisson, out = "Poisson" in repr(objective.loss_function), []
+    for weights, row in zip(plan.matrix() * own, plan.index, strict=True):
+        theta = np.zeros(X.shape[1])
+        for _ in range(100):
+            eta = X @ theta + offset
+            mu = np.exp(eta) if poisson else 1 / (1 + np.exp(-eta))
+            bend = mu if poisson else mu * (1 - mu)
+            step = np.linalg.solve((X.T * (weights * bend)) @ X + P, X.T @ (weights * (mu - y)) + P @ theta)
+            theta -= step / max(1.0, np.abs(step).max())
+            if np.abs(step).max() < 1e-13:
+                break
+        eta = X[row] @ theta + offset[row]
+        out.append(np.exp(eta) - y[row] * eta if poisson else np.logaddexp(0, eta) - y[row] * eta)
+    return np.array(out)
+
+
+def constant(objective):
+    """What our Poisson loss has beside μ − yη."""
+    return scipy.special.gammaln(objective.y + 1) if "Poisson" in repr(objective.loss_function) else 0.0
+
+
+KINDS = ("logistic", "logistic, weights and offset", "logistic, no intercept", "poisson", "poisson, weights and offset")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("affordable", [1e8, 0.0], ids=["gradients", "the next term"])
+@pytest.mark.parametrize("refit", [lo.Certified(), lo.NewtonStep()], ids=lambda refit: type(refit).__name__)
+def test_rows_side_by_side_are_refits(kind, affordable, refit, monkeypatch):
+    """Errors hold, those that are proved without exception; and no penalty went the general way."""
+    monkeypatch.setattr(_stacked, "AFFORDABLE", affordable)
+    monkeypatch.setattr(_stacked, "SIZES", (32, 2048))
+    monkeypatch.setattr(_path, "walked", None)
+    objective, plan = glm(kind), lo.leave_one_out(80)
+    found = lo.path(objective, [0.3, 1.0, 30.0, 3.0], plan, refit)
+    assert found.values.tolist() == [0.3, 1.0, 30.0, 3.0]
+    for alpha, estimate in zip(found.values, found.estimates, strict=True):
+        truth = from_scratch(objective, alpha * np.eye(3), plan) + constant(objective)
+        off = np.abs(estimate.losses - truth)
+        assert (off <= estimate.error + 1e-11)[estimate.proved].all()
+        assert (off <= estimate.error + 1e-11).mean() > 0.95 and (off <= 2 * estimate.error + 1e-11).all()
+        fit = lo.fit(lo.GLM(*rows_of(objective), **settings(objective), penalty=lo.penalties.Ridge(alpha)))
+        one = lo.cross_validate(fit, plan, refit)
+        assert (estimate.proved >= one.proved).all() if affordable else not estimate.proved.all()
+        np.testing.assert_allclose(estimate.baseline, one.baseline, rtol=1e-9, atol=1e-12)
+        assert (np.abs(estimate.losses - one.losses) <= estimate.error + one.error + 1e-11).mean() > 0.95
+        if isinstance(refit, lo.NewtonStep):
+            np.testing.assert_allclose(estimate.losses, one.losses, rtol=1e-8, atol=1e-12)
+        else:
+            assert estimate.error.mean() <= 2 * refit.rtol * estimate.scale
+        point = found.points[found.values.get_loc(alpha)]
+        assert point.mean == pytest.approx(estimate.mean, rel=1e-12) and estimate.se == pytest.approx(one.se, rel=0.01)
+        np.testing.assert_allclose(point.fit.theta, fit.theta, rtol=1e-7, atol=1e-9)
+
+
+def settings(objective):
+    known = {"loss": objective.loss_function, "intercept": objective.intercept}
+    return known | {"sample_weight": objective.sample_weight, "offset": objective.offset}
+
+
+def test_parts_of_some_rows(monkeypatch):
+    """Rows in any order, some not scored, some that keep a share of their weight; under penalties that are no ridges."""
+    monkeypatch.setattr(_path, "walked", None)
+    unit = np.random.default_rng(0).permutation(80)[:50]
+    weight = np.where(np.arange(50) % 5 == 0, 0.4, 0.0)
+    plan = lo.Plan(np.arange(51), unit, weight, (weight == 0) & (np.arange(50) % 3 > 0), 80)
+    smooth = np.diff(np.eye(3), axis=0).T @ np.diff(np.eye(3), axis=0)
+    named = {
+        "smooth": lo.penalties.Quadratic(2 * smooth),
+        "each": lo.penalties.Ridge([1.0, 2.0, 3.0]),
+        "none": lo.penalties.Zero(),
+    }
+    named["both"] = named["each"] + named["smooth"]
+    second = {"smooth": 2 * smooth, "each": np.diag([1.0, 2.0, 3.0]), "none": 0.0}
+    objective = glm("logistic, weights")
+    for label, estimate in zip(named, lo.path(objective, named, plan, lo.Certified(1e-6)).estimates, strict=True):
+        P = second.get(label, second["each"] + second["smooth"])
+        truth = from_scratch(objective, P * np.ones((3, 3)), plan)
+        off = np.abs(estimate.losses - truth)[plan.held]
+        assert (off <= estimate.error[plan.held] + 1e-11).all() and estimate.proved.all() and off.max() < 1e-6
+        assert np.isnan(estimate.losses[~plan.held]).all() and not estimate.error[~plan.held].any()
+
+
+def test_what_is_not_settled_goes_the_usual_way():
+    """A row alone of its kind, which nothing holds without a penalty; and rows that their own refits send far away."""
+    X, y = rows_of(glm("logistic"))
+    X = np.c_[X, np.arange(80) == 7]
+    plan = lo.leave_one_out(80)
+    named = {"none": lo.penalties.Ridge([1.0, 1.0, 1.0, 0.0]), "some": lo.penalties.Ridge(1e-3)}
+    y[7:9] = [1.0, 0.0]
+    X[8, 3] = 0.5
+    for label, estimate in zip(named, lo.path(lo.GLM(X, y, "logistic"), named, plan).estimates, strict=True):
+        one = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic", named[label])), plan)
+        assert (estimate.result == one.result).all()
+        known = np.isfinite(one.losses)
+        assert (np.isfinite(estimate.losses) == known).all()
+        off = np.abs(estimate.losses - one.losses)[known]
+        assert (off <= (estimate.error + one.error)[known] + 1e-9).all()
+
+
+def stack_of(objective, alphas, plan):
+    named = {alpha: lo.penalties.Ridge(alpha) for alpha in alphas}
+    model = _path._predictors(objective, list(named.values()))
+    theta = np.stack(list(_path._minimisers(objective, model, named).values()))
+    leaving = _stacked.Leaving(plan.index, plan.weight, plan.held)
+    return _stacked.Stack(model, _path._seconds(objective, list(named.values())), theta, leaving, len(theta))
+
+
+def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
+    monkeypatch.setattr(_stacked, "SIZES", (40, 50))
+    objective, alphas, plan = glm("poisson, weights"), [0.5, 2.0, 40.0], lo.leave_one_out(80)
+    stack = stack_of(objective, alphas, plan)
+    lanes = np.arange(0, 240, 3)
+    look = stack.look.take(lanes)
+    whole, some = stack.term(lanes, look, None), stack.term(lanes, look, 40)
+    for k in range(3):
+        fit = lo.fit(lo.GLM(*rows_of(objective), **settings(objective), penalty=lo.penalties.Ridge(alphas[k])))
+        anchor, unit = anchored(fit), np.arange(80)
+        own = one_row(fit, unit, np.zeros(80))
+        mine = np.flatnonzero(stack.penalty[lanes] == k)
+        row = look.unit[mine]
+        for part in ("center", "moved", "kept", "lost"):
+            np.testing.assert_allclose(getattr(look, part)[mine], getattr(own, part)[row], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(look.half[mine], own.half[row], rtol=1e-6, atol=1e-13)
+        term = next_term(anchor, own, None)
+        np.testing.assert_allclose(whole.move[mine], term.move[row], rtol=1e-4, atol=1e-4 * np.abs(term.move).max())
+        np.testing.assert_allclose(whole.size[mine], term.size[row], rtol=1e-4, atol=1e-4 * term.size.max())
+        z = anchor.whitened(unit)
+        cube = (z @ z[row].T) ** 3 * (1 - np.equal.outer(unit, row))
+        (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+        along = own.lost * (anchor.slope + anchor.curvature * (own.center - anchor.eta))
+        index, chance = (part[:40] for part in stack._drawn)
+        each = (anchor.weight * third)[index, None] * cube[index] / (40 * chance[:, None])
+        scale = 0.5 * (along**2 / own.kept)[row]
+        np.testing.assert_allclose(some.move[mine], -scale * each.sum(0), rtol=1e-4, atol=1e-4 * np.abs(term.move).max())
+        np.testing.assert_allclose(some.spread[mine], scale * np.sqrt((each**2).sum(0)), rtol=1e-4, atol=1e-9)
+
+
+def test_a_row_far_out_hides_no_terms(monkeypatch):
+    """Of rows a thousand times as long, whose curvature is next to nothing, the others' terms are told as well."""
+    monkeypatch.setattr(_stacked, "SIZES", (40, 50))
+    X, y = rows_of(glm("logistic"))
+    X = X.copy()
+    X[5] *= 1e4
+    y[5] = float(X[5] @ [0.8, -0.5, 0.4] > 0)
+    far = lo.GLM(X, y, "logistic")
+    stack = stack_of(far, [1.0], lo.leave_one_out(80))
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    unit = np.delete(np.arange(80), 5)
+    found = stack.term(unit, stack.look.take(unit), None)
+    term = next_term(anchored(fit), one_row(fit, np.arange(80), np.zeros(80)).take(unit), None)
+    np.testing.assert_allclose(found.move, term.move, rtol=1e-3, atol=1e-4 * np.abs(term.move).max())
+    assert (stack.term(unit, stack.look.take(unit), 40).spread > 0).all()
+
+
+def test_balls_of_a_path_are_around_its_candidates(monkeypatch):
+    """A gradient's ball is as far from θ̂ as its candidate, in the norm of H."""
+    stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], Table.ball
+    monkeypatch.setattr(Table, "ball", lambda *args: (seen.append(args[4]), ball(*args))[1])
+    _stacked.Walk(stack, np.arange(80)).step()
+    X, hessian = stack.design.x, np.linalg.inv(stack.inverse[0])
+    for i in range(80):
+        own = hessian - stack.curvature[0, i] * np.outer(X[i], X[i])
+        move = np.linalg.solve(own, X[i] * stack.slope[0, i])
+        assert seen[0][i] == pytest.approx(np.sqrt(move @ hessian @ move), rel=1e-6, abs=1e-9)
+
+
+def test_tables_of_several_anchors_are_those_of_each():
+    stack = stack_of(glm("logistic"), [0.1, 1.0, 100.0], lo.leave_one_out(80))
+    slope, kept = np.geomspace(1e-4, 1.0, 240), np.linspace(0.3, 1.0, 240)
+    for moved in (None, 0.5 * slope):
+        found = stack.table.ball(slope, kept, np.ones(240), moved, stack.penalty)
+        for k in range(3):
+            mine, size = stack.penalty == k, stack.norm[k] ** 2
+            own = Table(stack.model.loss, stack.model.y, stack.eta[k], stack.curvature[k], size, stack.norm[k])
+            alone = own.ball(slope[mine], kept[mine], np.ones(80), None if moved is None else moved[mine])
+            for part, other in zip(found, alone, strict=True):
+                np.testing.assert_allclose(part[mine], other, rtol=1e-12)
+
+
+def test_groups_of_penalties_are_one_path(monkeypatch):
+    """As many as fit into a cache at a time, with what all together may cost."""
+    objective, plan = glm("poisson"), lo.leave_one_out(80)
+    whole = lo.path(objective, ALPHAS, plan)
+    monkeypatch.setattr(_stacked, "TOGETHER", 200)
+    parts = lo.path(objective, ALPHAS, plan)
+    for one, other in zip(whole.estimates, parts.estimates, strict=True):
+        np.testing.assert_allclose(one.losses, other.losses, rtol=1e-10)
+        np.testing.assert_allclose(one.error, other.error, rtol=1e-6)
+    assert len(_stacked.groups(6, whole.points[0].fit.predictors)) == 3
+
+
 def test_one_standard_error_by_its_definition():
     found = lo.path(least_squares(40, seed=7), np.logspace(-2, 4, 20), lo.leave_one_out(40))
     table = found.table()
@@ -187,10 +406,8 @@ def test_of_each_penalty():
 
 
 def test_an_audit_that_misses_is_taken_seriously(monkeypatch):
-    import leaveout._path as module
-
-    missed = module.audited
-    monkeypatch.setattr(module, "audited", lambda *args: missed(*args).assign(beyond=True))
+    missed = _path.audited
+    monkeypatch.setattr(_path, "audited", lambda *args: missed(*args).assign(beyond=True))
     found = lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out(60))
     assert "cross-validated by itself" in str(found) and all(len(e.audit) for e in found.estimates)
     monkeypatch.undo()

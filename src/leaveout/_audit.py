@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ._asked import Asked
 from ._estimate import Estimate
@@ -54,19 +54,33 @@ class Candidates:
             self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
     def _ranked(self) -> list[list[int]]:
-        """The first by each reason, estimates before what a theorem proves; at random by a number of their own."""
         refits = np.flatnonzero(self.exists)
-        proved, keys = self.found.proved[refits], (self.moved[refits], self.found.error[refits])
-        orders = [np.lexsort((-key, proved)) for key in keys] + [np.argsort(-_chance(refits), kind="stable")]
-        return [refits[order[: self.number]].tolist() for order in orders]
+        return _orders(refits, self.moved[refits], self.found.error[refits], self.found.proved[refits], self.number)
 
     def chosen(self, number: int) -> dict[int, str]:
         """So many of them, at most as many as were asked for, and why: the reasons in turn."""
-        ranked, out = self._ranked(), {}
-        for turn in range(min(number, len(ranked[0]))):
-            refit = next(refit for refit in ranked[turn % 3] if refit not in out)
-            out[refit] = REASONS[turn % 3]
-        return out
+        return _in_turn(self._ranked(), number)
+
+
+def ranked(
+    moved: Float[Array, " refits"], error: Float[Array, " refits"], proved: Bool[Array, " refits"], number: int
+) -> dict[int, str]:
+    """The same of refits that all exist."""
+    return _in_turn(_orders(np.arange(len(moved)), moved, error, proved, number), number)
+
+
+def _orders(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> list[list[int]]:
+    """The first by each reason, estimates before what a theorem proves; at random by a number of their own."""
+    orders = [np.lexsort((-key, proved)) for key in (moved, error)] + [np.argsort(-_chance(refits), kind="stable")]
+    return [refits[order[:number]].tolist() for order in orders]
+
+
+def _in_turn(ranked: list[list[int]], number: int) -> dict[int, str]:
+    out: dict[int, str] = {}
+    for turn in range(min(number, len(ranked[0]))):
+        refit = next(refit for refit in ranked[turn % 3] if refit not in out)
+        out[refit] = REASONS[turn % 3]
+    return out
 
 
 def affordable(gradients: float) -> int:

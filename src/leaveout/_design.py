@@ -5,7 +5,7 @@ F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) ½ θᵀPθ,      η_n = x_nᵀθ
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -121,7 +121,7 @@ def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Flo
     with np.errstate(invalid="ignore"):
         out = over(weight, part)
     if not np.isfinite(out.sum()):
-        out[weight == 0] = 0.0
+        out[np.broadcast_to(weight == 0, out.shape[: weight.ndim])] = 0.0
     return out
 
 
@@ -132,9 +132,10 @@ def bent(curvature: Array, move: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Rows in one array, `[units, params]`."""
+    """Rows in one array, `[units, params]`; the products of two columns each, where they are kept for many curvatures."""
 
     x: Float[Array, "units params"]
+    pairs: Float[Array, "pairs units"] | None = None
 
     @property
     def outputs(self) -> int:
@@ -168,12 +169,21 @@ class Dense:
         """Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weighed(omega, curvature))
 
+    def paired(self) -> "Dense":
+        """The same with these products, where they are few."""
+        n, p = self.shape
+        return replace(self, pairs=self._pairs()) if n * p * (p + 1) // 2 <= PAIRS else self
+
+    def _pairs(self) -> Float[Array, "pairs units"]:
+        columns, (i, j) = np.ascontiguousarray(self.x.T), np.triu_indices(self.shape[1])
+        return columns[i] * columns[j]
+
     def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
         """Σ_n weight_n x_n x_nᵀ: of many refits by one product with all x xᵀ, where those are small."""
         n, p = self.shape
-        if len(weight) >= p and n * p * (p + 1) // 2 <= PAIRS:
+        if self.pairs is not None or (len(weight) >= p and n * p * (p + 1) // 2 <= PAIRS):
             i, j = np.triu_indices(p)
-            half = weight @ (self.x[:, i] * self.x[:, j])
+            half = weight @ (self._pairs() if self.pairs is None else self.pairs).T
             out = np.empty((len(weight), p, p))
             out[:, i, j] = out[:, j, i] = half
             return out

@@ -38,7 +38,7 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
             return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {FEWEST}")
         few = "; few groups, so a rough number" if count < FEWEST else ""
         what = f"groups{few}" if grouped else f"blocks of about {round(seen.sum() / count)} neighbours"
-        return StandardError(_over(losses[seen], weight[seen], label[seen]), f"over {count} {what}")
+        return StandardError(_over_groups(losses[seen], weight[seen], label[seen]), f"over {count} {what}")
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")
     if plan.serial:
@@ -47,22 +47,37 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
         if count < FEWEST:
             return missing(f"{count} blocks of {length} are fewer than {FEWEST}")
         block = np.minimum(np.arange(seen.sum()) // length, count - 1)
-        return StandardError(_over(losses[seen], weight[seen], block), f"over {count} blocks of {length}")
+        return StandardError(_over_groups(losses[seen], weight[seen], block), f"over {count} blocks of {length}")
     return StandardError(naive(losses, weight), "rows independent; usually optimistic")
 
 
 def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
     """The standard error as if rows were independent: the scale in which tolerances are stated."""
-    seen = np.isfinite(losses) & (weight > 0)
-    return _over(losses[seen], weight[seen]) if seen.sum() > 1 else 0.0
+    return float(naives(losses[None], weight)[0])
 
 
-def _over(losses: NDArray[np.float64], weight: NDArray[np.float64], label: NDArray[np.int64] | None = None) -> float:
-    """That of the weighted mean, over what has one label; over every one by itself without."""
+def naives(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same of many, `[means, units]`, of what is there in all of them."""
+    seen = np.isfinite(losses).all(0) & (weight > 0)
+    some = losses if seen.all() else losses[:, seen]
+    return _over(some, weight[seen]) if seen.sum() > 1 else np.zeros(len(losses))
+
+
+def _over(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """That of weighted means, `[means, units]`, over every unit by itself."""
+    return _root(weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None]))
+
+
+def _over_groups(losses: NDArray[np.float64], weight: NDArray[np.float64], label: NDArray[np.int64]) -> float:
+    """That of a weighted mean, over what has one label."""
     pull = weight * (losses - np.average(losses, weights=weight)) / weight.sum()
-    sums = pull if label is None else np.bincount(np.unique(label, return_inverse=True)[1], pull)
-    size = max(float(np.abs(sums).max()), 1e-300)  # squares of predictions such as e^400 are no numbers
-    return size * float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum((sums / size) ** 2)))
+    return float(_root(np.bincount(np.unique(label, return_inverse=True)[1], pull)[None, :])[0])
+
+
+def _root(sums: NDArray) -> NDArray[np.float64]:
+    """√(G/(G − 1) Σ s²)."""
+    size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 are no numbers
+    return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))
 
 
 def _block_length(losses: NDArray[np.float64]) -> int:

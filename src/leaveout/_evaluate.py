@@ -396,13 +396,23 @@ class Gathered:
         return table, said
 
     def _to_the_end(self, refits: NDArray[np.int64]) -> None:
-        asked, found = replace(self.asked, plan=self.asked.plan.some(refits)), self.found
-        at = refits if asked.joint else np.isin(self.asked.plan.refit, refits)
-        own = Gathered(asked, blank(asked, Exact(), found.baseline[at]))
-        _Walk(asked.fit, asked.plan, Exact()).refits(own.add, asked.losses_of)
-        found.losses[at] = own.found.losses
-        for name in ("error", "result", "proved"):
-            getattr(found, name)[refits] = getattr(own.found, name)
+        settled(self.found, some_of(self.asked, Exact(), refits, self.found), refits)
+
+
+def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known: Estimate, times: int = 1) -> Estimate:
+    """Some refits of a plan, by tolerances of all of it; `known` has the losses with no update."""
+    some = replace(asked, plan=asked.plan.some(refits))
+    at = refits if asked.joint else np.isin(asked.plan.refit, refits)
+    own = Gathered(some, blank(some, refit, known.baseline[at]))
+    _Walk(asked.fit, some.plan, refit, times).refits(own.add, some.losses_of, known)
+    return own.found
+
+
+def settled(found: Estimate, some: Estimate, refits: NDArray[np.int64]) -> None:
+    """An estimate with some of its refits as they came out by themselves."""
+    found.losses[refits if found.joint else np.isin(found.plan.refit, refits)] = some.losses
+    for name in ("error", "result", "proved"):
+        getattr(found, name)[refits] = getattr(some, name)
 
 
 def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:

@@ -37,6 +37,7 @@ ROUNDED = 1e-6  # of θ: shorter steps that shrink no more are rounding; down a 
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
 STILL = 1e-3  # of each parameter, or of one: a last step that is longer is of parameters that run away, hardly with a slope
 ROUNDING = 1e-12  # of F
+SMALL = 64  # parameters up to which NumPy's general solver of many matrices takes less time than a call of LAPACK each
 
 Vector = Float[np.ndarray, " params"]
 Flat = Float[np.ndarray, "flat params"]
@@ -310,18 +311,18 @@ def newton(
         if not some.size:
             break
         hessian = F.hessian(theta[some], lanes[some])
-        own = [factorised(with_flat(h, flat)) if np.isfinite(h).all() else None for h in hessian]
+        factors, convex = _factors(hessian, flat)
         if metric is None:
-            metric = np.eye(theta.shape[1]) if own[0] is None else own[0]
-        pairs = zip(own, gradient[some], strict=True)
-        step = np.stack([scipy.linalg.cho_solve((metric if factor is None else factor, True), g) for factor, g in pairs])
+            metric = factors[0] if convex[0] else np.eye(theta.shape[1])
+        factors[~convex] = metric
+        step = _solved(factors, gradient[some])
         share = _searched(F, lanes, some, theta, value, gradient, step)
         before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
         moved = np.linalg.norm((theta[some] - start[some]) @ metric, axis=1)
         still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
         short = np.abs(step).max(1, initial=0.0) <= ROUNDED * np.abs(theta[some]).max(1, initial=0.0)
         still |= short & (size[some] <= ROUNDED * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
-        converged[some] = still & (share == 1) & [factor is not None for factor in own]
+        converged[some] = still & (share == 1) & convex
         fine = np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & np.isfinite(hessian).all((1, 2))
         going[some] = fine & ~converged[some]
     return Arrived(value, theta, converged, size)
@@ -347,6 +348,33 @@ def _searched(
         wanting &= ~enough & (promised > 1e-12 * np.abs(before)) & (share > 1e-12)
         share[wanting] /= 2
     return share
+
+
+def _factors(
+    hessian: Float[np.ndarray, "some params params"], flat: Flat
+) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"]]:
+    """Cholesky's factors, and of which matrices there is one."""
+    if not len(flat) and np.isfinite(hessian).all():
+        try:
+            factors = np.linalg.cholesky(hessian)
+        except np.linalg.LinAlgError:
+            pass
+        else:
+            pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
+            return factors, (pivot**2 > PIVOT * diagonal).all(1)
+    own = [factorised(with_flat(h, flat)) if np.isfinite(h).all() else None for h in hessian]
+    none = np.zeros(hessian.shape[1:])
+    return np.stack([none if factor is None else factor for factor in own]), np.array([factor is not None for factor in own])
+
+
+def _solved(
+    factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
+) -> Float[np.ndarray, "some params"]:
+    """What matrices of these factors make of gradients; of small ones together, which takes no call each."""
+    if len(factors) > 1 and factors.shape[1] <= SMALL:
+        once = np.linalg.solve(factors, gradient[..., None])
+        return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
+    return np.stack([scipy.linalg.cho_solve((factor, True), g) for factor, g in zip(factors, gradient, strict=True)])
 
 
 def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:

@@ -1,7 +1,8 @@
 """How much penalty: an estimate for each of many, in one call.
 
-Each fit starts from that of the next stronger penalty; of least squares under Ridge(α), every row left out by itself, all come
-from one eigendecomposition (`_ridge`). A path is judged as one call: all its penalties share what refits may cost before they
+Of least squares under Ridge(α), every row left out by itself, all estimates come from one eigendecomposition (`_ridge`); of
+other self-concordant losses under quadratic penalties they are made side by side (`refit._stacked`). Else each fit starts from
+that of the next stronger penalty. A path is judged as one call: all its penalties share what refits may cost before they
 are estimated instead of proved, and what is repeated exactly to audit them.
 """
 
@@ -16,27 +17,30 @@ import pandas as pd
 from jaxtyping import Float
 
 from ._asked import Asked
-from ._audit import affordable, audited
+from ._audit import affordable, audited, ranked
 from ._design import Predictors, weighed
+from ._errors import naives
 from ._estimate import Estimate, Printed
-from ._evaluate import DEFAULT, adapted, blank, cross_validate, walked
-from ._fit import Fit, anchored_at, fit
+from ._evaluate import DEFAULT, adapted, blank, cross_validate, settled, some_of, walked
+from ._fit import DOUBTFUL, Fit, anchored_at, fit
 from ._functions import TOGETHER
 from ._jax import float64
-from ._minimise import newton
+from ._minimise import factorised, newton
 from ._objective import stored
 from ._plan import Plan
 from ._read import numbers
 from ._ridge import applies, ridges
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
-from .refit import AbstractRefit, Certified, Exact, NewtonStep
+from .refit import AbstractRefit
 from .refit._linear import copies
+from .refit._stacked import Leaving, Settled, Stack, groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
-AT_ONCE = (Certified, Exact, NewtonStep)  # strategies whose first step leads to the minimiser of a quadratic
+COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
+ROOM = 2**21  # numbers: what glibc keeps grows to the largest that was freed; fetching takes half of the time of small ridges
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
@@ -205,6 +209,7 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     if int(audit) != audit or audit < 0:
         raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
+    np.empty(ROOM)  # from then on memory of arrays up to that size is kept for the next ones, not fetched anew
     named = _named(objective, penalties)
     found = _found(objective, named, plan, refit, int(audit))
     said, tables, missed = _audited(found, int(audit))
@@ -302,19 +307,22 @@ def _under(objective: Model, penalty: AbstractPenalty) -> Model:
 def _found(
     objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit, audit: int
 ) -> dict[Any, _Judged]:
-    """Every penalty's estimate: of ridges at once where that can be, the others one after another, the strongest first."""
+    """Every penalty's estimate: of single rows at once where that can be, the others one after another, the strongest first."""
     plan = adapted("path", objective, plan, refit)
-    found = _at_once(objective, named, plan, refit) if isinstance(refit, AT_ONCE) else {}
+    found = _at_once(objective, named, plan, refit) if refit.quadratic else {}
     order = [value for value in named if value not in found]
+    model = _predictors(objective, [named[value] for value in order])
+    thetas = {} if model is None else _minimisers(objective, model, {value: named[value] for value in order})
+    if model is not None and thetas:
+        found |= _side_by_side(objective, model, {value: named[value] for value in thetas}, thetas, plan, refit)
+    order = [value for value in order if value not in found]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before, copied = None, ""
-    thetas = _minimisers(objective, [named[value] for value in order])
     for k, value in enumerate(order):
         try:
             under = _under(objective, named[value])
-            theta = thetas[k]
-            own = fit(under, before) if theta is None else _anchored(under, theta)
+            own = _anchored(under, thetas[value]) if value in thetas else fit(under, before)
         except (RuntimeError, ValueError) as error:
             error.add_note(f"In lo.path, under the penalty {_shown(value)}.")
             raise
@@ -327,17 +335,19 @@ def _found(
     return found
 
 
-@dataclass(frozen=True, eq=False)
 class _Penalised:
-    """F(·, 1) of one model under many quadratic penalties, one a lane."""
+    """F(·, 1) of one model under many quadratic penalties, one a lane; ℓ″ comes along with each look, for the Hessian there."""
 
-    model: Predictors
-    weight: Float[np.ndarray, "1 units"]
-    second: Float[np.ndarray, "penalties params params"]
+    def __init__(
+        self, model: Predictors, weight: Float[np.ndarray, "1 units"], second: Float[np.ndarray, "lanes params params"]
+    ):
+        self.model, self.weight, self.second = model, weight, second
+        self.theta, self.curvature = np.full(second.shape[:2], np.nan), np.empty((len(second), weight.shape[1]))
 
     def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
         """F and its gradients."""
-        parts = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1))
+        *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
+        self.theta[lanes], self.curvature[lanes] = theta, curvature
         loss, slope = (weighed(self.weight, part) for part in parts)
         pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
         value = loss.sum(1) + 0.5 * np.sum(pushed * theta, axis=1)
@@ -345,49 +355,118 @@ class _Penalised:
 
     def hessian(self, theta: Array, lanes: Array) -> Array:
         """∇²F."""
-        (curvature,) = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (2,))
+        if not np.array_equal(self.theta[lanes], theta):
+            self.look(theta, lanes)
+        curvature = self.curvature[lanes]
         return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
 
 
-def _minimisers(objective: Model, penalties: list[AbstractPenalty]) -> list[Array | None]:
-    """θ̂ under each of many ridges, by Newton's method side by side; None where that does not arrive, or is not for the
-    model."""
-    plain = all(isinstance(penalty, Ridge) and _alpha(penalty) for penalty in penalties)
-    model = _under(objective, penalties[0]).predictors if plain and penalties else None
-    if model is None or model.design.outputs > 1:
-        return [None] * len(penalties)
-    units, params = model.design.shape
-    if len(penalties) * (units + params**2) > TOGETHER:
-        return [None] * len(penalties)
+def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.ndarray, "penalties params params"]:
+    """∇² of quadratic penalties."""
+    features, params = objective.num_features, objective.design.shape[1]
     second = np.zeros((len(penalties), params, params))
-    for k, penalty in enumerate(penalties):
-        second[k, range(objective.num_features), range(objective.num_features)] = _alpha(penalty)
-    start = np.tile(np.ravel(objective.parameters.start(0)), (len(penalties), 1))
-    F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], second)
-    found = newton(F, start, np.arange(len(penalties)), np.zeros((0, params)))
-    return [theta if arrived else None for theta, arrived in zip(found.theta, found.converged, strict=True)]
+    for own, penalty in zip(second, penalties, strict=True):
+        own[:features, :features] = penalty.second(features)
+    return second
+
+
+def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictors | None:
+    """The model as data, where it has one output and all penalties are quadratic; that of the first is in it."""
+    if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
+        return None
+    model = _under(objective, penalties[0]).predictors
+    return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.paired())
+
+
+def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
+    """θ̂ under each of many quadratic penalties, by Newton's method side by side, where that arrives and sees all directions."""
+    (units, params), lanes = model.design.shape, np.arange(len(named))
+    if len(named) * (units + params**2) > TOGETHER:
+        return {}
+    F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], _seconds(objective, list(named.values())))
+    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
+    alphas = np.array([_alpha(penalty) or np.nan if isinstance(penalty, Ridge) else np.nan for penalty in named.values()])
+    if np.isfinite(alphas).all():
+        order = np.argsort(alphas)
+        first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
+        theta[first] = newton(F, theta[first], first, flat).theta
+        level = np.log(alphas)
+        theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], axis=1)
+    found = newton(F, theta, lanes, flat)
+    good = found.converged
+    if not np.isfinite(alphas).all():
+        good &= [factorised(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
+    return {value: theta for value, theta, arrived in zip(named, found.theta, good, strict=True) if arrived}
+
+
+def _of_rows(plan: Plan) -> bool:
+    """Does every refit leave out one row, or a part of it, and none of them twice?"""
+    alone = len(plan.index) == plan.num_refits and np.bincount(plan.index).max() == 1
+    return bool(alone and np.all(plan.weight <= 1))
+
+
+def _side_by_side(
+    objective: Model,
+    model: Predictors,
+    named: dict[Any, AbstractPenalty],
+    thetas: dict[Any, Array],
+    plan: Plan,
+    refit: AbstractRefit,
+) -> dict[Any, _Judged]:
+    """Single rows left out of fits that are known, by arrays over penalties; but for penalties that want more."""
+    if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
+        return {}
+    labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
+    second, leaving = _seconds(objective, penalties), Leaving(plan.index, plan.weight, plan.held)
+    found: dict[Any, _Judged] = {}
+    own = objective.units.weight
+    weight = (np.ones(len(model.y)) if own is None else own)[plan.index[plan.held]]
+    for some in groups(len(theta), model):
+        stack = Stack(model, second[some], theta[some], leaving, len(theta))
+        every = refit.stacked(stack, naives(stack.baseline if plan.held.all() else stack.baseline[:, plan.held], weight))
+        if every is None:
+            return {}
+        found |= _judged(objective, dict(zip(labels[some], penalties[some], strict=True)), plan, refit, every)
+    return found
 
 
 def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit) -> dict[Any, _Judged]:
     """Ridges of least squares, every row left out by itself; but for those whose last digits rounding takes."""
     alphas = np.array([_alpha(penalty) or 0.0 if isinstance(penalty, Ridge) else 0.0 for penalty in named.values()])
-    if not alphas.all() or not applies(objective, plan):
+    if not (alphas.all() and _of_rows(plan) and applies(objective)):
         return {}
-    every = ridges(objective, alphas, plan)
+    return _judged(objective, named, plan, refit, ridges(objective, alphas, plan))
+
+
+def _judged(
+    objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit, every: Settled
+) -> dict[Any, _Judged]:
+    """What arrays over penalties say of each that is settled; fits and estimates are put together when they are asked for."""
     copied: list[str] = []
 
-    def estimate(k, fit):
+    def estimate(k: int, fit: Fit) -> Estimate:
         copied[:] = copied or [copies(fit, plan)]
         found = blank(Asked(fit, plan, None), refit, every.baseline[k])
-        parts = {"losses": every.losses[k], "error": every.error[k], "proved": np.ones(plan.num_refits, bool)}
+        parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
         return replace(found, **parts, labels=found.labels | {"copies": copied[0]})
 
-    labels, penalties, mean, error = list(named), list(named.values()), every.mean.tolist(), every.error.mean(1).tolist()
+    def chosen(k: int, number: int) -> dict[int, str]:
+        if every.moved is None:
+            return {int(np.argmax(every.error[k])): "largest error"}
+        return ranked(every.moved[k], every.error[k], every.proved[k], number)
+
+    mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
     found = {}
-    for k in np.flatnonzero(every.resolved).tolist():
-        make = lambda k=k: _anchored(_under(objective, penalties[k]), every.theta[k])
-        largest = lambda number, k=k: {int(np.argmax(every.error[k])): "largest error"}
-        found[labels[k]] = _Judged(make, functools.partial(estimate, k), mean[k], error[k], largest, {}, 1.0)
+    for k, (value, penalty) in enumerate(named.items()):
+        if every.bad[k]:
+            continue
+        make = lambda k=k, penalty=penalty: _anchored(_under(objective, penalty), every.theta[k])
+        known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
+        found[value] = _Judged(*known, {}, float(every.gradients[k]))
+        if wanting[k]:
+            asked, whole, rest = Asked(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
+            settled(whole, some_of(asked, refit, rest, whole, len(named)), rest)
+            found[value] = replace(_whole(found[value], whole), error=float(whole.error.mean()))
     return found
 
 

@@ -9,10 +9,8 @@ The last is where one Newton step with the fold's own Hessian leads (`refit._lin
 itself: the theorem of `_proved` holds with C = 0, and what may still be off is rounding, which is bounded as it is there.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from ._estimate import ROUNDING as NEGLIGIBLE
 from ._plan import Plan
@@ -20,28 +18,16 @@ from ._proved import ROUNDING
 from .models.linear import AbstractRegression
 from .models.losses import Squared
 from .refit._anchor import GROUP, PASS, SINGULAR
+from .refit._stacked import Settled
 
 Array = np.ndarray
 
 
-class Ridges(NamedTuple):
-    """What becomes of every α: θ, and the losses of all that the plan leaves out, with no update and held out,
-    with the errors of these. `resolved` says of an α that no error is more than rounding."""
-
-    theta: Float[Array, "alphas params"]
-    baseline: Float[Array, "alphas entries"]
-    losses: Float[Array, "alphas entries"]
-    error: Float[Array, "alphas entries"]
-    mean: Float[Array, " alphas"]  # of the losses held out
-    resolved: Bool[Array, " alphas"]
-
-
-def applies(objective: object, plan: Plan) -> bool:
-    """Is it least squares, every refit of one row?"""
+def applies(objective: object) -> bool:
+    """Is it least squares?"""
     if not isinstance(objective, AbstractRegression) or not isinstance(objective.loss_function, Squared):
         return False
-    rows = len(plan.index) == plan.num_refits and bool(np.all(plan.weight <= 1)) and np.bincount(plan.index).max() == 1
-    return rows and objective.loss_function.self_concordance == 0 and objective.class_code is None
+    return objective.loss_function.self_concordance == 0 and objective.class_code is None
 
 
 class _Axes:
@@ -72,14 +58,16 @@ class _Axes:
         return np.max([spread, own.max(1, initial=1.0), level], axis=0)
 
 
-def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> Ridges:
-    """Of every α, some at a time."""
+def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> Settled:
+    """Of every α, some at a time; `plan` leaves out single rows."""
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
     parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
-    return Ridges(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    theta, baseline, losses, error, mean, resolved = (np.concatenate(part) for part in zip(*parts, strict=True))
+    proved = np.ones(error.shape, bool)
+    return Settled(theta, baseline, losses, error, proved, ~proved, None, np.ones(len(theta)), mean, ~resolved)
 
 
-def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> Ridges:
+def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Array, ...]:
     omega, unit = axes.omega, plan.index
     in_order = np.array_equal(unit, np.arange(len(omega)))
     taken = lambda part: part if in_order else part[..., unit]
@@ -118,4 +106,4 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> Ridges:
     losses[:, ~plan.held], error[:, ~plan.held] = np.nan, 0.0
     baseline = np.where(plan.held, 0.5 * seen**2, np.nan)
     theta = np.c_[coef, level] if axes.share else coef
-    return Ridges(theta, baseline, losses, error, mean, resolved)
+    return theta, baseline, losses, error, mean, resolved

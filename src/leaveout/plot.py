@@ -108,25 +108,26 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     by_number = table.index.dtype == float and bool((table.index > 0).all())
     place = table.index.to_numpy() if by_number else np.arange(len(table))
     order = np.argsort(place)
-    ax.plot(place[order], table.no_update.to_numpy()[order], color="0.6", linewidth=0.8, label="with no update")
-    bars = np.nan_to_num(table.se.to_numpy())[order]
-    held = table["mean"].to_numpy()
-    ax.errorbar(
-        place[order], held[order], bars, fmt="o-", markersize=3, color="tab:blue", linewidth=1, capsize=2, label="held out"
-    )
-    marks = {"best": (best, "tab:red")}
-    if np.isfinite(best.estimate.se):
-        ax.axhline(best.estimate.mean + best.estimate.se, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
-        marks["within one SE"] = (found.one_standard_error, "tab:orange")
-    for name, (point, color) in marks.items():
-        at = place[found.points.index(point)]
-        ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
-        ax.plot(at, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
+    at, held, none, bars = (part[order] for part in (place, *table[["mean", "no_update", "se"]].to_numpy().T))
+    bars = np.nan_to_num(bars)
+    ax.plot(at, none, color="0.6", linewidth=0.8, label="with no update")
     if by_number:
+        ax.fill_between(at, held - bars, held + bars, color="tab:blue", alpha=0.15, linewidth=0, label="± standard error")
+        ax.plot(at, held, "o-", color="tab:blue", markersize=3, linewidth=1, label="held out")
         ax.set_xscale("log")
     else:
+        ax.errorbar(at, held, bars, fmt="o", color="tab:blue", markersize=4, linewidth=1, capsize=3, label="held out, ± SE")
         ax.set_xticks(place, [str(value) for value in table.index])
-    ax.legend(frameon=False)
+    marks = {"best": (best, "tab:red")}
+    if np.isfinite(best.estimate.se):
+        level = best.estimate.mean + best.estimate.se
+        ax.axhline(level, color="tab:orange", linewidth=0.8, linestyle="--", zorder=0, label="one SE above the best")
+        marks["simplest below it"] = (found.one_standard_error, "tab:orange")
+    for name, (point, color) in marks.items():
+        x = place[found.points.index(point)]
+        ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
+        ax.plot(x, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
+    ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel="penalty", ylabel="loss a unit")
     ax.spines[["top", "right"]].set_visible(False)
     return ax

@@ -22,6 +22,7 @@ from .._results import RESULTS
 from . import _linear as linear
 from ._descent import Descent, lead
 from ._refitted import Refitted
+from ._stacked import Settled, Settling, Stack
 
 UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
 CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
@@ -33,10 +34,16 @@ class AbstractRefit(Module):
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
     own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
     together: ClassVar[bool] = False  # is it quicker to be given all refits at once, where these share passes?
+    quadratic: ClassVar[bool] = False  # does its first step lead to the minimiser of a quadratic?
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
         """Refit a batch of rows of a plan; without `judge`, errors that cost extra may be left infinite."""
+
+    def stacked(self, stack: Stack, scale: np.ndarray) -> Settled | None:
+        """Single rows under many penalties at once, given `rows.scale` of each; None where that is no way of it."""
+        del stack, scale
+        return None
 
 
 class NoUpdate(AbstractRefit):
@@ -67,7 +74,10 @@ class InfinitesimalJackknife(AbstractRefit):
 class NewtonStep(AbstractRefit):
     """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
 
-    own_hessians = True
+    own_hessians = quadratic = True
+
+    def stacked(self, stack, scale):
+        return Settling(stack, CLOSE * scale, hurry=True).run()
 
     def __call__(self, fit, rows, *, judge=True):
         if fit.predictors is not None:
@@ -82,6 +92,7 @@ class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
     tol: float = 1e-8
+    quadratic = True
 
     def __post_init__(self):
         if not 0 < self.tol < 1:
@@ -112,11 +123,14 @@ class Certified(AbstractRefit):
     """
 
     rtol: float = 0.01
-    in_standard_errors, together = True, True
+    in_standard_errors = together = quadratic = True
 
     def __post_init__(self):
         if not 0 < self.rtol <= 1:
             raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
+
+    def stacked(self, stack, scale):
+        return Settling(stack, self.rtol * scale, hurry=False).run()
 
     def __call__(self, fit, rows, *, judge=True):
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)

@@ -1,0 +1,440 @@
+"""Single rows left out under many penalties, the fits side by side: what `_linear` does for one, as arrays over penalties.
+
+F_k(θ, w) = Σ_i ω_i ℓ(x_iᵀθ) + ½ θᵀP_kθ, one output a unit and ℓ self-concordant; H_k⁻¹ = R_kR_kᵀ, z = R_kᵀx. A lane is a
+penalty and a row that leaves: k m + j of m rows. The rungs, each taken by the lanes that the one before left open:
+
+    look     one step with the row's own Hessian, and what the table proves of it       O(1)
+    term     the next term of the expansion, estimated from a sample of rows            when gradients are not to be had
+    steps    gradients, proved                                                          a gradient each
+
+What is still open then is for `_linear`, and so are penalties under which the rows are nearly dependent.
+"""
+
+import functools
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._design import Dense, Predictors, weighed
+from .._fit import DOUBTFUL
+from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
+from . import _sampled as sampled
+from ._anchor import SINGULAR, shaky
+from ._enclosure import HURRY, STALLED, STEPS
+from ._linear import AFFORDABLE, ELEMENTWISE, OneRow
+from ._newton import inverse_roots
+
+Array = np.ndarray
+TOGETHER, WHITENED = 2**16, 2**17  # numbers [penalties, units] at a time, and of whitened rows: beyond, memory is fetched anew
+BLOCK = 2**16  # cosines at a time
+HERD = 2**16  # numbers [lanes, units] of gradients made together
+SIZES = (128, 2048)  # rows in a sample: half as many as of one fit, since what they leave open is cheap here
+SHARED = 8  # gradients that take as long, so many at once, as one by itself: 5 against 40 μs at 1,000 x 20
+TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
+
+
+class Leaving(NamedTuple):
+    """The rows of a plan that leave, one a refit: how much of its weight each keeps, and whether it is scored."""
+
+    unit: Int[Array, " refits"]
+    weight: Float[Array, " refits"]
+    held: Bool[Array, " refits"]
+
+
+class Settled(NamedTuple):
+    """What became of every penalty, but of the `bad`, of which nothing is known: held-out losses, and with no update."""
+
+    theta: Float[Array, "penalties params"]
+    baseline: Float[Array, "penalties refits"]
+    losses: Float[Array, "penalties refits"]
+    error: Float[Array, "penalties refits"]
+    proved: Bool[Array, "penalties refits"]
+    open: Bool[Array, "penalties refits"]  # these want more than was done
+    moved: Float[Array, "penalties refits"] | None  # the length of the first step, where that was asked for
+    gradients: Float[Array, " penalties"]  # that were made
+    mean: Float[Array, " penalties"]  # of the losses
+    bad: Bool[Array, " penalties"]
+
+
+class Reach(NamedTuple):
+    """What `_sampled` asks of an anchor to tell how far any ℓ″ moves along a step: M max k."""
+
+    turn: Float[Array, " lanes"]
+
+
+def groups(count: int, model: Predictors) -> list[slice]:
+    """Penalties whose arrays stay in a cache."""
+    number = -(-count * model.design.shape[0] // TOGETHER)
+    size = -(-count // min(number, count))
+    return [slice(k, k + size) for k in range(0, count, size)]
+
+
+class Stack:
+    """Fits of one model under some of `total` penalties, at their minima θ."""
+
+    def __init__(
+        self,
+        model: Predictors,
+        second: Float[Array, "penalties params params"],
+        theta: Float[Array, "penalties params"],
+        leaving: Leaving,
+        total: int,
+    ):
+        assert isinstance(model.design, Dense)
+        self.model, self.design, self.leaving, self.theta, self.second = model, model.design, leaving, theta, second
+        self.ratio = total / len(theta)
+        self.eta = model.eta(theta)
+        self.weight = model.weigh(np.ones((1, len(model.y))))[0][0]
+        self.slope, self.curvature = model.loss.derivatives(self.eta, model.y, (1, 2))
+        hessian = self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
+        self.root, self.bad = inverse_roots(hessian)
+        own = np.einsum("kpp->kp", hessian)
+        with np.errstate(divide="ignore"):
+            self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
+        self.inverse = self.root @ self.root.swapaxes(1, 2)
+        self.norm = self._norms()
+        gradient = self.design.pull(weighed(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
+        self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
+        size = self.norm**2
+        size *= self.weight
+        self.noise = ROUNDING * np.einsum("kn,kn,n->k", shaky(self.slope, self.curvature, self.eta), self.norm, self.weight)
+        self.blur = ROUNDING * np.max(own * np.einsum("kpp->kp", self.inverse), axis=1)
+        self.table = Table(model.loss, model.y, self.eta, self.curvature, size, self.norm)
+        self.look = self._look()
+
+    def _norms(self) -> Float[Array, "penalties units"]:
+        """‖x‖ in the norm of every H⁻¹."""
+        (n, p), count = self.design.shape, len(self.theta)
+        if n * p > WHITENED:
+            return np.stack([self.design.extent(root.T, np.zeros(n)).norm for root in self.root])
+        size = WHITENED // (n * p)
+        some = (self.root[k : k + size] for k in range(0, count, size))
+        return np.concatenate([self.design.extents(root, self.curvature).norm for root in some])
+
+    def at(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
+        """What is one number a unit, of every lane."""
+        unit = self.leaving.unit
+        return np.ravel(part if self.in_order else part[:, unit])
+
+    @functools.cached_property
+    def in_order(self) -> bool:
+        return np.array_equal(self.leaving.unit, np.arange(self.eta.shape[1]))
+
+    @functools.cached_property
+    def unit(self) -> Int[Array, " lanes"]:
+        return np.tile(self.leaving.unit, len(self.theta))
+
+    @functools.cached_property
+    def penalty(self) -> Int[Array, " lanes"]:
+        """The number of each lane's penalty."""
+        return np.repeat(np.arange(len(self.theta)), len(self.leaving.unit))
+
+    @functools.cached_property
+    def turn(self) -> Float[Array, " penalties"]:
+        """M max k."""
+        concordance = self.model.loss.self_concordance
+        assert concordance is not None
+        return np.max(np.asarray(concordance) * self.norm, axis=1)
+
+    @functools.cached_property
+    def flat(self) -> tuple[Array, Array, Array, Array]:
+        """η, ℓ′, ℓ″ and k of every lane."""
+        return self.at(self.eta), self.at(self.slope), self.at(self.curvature), self.at(self.norm)
+
+    def _look(self) -> OneRow:
+        """Every lane after one step with its own Hessian, as `_linear.one_row`."""
+        unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
+        eta, first, second, norm = self.flat
+        lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
+        pull, bend, square = lost * first, lost * second, norm**2
+        rest = np.einsum("kpr,kr->kp", self.root, self.leftover)
+        common = self.at(self.design.predictors(rest))
+        kept = 1 - bend * square
+        determined = kept > SINGULAR
+        kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
+        along = common - pull * square
+        length = each(np.sum(self.leftover**2, axis=1)) - 2 * pull * common + pull**2 * square + along**2 * bend / kept
+        slope = np.sqrt(np.maximum(length, 0.0)) + each(self.noise) / np.sqrt(kept)
+        distance, after = self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
+        center = eta - along / kept
+        digits = self._rounded(self.penalty, unit if len(self.theta) == 1 else self.unit, center, along / kept**2)
+        with np.errstate(invalid="ignore"):
+            half = np.where(determined, norm / np.sqrt(kept) * after, np.inf) + digits
+        return OneRow(self.unit, lost, center, half, slope, distance, after, kept, digits, determined)
+
+    def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
+        """What rounding takes of predictors."""
+        bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # no less than Σ_j |x_ij θ_j|
+        return 4 * ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
+
+    @functools.cached_property
+    def _lengths(self) -> Float[Array, " units"]:
+        return np.sqrt(np.einsum("np,np->n", self.design.x, self.design.x))
+
+    @functools.cached_property
+    def held(self) -> Bool[Array, " lanes"]:
+        return np.tile(self.leaving.held, len(self.theta))
+
+    @functools.cached_property
+    def y(self) -> Float[Array, " lanes"]:
+        return np.tile(self.model.y[self.leaving.unit], len(self.theta))
+
+    @functools.cached_property
+    def baseline(self) -> Float[Array, "penalties refits"]:
+        """The losses of the rows that leave with no update."""
+        return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
+
+    def losses(self, lanes: Array | slice, center: Array) -> Float[Array, " lanes"]:
+        """Those of lanes at predictors."""
+        return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
+
+    def costs(self, lanes: int) -> float:
+        """Operations of a gradient of so many lanes, and of as many under the penalties that are elsewhere."""
+        n, p = self.design.shape
+        return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
+
+    @functools.cached_property
+    def short(self) -> Bool[Array, " lanes"]:
+        """Where the next term means something."""
+        return sampled.short(self.reach(slice(None)), self.look)
+
+    def reach(self, lanes: Array | slice) -> Any:
+        return Reach(self.turn[self.penalty[lanes]])
+
+    @functools.cached_property
+    def _third(self) -> Float[Array, "penalties units"]:
+        """ω ℓ‴."""
+        return self.weight * self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
+
+    @functools.cached_property
+    def _drawn(self) -> sampled.Drawn:
+        """The same rows for all penalties, drawn as `_sampled` does by the mean of their chances."""
+        largest = np.abs(self._third) * self.norm**3
+        chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
+        chance = 0.8 * chance + 0.2 / len(chance)
+        chance /= chance.sum()
+        most = max([size for size in SIZES if size < len(chance)], default=1)
+        index = np.random.default_rng(0).choice(len(chance), most, p=chance)
+        return sampled.Drawn(index, chance[index])
+
+    def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
+        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes, in float32.
+        (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
+        index, chance = (part[:size] for part in self._drawn)
+        if size is None:
+            index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
+        weight = np.cbrt(self._third[:, index] / (chance * size))
+        sums, step = np.empty((2, len(lanes))), max(1, BLOCK // len(index))
+        bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
+        for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            rows = self._whitened(k, index, weight[k])
+            for some in (slice(at, min(at + step, stop)) for at in range(start, stop, step)):
+                sums[:, some] = self._sums(rows, index, k, look.unit[some], len(chance) == 1)
+        eta, slope, curvature, norm = (part[lanes] for part in self.flat)
+        along = look.lost * (slope + curvature * (look.center - eta))
+        scale = 0.5 * along**2 * norm**3 / look.kept
+        return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
+
+    @functools.cached_property
+    def _single(self) -> tuple[Array, Array]:
+        """Rows and R in float32: columns are far enough from one another for this, others are `bad`."""
+        return self.design.x.astype(np.float32), self.root.astype(np.float32)
+
+    def _whitened(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
+        x, root = self._single
+        return x[units] @ root[k] * times[:, None].astype(np.float32)
+
+    def _sums(self, rows: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
+        """Cubes of the products of weighed rows and the directions of those that leave, but their own, added up; and their
+        squares, or of all rows their sizes."""
+        directions = self._whitened(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
+        cube, place = rows @ directions.T, np.full(self.eta.shape[1], -1)
+        place[units] = np.arange(len(units))
+        own = np.flatnonzero(place[index] >= 0)
+        cube[own, place[index[own]]] = 0.0
+        cube *= cube * cube
+        one = np.ones(len(cube), np.float32)  # a product adds up faster than a sum
+        first = one @ cube
+        return first, one @ (np.abs if whole else np.square)(cube, out=cube)
+
+
+class Walk:
+    """Lanes on their way by gradients, with the Hessian of each row's own refit at θ̂; u = R⁻¹(θ − θ̂)."""
+
+    def __init__(self, stack: Stack, lanes: Array):
+        self.stack, self.lanes = stack, lanes
+        look = stack.look.take(lanes)
+        self.penalty, self.unit, self.kept, self.slope = stack.penalty[lanes], look.unit, look.kept, look.moved
+        self.z = np.einsum("lp,lpr->lr", stack.design.x[self.unit], stack.root[self.penalty])
+        self.core = look.lost * stack.curvature[self.penalty, self.unit] / self.kept
+        pull = look.lost * stack.slope[self.penalty, self.unit]
+        self.u = self._solved(stack.leftover[self.penalty] - pull[:, None] * self.z)
+        self.lost = look.lost
+
+    def take(self, some: Bool[Array, " lanes"]) -> "Walk":
+        if some.all():
+            return self
+        other = object.__new__(Walk)
+        vars(other).update({name: part if name == "stack" else part[some] for name, part in vars(self).items()})
+        return other
+
+    def _solved(self, gradient: Float[Array, "lanes rank"]) -> Float[Array, "lanes rank"]:
+        """The step that whitened gradients ask for, by Sherman and Morrison."""
+        return -gradient - (self.core * np.einsum("lr,lr->l", self.z, gradient))[:, None] * self.z
+
+    def step(self) -> tuple[Bool[Array, " lanes"], Float[Array, " lanes"]]:
+        """One step each, if it is worth it: which lanes it brings no further, and how far the others may still be off, in the
+        norm of their own Hessian."""
+        stack, model = self.stack, self.stack.model
+        root = stack.root[self.penalty]
+        theta = stack.theta[self.penalty] + np.einsum("lpr,lr->lp", root, self.u)
+        eta = model.eta(theta)
+        pulled = weighed(stack.weight[None], model.loss.derivatives(eta, model.y, (1,))[0])
+        each = np.arange(len(eta))
+        pulled[each, self.unit] *= 1 - self._share()
+        raw = stack.design.pull(pulled) + np.einsum("lp,lpq->lq", theta, stack.second[self.penalty])
+        gradient = np.einsum("lp,lpr->lr", raw, root)
+        move = self._solved(gradient)
+        terms = np.abs(pulled, out=pulled).sum(1) * stack.norm.max(1)[self.penalty]
+        noise = (ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept)
+        size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
+        found = self._ball(eta, size)
+        stuck = ~(np.isfinite(found.after) & ((size <= STALLED * self.slope) | (found.after <= 0.5 * found.distance)))
+        self.u[~stuck] += move[~stuck]
+        self.slope = size
+        return stuck, found.after
+
+    def _share(self) -> Float[Array, " lanes"]:
+        """What each row loses of its weight."""
+        weight = self.stack.weight[self.unit]
+        return np.divide(self.lost, weight, out=np.ones_like(weight), where=weight > 0)
+
+    def _ball(self, eta: Float[Array, "lanes units"], size: Float[Array, " lanes"]) -> Ball:
+        """By the table, and where that says little by the gaps of every unit."""
+        stack, model = self.stack, self.stack.model
+        moved = np.linalg.norm(self.u, axis=1)
+        found = stack.table.ball(size, self.kept, np.ones(len(size)), moved, self.penalty)
+        some = np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after))
+        if some.size:
+            own, kept, radius = self.penalty[some], self.kept[some, None], 2 * size[some]
+            reference, norm = stack.curvature[own], stack.norm[own]
+            (curvature,) = model.loss.derivatives(eta[some], model.y, (2,))
+            reach = norm * radius[:, None] / np.sqrt(kept)
+            gap = gaps(model.loss, model.y, eta[some], Bend(curvature, curvature), reach, reference)
+            omega = np.tile(stack.weight, (len(some), 1))
+            omega[np.arange(len(some)), self.unit[some]] -= self.lost[some]
+            found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius)
+        return found
+
+    def place(self, some: Bool[Array, " lanes"], after: Float[Array, " some"]) -> tuple[Array, Array]:
+        """The predictors of the rows that leave, and how far they may be off."""
+        stack, penalty, unit = self.stack, self.penalty[some], self.unit[some]
+        move = np.einsum("lr,lr->l", self.z[some], self.u[some])
+        center = stack.eta[penalty, unit] + move
+        half = stack.norm[penalty, unit] * after / np.sqrt(self.kept[some])
+        return center, half + stack._rounded(penalty, unit, center, move)
+
+
+class Settling:
+    """All lanes on their way: held predictors, how far they and the losses there may be off, and whether that is proved.
+
+    Every loss is to be brought within what is `allowed` of it on average; in a hurry the first step is what is reported, and
+    the rest tells how far that is off.
+    """
+
+    def __init__(self, stack: Stack, allowed: Float[Array, " penalties"], hurry: bool):
+        self.stack, self.allowed, self.hurry = stack, allowed, hurry
+        self.first = stack.look.center
+        self.center, self.half = self.first.copy(), stack.look.half.copy()
+        self.losses = stack.losses(slice(None), self.first)  # that are reported
+        self.proved, self.wrong = np.ones(len(self.half), bool), np.zeros(len(self.half))
+        self.gradients = np.full(len(allowed), len(stack.leaving.unit) / stack.eta.shape[1])  # looks: a row's share each
+        self.judge(slice(None), self.center, self.half)
+
+    def judge(self, lanes: Array | slice, center: Array, half: Array) -> None:
+        """How far reported losses may be off for predictors within `half` of `center`."""
+        reported = self.first[lanes] if self.hurry else center
+        most = change(self.stack.model.unit_loss, self.stack.y[lanes], reported, center, half)
+        self.wrong[lanes] = np.where(self.stack.held[lanes], most, 0.0)
+
+    def run(self) -> Settled:
+        stack = self.stack
+        limit = np.repeat(self.allowed, len(stack.leaving.unit))
+        lanes = np.flatnonzero(~(self.wrong <= limit))
+        if stack.costs(len(lanes)) > AFFORDABLE:
+            lanes = self._by_the_next_term()
+        if lanes.size:
+            lanes = self._by_gradients(lanes, limit)
+        if self.hurry:
+            lanes = lanes[~np.isfinite(self.half[lanes])]
+        else:
+            moved = np.flatnonzero(self.center != self.first)
+            self.losses[moved] = stack.losses(moved, self.center[moved])
+        left = ~np.isfinite(self.wrong + self.losses)
+        left[lanes] = True
+        return self._ended(left)
+
+    def _ended(self, left: Bool[Array, " lanes"]) -> Settled:
+        stack, held = self.stack, self.stack.leaving.held
+        shaped = lambda part: part.reshape(len(self.allowed), -1)
+        losses, error, weight = shaped(self.losses), shaped(self.wrong), stack.weight[stack.leaving.unit] * held
+        mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
+        losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, stack.baseline))
+        told = shaped(self.proved), shaped(left), shaped(stack.look.moved), self.gradients
+        return Settled(stack.theta, baseline, losses, error, *told, mean, stack.bad)
+
+    def _by_the_next_term(self) -> Int[Array, " open"]:
+        """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
+        still open."""
+        stack, n = self.stack, self.stack.eta.shape[1]
+        wanting = ~self._within()
+        lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
+        for size in [*(size for size in SIZES if size < n), n]:
+            if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
+                break
+            some, whole = stack.look.take(lanes), size == n
+            term = stack.term(lanes, some, None if whole else size)
+            center, half = some.center + whole * term.move, sampled.half(stack.reach(lanes), some, term, not whole)
+            self.judge(lanes, center, half)
+            good = np.isfinite(self.wrong[lanes]) if self.hurry else self._within()[lanes]
+            settled = lanes[good]
+            self.center[settled], self.half[settled], self.proved[settled] = center[good], half[good], False
+            lanes = lanes[~good]
+        return np.union1d(lanes, rest)
+
+    def _within(self) -> Bool[Array, " lanes"]:
+        """Of every penalty the lanes of smallest error that together stay within what is allowed together, none above five
+        times its share."""
+        each = self.wrong.reshape(len(self.allowed), -1)
+        rising = np.sort(each, axis=1)
+        count = np.sum(np.cumsum(rising, axis=1) <= (self.allowed * each.shape[1])[:, None], axis=1)
+        above = np.append(rising, np.full((len(each), 1), np.inf), axis=1)[np.arange(len(each)), count]
+        return np.ravel((each < above[:, None]) & (each <= 5 * self.allowed[:, None]))
+
+    def _by_gradients(self, lanes: Int[Array, " lanes"], limit: Float[Array, " all"]) -> Int[Array, " open"]:
+        """Steps by gradients, as long as they shrink: the lanes still open."""
+        still, size = [np.zeros(0, int)], max(1, HERD // self.stack.eta.shape[1])
+        for start in range(0, len(lanes), size):
+            walk = Walk(self.stack, lanes[start : start + size])
+            for _ in range(HURRY if self.hurry else STEPS):
+                if not walk.lanes.size:
+                    break
+                np.add.at(self.gradients, walk.penalty, 1 / SHARED)
+                stuck, after = walk.step()
+                at = walk.lanes[~stuck]
+                self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])
+                self.proved[at] = True
+                self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
+                done = self.wrong[walk.lanes] <= self._tolerated(walk.lanes) + limit[walk.lanes]
+                still.append(walk.lanes[stuck & ~done])
+                walk = walk.take(~(stuck | done))
+            still.append(walk.lanes)
+        return np.sort(np.concatenate(still))
+
+    def _tolerated(self, lanes: Array) -> Float[Array, " lanes"] | float:
+        """Beside what is allowed: in a hurry more than the reported losses are known to be off."""
+        if not self.hurry:
+            return 0.0
+        return TIGHT * np.abs(self.stack.losses(lanes, self.center[lanes]) - self.losses[lanes])
