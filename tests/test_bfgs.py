@@ -63,6 +63,14 @@ def test_a_descent_goes_round_where_nothing_is_defined():
     np.testing.assert_allclose(way.theta, np.sqrt(0.5), atol=1e-7)
 
 
+def test_nothing_is_done_at_a_minimum():
+    F = rosenbrock()
+    way = BFGS(F, np.ones(4), lambda g: g)
+    assert not way.descend(lambda size: True, 10) and F.looks == 1
+    step, rest = newton_step(lambda v: v, way.newton, way.gradient)
+    assert rest == 0 and not step.any()
+
+
 def test_a_newton_step_says_what_is_left_to_solve():
     for seed in range(20):
         hessian, inverse = definite(60, seed), np.linalg.inv(definite(60, seed) + 5 * definite(60, seed + 100))
