@@ -38,8 +38,8 @@ STEPS = 20  # before a refit is handed on
 STALLED = (0.5, 0.9)  # of a step: if more of it is left by the next, another metric is wanted, by linear predictors and others
 NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough; BFGS at the last
 # A descent of one refit: by how much nearer before it is looked at again (0.5 and 0.1 take as long, on networks of 417 and
-# 2,041 parameters and a hidden Markov model of 44), how many times as far it is taken to be as what it learnt says (it was 5 to 30
-# times as far; with 1 and 10 looks and products take as long in all), its moves at most.
+# 2,041 parameters and a hidden Markov model of 44), how many times as far it is taken to be as what it learnt says (it was 5 to
+# 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
 HURRY = 2  # steps for the error of a refit that is reported elsewhere
 ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
