@@ -6,7 +6,7 @@ One hidden layer of tanh, squared loss, a ridge on all weights, 2,000 rows, 100 
 ridge 1) and 100 x 20 (2,041, ridge 16: with 1 they interpolate the rows, and descents end at saddles). L-BFGS is SciPy's, of
 F by JAX, in θ or in u, H = L Lᵀ, u = Lᵀ(θ − θ̂), the opponent an expert would write; it goes down some of the folds. Errors
 (*off*, means) are of a fold's summed loss, against where L-BFGS in u goes on to from there until no slope is above 10⁻¹⁰. It
-is stopped, in hindsight, at the largest slope of 10⁻¹, 10⁻², … of its first at which it is no further off than `Certified`.
+is stopped, in hindsight, at the largest slope of 10⁻¹, 10⁻¹·⁵, … of its first at which it is no further off than `Certified`.
 Minima are those it reaches, beside that of `Certified`. Seconds are of the processor, a fold.
 """
 
@@ -23,7 +23,7 @@ import scipy.optimize
 import leaveout as lo
 
 ROWS = 2000
-SHARES = 10.0 ** -np.arange(1, 9)
+SHARES = 10.0 ** -np.arange(1, 8.5, 0.5)
 NETWORKS = ((11, 32, 1.0), (100, 20, 16.0))
 OPPONENTS = (("in u", 20), ("in u", 100), ("in θ", 20), ("in θ", 100))  # and how many moves it remembers
 END = {"ftol": 0.0, "maxiter": 10_000, "maxfun": 20_000}
