@@ -86,33 +86,34 @@ def test_a_newton_step_says_what_is_left_to_solve():
 
 @pytest.fixture(scope="module")
 def network():
-    """49 parameters and 120 rows: folds whose minima are far."""
-    rng = np.random.default_rng(3)
+    """49 parameters and 120 rows: folds whose minima are far, one of them beyond a plateau."""
+    rng = np.random.default_rng(1)
     X = rng.standard_normal((120, 4))
-    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(120)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_t(3, 120)
     start = {"W": rng.standard_normal((4, 8)), "b": np.zeros(8), "v": rng.standard_normal(8), "c": np.zeros(())}
 
     def loss(theta, row):
         return 0.5 * (row["y"] - jnp.tanh(row["x"] @ theta["W"] + theta["b"]) @ theta["v"] - theta["c"]) ** 2
 
-    ridge = lambda theta: 0.03 * sum(jnp.sum(part**2) for part in theta.values())
+    ridge = lambda theta: 0.02 * sum(jnp.sum(part**2) for part in theta.values())
     return lo.fit(lo.Separable(loss, {"x": X, "y": y}, ridge, theta0=start), num_starts=1)
 
 
-@pytest.mark.parametrize("refit", [lo.Certified(), lo.Certified(1e-4), lo.Exact()], ids=repr)
+@pytest.mark.parametrize("refit", [lo.Certified(1.0), lo.Certified(), lo.Exact()], ids=repr)
 def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refit):
-    plan = lo.kfold(120, 12, seed=0)
+    plan = lo.kfold(120, 8, seed=1)
     found = lo.cross_validate(network, plan, refit, audit=0)
     theta = lo.fold_parameters(network, plan, refit)
     assert (found.result == lo.RESULTS.successful).all()
     lengths = []
     with jax.enable_x64(True):
-        for fold in range(12):
+        for fold in range(8):
             held, weights = plan.index[plan.refit == fold], np.ones(120)
             weights[held] = 0.0
             F = function(network.objective, network.theta, weights)
             start = np.concatenate([np.ravel(leaf[fold]) for leaf in jax.tree.leaves(theta)])
-            vector = scipy.optimize.minimize(F.look, start, jac=True, method="BFGS", options={"gtol": 1e-7}).x
+            options = {"gtol": 1e-7, "ftol": 0.0, "maxcor": 49}
+            vector = scipy.optimize.minimize(F.look, start, jac=True, method="L-BFGS-B", options=options).x
             for _ in range(3):
                 vector = vector - np.linalg.solve(F.hessian(vector), F.look(vector)[1])
             assert np.linalg.eigvalsh(F.hessian(vector))[0] > 0
@@ -120,4 +121,4 @@ def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refi
             off = abs(found.losses[plan.refit == fold].sum() - float(np.sum(each)))
             assert off <= found.error[fold] + 1e-9
             lengths.append(np.linalg.norm((vector - network.vector) @ network.factor))
-    assert max(lengths) > 3  # F falls by several units: far from quadratic
+    assert max(lengths) > 5  # F falls by several units: far from quadratic
