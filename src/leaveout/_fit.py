@@ -165,6 +165,13 @@ class Fit(Module):
         flat = self.null_space / np.linalg.norm(self.null_space[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
+    def stepped(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+        """`H⁻¹ g` of one gradient, or about that where H is not formed: by half of each of two triangular matrices."""
+        if isinstance(self.whitener, Scaling):
+            return self.unwhiten(self.whiten(gradient))
+        times, upper = scipy.linalg.blas.dtrmv, self.root.T
+        return times(upper, times(upper, gradient, trans=1))
+
     def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The u at which displacements θ − θ̂ stand."""
         if isinstance(self.whitener, Scaling):

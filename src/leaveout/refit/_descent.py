@@ -14,29 +14,34 @@ The distance left is estimated: λ/(1 − C), λ the step asked for, C what it l
 The error is the largest change of the losses within that distance, both ways where they are steepest and along the step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 import numpy as np
-import scipy
 from jaxtyping import Bool, Float, Int
 
+from .._bfgs import BFGS, newton_step
 from .._fit import Fit
-from .._functions import TOGETHER, Derived, function, weights_of
-from .._minimise import Walk, dear as is_dear, descended, newton, walk
+from .._functions import TOGETHER, Derived, Function, function, weights_of
+from .._minimise import Walk, dear as is_dear, newton, walk
 from .._objective import AbstractLinearPredictor
 from .._plan import Rows
 from .._products import COARSE, LOOSE
 from .._results import RESULTS
 from ._acceleration import Acceleration
 from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
-from ._metric import Learnt, Metric, Products, Whitened, own_metric
+from ._metric import Metric, Products, Whitened, own_metric
 from ._newton import CAUTION, PRODUCTS, REFUSED
 from ._screen import SIZES, available, bent
 
 STEPS = 20  # before a refit is handed on
 STALLED = (0.5, 0.9)  # of a step: if more of it is left by the next, another metric is wanted, by linear predictors and others
-NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough
+NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough; BFGS at the last
+# A descent of one refit: by how much nearer before it is looked at again (0.5 and 0.1 take as long, on networks of 417 and
+# 2,041 parameters and a hidden Markov model of 44), how many times as far it is taken to be as what it learnt says (it was 5 to
+# 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
+LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
+QUARTER = 0.25  # of a gradient: with more left by a Newton step, theory promises no minimum (of 1,008 refits two had none)
 HURRY = 2  # steps for the error of a refit that is reported elsewhere
 ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
 # A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
@@ -311,38 +316,80 @@ class Descent:
             self.result[lost], self.left[lost], self.error[lost] = code, np.inf, np.inf
 
     def alone(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> None:
-        """Each by L-BFGS from θ̂, in the coordinates of what stands in for its Hessian or, where there is no such thing, in the
-        anchor's; then steps with the inverse Hessian that it has learnt: near the minimum F itself cannot tell steps apart.
-        Where these do not do, steps with its own Hessian, by products."""
-        objective, usual = self.fit.objective, self.metric
-        whitened = scipy.sparse.linalg.LinearOperator(
-            2 * (self.fit.num_params,), self.fit.unwhiten, rmatvec=self.fit.whiten, dtype=float
-        )
-        for lane, weight in zip(lanes, weights_of(self.rows, objective.num_units, lanes), strict=True):
-            F, theta, found, one = function(objective, self.fit.theta, weight), self.center, None, np.array([lane])
-            for share in NEAR:
-                gtol = share * float(self.first[lane])
-                found = walk(objective, F, theta, weight, gtol, found) if self.fit.num_params > FAR else None
-                if found is None:
-                    theta, told = descended(F, theta, unwhitener=whitened, maxcor=30, ftol=1e-15, gtol=gtol, maxiter=1000)
-                    found = Walk(theta, whitened, told.hess_inv)
-                self.u[lane] = self.fit.back(found.theta - self.center)
-                self.metric = Learnt(self.fit, found)
-                one = self.steps(one, enough, fresh=True)
-                theta = self.theta(np.array([lane]))[0]
-                if not one.size:
-                    break
-            self.metric = Products(self.fit, self.F, COARSE)
-            one = self.steps(one, enough, fresh=True)
-            if one.size:
-                self.left[one] = UNTOLD * self.size[one]
-                near = self.size[one] <= ARRIVED * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
-                self._settle(one, np.isfinite(self.size[one]), near)
-        self.metric = usual
+        """Each down from θ̂, then Newton's steps with its own Hessian, by products: near the minimum F itself cannot tell steps
+        apart, and what a descent has learnt of curvature understates what is left."""
+        for lane, weight in zip(lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True):
+            F, one = function(self.fit.objective, self.fit.theta, weight), np.array([lane])
+            if any(self._closed(F, found, one, enough) for found in self._descents(F, weight, one, enough)):
+                self.open[one] = False
+                continue
+            self.left[one] = UNTOLD * self.size[one]
+            near = self.size[one] <= ARRIVED * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
+            self._settle(one, np.isfinite(self.size[one]), near)
+
+    def _descents(self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough) -> Iterator[Walk | BFGS]:
+        """Where one refit comes to, nearer each time: by L-BFGS in the coordinates of what stands in for its Hessian or, where
+        there is no such thing, by BFGS from the anchor's."""
+        fit, first, found = self.fit, float(self.first[one[0]]), None
+        for share in NEAR if fit.num_params > FAR else ():
+            found = walk(fit.objective, F, self.center if found is None else found.theta, weight, share * first, found)
+            if found is None:
+                break
+            yield found
+        if found is not None:
+            return
+        way, looked = BFGS(F, self.center, fit.stepped), np.inf
+
+        def near(size: float) -> bool:
+            nonlocal looked
+            if size > LOOKED * looked:
+                return False
+            looked = size
+            self._stand(one, way.theta, way.step)
+            return size <= NEAR[-1] * first or bool(enough(one, Look(self, one, np.array([TRUSTED * size])))[0])
+
+        while way.descend(near, MOST):
+            yield way
+        yield way
+
+    def _closed(self, F: Function, found: Walk | BFGS, one: np.ndarray, enough: Enough) -> bool:
+        """Newton's steps of one refit from where a descent came to, for as long as they contract: is it near enough?"""
+        theta, flat, (_, gradient) = found.theta, self.fit.null_space, F.look(found.theta)
+        learnt = found.newton(gradient)
+        shortest = NOISE * max(self.natural, float(self.first[one[0]]))
+        self._stand(one, theta, learnt)
+        for _ in range(STEPS):
+            product, before = F.products(theta), max(float(gradient @ learnt), 1e-300)
+            step, rest = newton_step(lambda v, of=product: of(v) + (v @ flat.T) @ flat, found.newton, gradient)
+            if not np.isfinite(rest):
+                return False
+            theta = theta - step
+            gradient = F.look(theta)[1]
+            learnt = found.newton(gradient)
+            self._stand(one, theta, step)
+            kept = SAFETY * max(rest, (max(float(gradient @ learnt), 0.0) / before) ** 0.5)
+            floor = self.size[one] <= shortest
+            if not (kept <= QUARTER or floor):
+                return False
+            self.left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
+            if enough(one, Look(self, one, self.left[one]))[0] or floor:
+                return True
+        return False
+
+    def _stand(self, one: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
+        """A refit at θ, to which a step led, or from which one is asked for."""
+        self.u[one], self.step[one] = self.fit.back(np.stack([theta - self.center, step]))
+        self.size[one] = np.linalg.norm(self.step[one], axis=1)
 
 
 def _unit(vectors: Float[np.ndarray, "lanes params"]) -> Float[np.ndarray, "lanes params"]:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
+
+
+def _beyond(kept: float) -> float:
+    """How much farther the minimum is after a Newton step, in its lengths, that left a share `kept` of the gradient: by
+    Kantorovich's theorem, of whose `h = L‖s‖ ≤ ½` that is half."""
+    return 2 / (1 + np.sqrt(1 - 4 * kept)) - 1
 
 
 def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:

@@ -8,7 +8,6 @@ Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
     Dense      the fold's own, inverted
     Known      the fold's own where an expansion leads (`_expansion`)
     Products   the fold's own where it stands, by conjugate gradients, where H is too large to be formed
-    Learnt     of one fold, what a quasi-Newton descent has learnt of its own
 """
 
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from jaxtyping import Bool, Float, Int
 from .._fit import Fit
 from .._functions import Derived
 from .._jax import Array, Arrays, PyTree, compiled, jax, jnp
-from .._minimise import Walk
 from .._objective import AbstractLinearPredictor, AbstractObjective
 from .._plan import Rows
 from .._products import solved
@@ -85,19 +83,6 @@ class Products:
     def solve(self, gradient, u, lanes):
         theta = self.fit.at(u)
         return solved(self.F, self.fit.coordinates, self.fit.null_space, theta, gradient, lanes, self.tol)
-
-
-@dataclass(frozen=True, eq=False)
-class Learnt:
-    """One fold's, as L-BFGS has learnt it."""
-
-    fit: Fit
-    walk: Walk
-
-    def solve(self, gradient, u, lanes):
-        del u, lanes
-        moves = [self.walk.newton(slope) for slope in self.fit.raw(gradient)]
-        return self.fit.back(np.stack(moves))
 
 
 def is_narrow(fit: Fit, width: int) -> bool:

@@ -1,0 +1,133 @@
+"""BFGS that forgets nothing, and Newton's steps with what it has learnt.
+
+From an inverse Hessian P₀ that is about right, moves s and the changes y of the gradient along them make of P
+
+    P ← P + s vᵀ + v sᵀ,      v = ½ (1 + yᵀPy / sᵀy) s / sᵀy − Py / sᵀy,
+
+kept as these pairs, so that a product costs four with matrices of as many rows as moves (J. Nocedal and S. J. Wright,
+Numerical Optimization, 2006, §6.1). A Newton step solves `∇²F s = ∇F` by conjugate gradients preconditioned by P, until what
+is left to solve, told by the smallest Ritz value, is a small part of the step.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from ._functions import Function
+from ._minimise import ROUNDING, Vector
+
+MOVES, NUMBERS = 1000, 2**25  # that are remembered before it begins anew, and numbers in them: a quarter of a gigabyte
+LOOKS = 30  # along one direction
+FALL, FLATTER = 1e-4, 0.9  # of what the slope promises; of the slope, when a move is long enough
+PRODUCTS, PART = 100, 0.1  # of a Newton step at most; of its length that may be left to solve (0.3 takes as long in all)
+
+Solve = Callable[[Vector], Vector]
+
+
+class BFGS:
+    """Where a descent stands, and the inverse Hessian that it has learnt; `start` is P₀."""
+
+    def __init__(self, F: Function, theta: Vector, start: Solve):
+        most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))
+        self.F, self.start, self.count = F, start, 0
+        self.moves, self.turns = np.empty((most, theta.size)), np.empty((most, theta.size))
+        self.theta, (self.value, self.gradient) = theta, F.look(theta)
+        self.step = start(self.gradient)
+
+    def newton(self, gradient: Vector) -> Vector:
+        """P times a gradient."""
+        return self.start(gradient) + self._learnt(gradient)
+
+    def _learnt(self, gradient: Vector) -> Vector:
+        moves, turns = self.moves[: self.count], self.turns[: self.count]
+        return turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient)
+
+    def descend(self, enough: Callable[[float], bool], most: int) -> bool:
+        """Down until the decrement √(gᵀPg) is small enough; False where F falls no more, or after `most` moves."""
+        for _ in range(most):
+            promised = float(self.gradient @ self.step)
+            if promised > 0 and enough(promised**0.5):
+                return True
+            if not (promised > 0 and self._moved(promised)):
+                return False
+        return False
+
+    def _moved(self, promised: float) -> bool:
+        """One move, down by Wolfe's conditions, and what it tells of P."""
+        length, value, gradient = self._searched(promised)
+        if not length:
+            return False
+        s, y = -length * self.step, gradient - self.gradient
+        step, change = self.newton(gradient), float(s @ y)
+        if self.count == len(self.moves):  # begin anew
+            self.count, step = 0, self.start(gradient)
+        elif change > 0:
+            turned = step - self.step
+            v = (0.5 * (1 + y @ turned / change) * s - turned) / change
+            self.moves[self.count], self.turns[self.count] = s, v
+            self.count += 1
+            step = step + s * (v @ gradient) + v * (s @ gradient)
+        self.theta, self.value, self.gradient, self.step = self.theta + s, value, gradient, step
+        return True
+
+    def _searched(self, promised: float) -> tuple[float, float, Vector]:
+        """How far along the step F falls enough and flattens, and F and its gradient there; zero where it nowhere does. A first
+        step is no longer than one: it may lead over a hill."""
+        length = 1.0 if self.count else min(1.0, promised**-0.5)
+        low, high = (0.0, -promised), (np.inf, np.nan)
+        for _ in range(LOOKS):
+            value, gradient = self.F.look(self.theta - length * self.step)
+            slope = -float(gradient @ self.step)
+            if not value <= self.value - FALL * length * promised + ROUNDING * abs(self.value):
+                high = length, slope
+            elif slope < -FLATTER * promised:
+                low = length, slope
+            else:
+                return length, value, gradient
+            length = _between(low, high)
+        return 0.0, self.value, self.gradient
+
+
+def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
+    """A length between two, or beyond the first, by where the line through their slopes is zero."""
+    (a, falling), (b, rising) = low, high
+    if not np.isfinite(b):
+        return 4 * a
+    zero = a - falling * (b - a) / (rising - falling) if rising > 0 else np.nan
+    return min(max(zero, a + 0.1 * (b - a)), b - 0.1 * (b - a)) if np.isfinite(zero) else 0.5 * (a + b)
+
+
+class Newton(NamedTuple):
+    """A Newton step, and how much of its length, in the norm of the Hessian, is left to solve: infinite where F curves down."""
+
+    step: Vector
+    rest: float
+
+
+def newton_step(product: Solve, solve: Solve, gradient: Vector) -> Newton:
+    """By conjugate gradients, preconditioned by `solve`."""
+    step, residual, towards = np.zeros_like(gradient), gradient, solve(gradient)
+    square, length, rest = float(residual @ towards), 0.0, np.inf
+    if square == 0:
+        return Newton(step, 0.0)
+    diagonal, beside = np.zeros(PRODUCTS), np.zeros(PRODUCTS)  # of the Lanczos matrix
+    for k in range(PRODUCTS):
+        image = product(towards)
+        curvature = float(towards @ image)
+        if not curvature > 0:
+            return Newton(step, np.inf)
+        share = square / curvature
+        step, residual = step + share * towards, residual - share * image
+        length += share * square
+        next_, before = solve(residual), square
+        square = float(residual @ next_)
+        diagonal[k] += 1 / share
+        least = scipy.linalg.eigvalsh_tridiagonal(diagonal[: k + 1], beside[:k], select="i", select_range=(0, 0))[0]
+        rest = np.sqrt(max(square, 0.0) / (max(least, 1e-300) * length))
+        if rest <= PART or k + 1 == PRODUCTS:
+            break
+        beside[k], diagonal[k + 1] = np.sqrt(square / before) / share, square / before / share
+        towards = next_ + square / before * towards
+    return Newton(step, rest)
