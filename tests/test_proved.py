@@ -385,3 +385,17 @@ def test_the_audit_of_single_rows_beside_groups():
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     cv = lo.cross_validate(fit, lo.groups(np.r_[np.arange(200), 200 + np.repeat(np.arange(5), 40)]))
     assert len(cv.audit) and not cv.audit.beyond.any()
+
+
+def test_fits_reach_their_minimum_where_large_terms_of_f_cancel():
+    """Rows of weight 1e6 that are all but certain: F's last digits are those of 1e6 (log(1 + e^η) − η)."""
+    rng = np.random.default_rng(9541609400)
+    X = rng.normal(size=(120, 6))
+    rng.permutation(120)
+    weights = np.where(rng.random(120) < 0.1, rng.choice([1e-6, 1e6], 120), 1.0)
+    eta = np.clip(X @ (rng.normal(size=6) / np.sqrt(2)), -6, 6)
+    y = (rng.random(120) < 1 / (1 + np.exp(-eta))) * 1.0
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=weights, intercept=False))
+    coef = fit.parameters["coef"]
+    gradient = X.T @ (weights * (1 / (1 + np.exp(-X @ coef)) - y)) + 0.1 * coef
+    assert np.abs(gradient).max() < 1e-8

@@ -35,6 +35,7 @@ QUICK = 0.3  # of a step: if the next is longer, the Hessian is made anew
 NEAR = 1e-6  # of the length of θ, as far as which a minimiser that is proved counts as reached
 ROUNDED = 1e-6  # of θ: shorter steps that shrink no more are rounding; down a separation they are a hundredth of it
 SETTLED = 1e-5  # a decrement of which no more than rounding is left
+NOISE = 1e-10  # of F: what is left of it where terms that are 1e6 times as large cancel
 STILL = 1e-3  # of each parameter, or of one: a last step that is longer is of parameters that run away, hardly with a slope
 ROUNDING = 1e-12  # of F
 SMALL = 64  # parameters up to which NumPy's general solver of many matrices takes less time than a call of LAPACK each
@@ -337,7 +338,8 @@ def _searched(
     gradient: np.ndarray,
     step: np.ndarray,
 ) -> Float[np.ndarray, " some"]:
-    """Take the steps, halved until F falls enough, or all of them where F is too flat to tell; what share of them was taken."""
+    """Take the steps, halved until F falls enough, or does not rise and its slope along them falls (Hager and Zhang 2005), or all
+    of them where F is too flat to tell; what share of them was taken."""
     promised, before, origin = np.sum(gradient[some] * step, axis=1), value[some], theta[some]
     share, wanting = np.ones(len(some)), np.ones(len(some), bool)
     while wanting.any():
@@ -345,6 +347,8 @@ def _searched(
         theta[which] = origin[wanting] - share[wanting, None] * step[wanting]
         value[which], gradient[which] = F.look(theta[which], lanes[which])
         enough = value[some] <= before - 1e-4 * share * promised
+        slope = np.abs(np.sum(gradient[some] * step, axis=1))  # F's last digits do not tell where that has fallen enough
+        enough |= (value[some] <= before + NOISE * np.abs(before)) & (slope <= 0.8 * promised)
         wanting &= ~enough & (promised > 1e-12 * np.abs(before)) & (share > 1e-12)
         share[wanting] /= 2
     return share
