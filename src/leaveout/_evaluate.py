@@ -125,7 +125,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDAr
 
 
 @functools.cache
-def _keep_freed() -> None:
+def keep_freed() -> None:
     """A block of 32 MiB that nobody touches, freed: from then on the C library keeps as much freed memory. Otherwise it gives
     back what exceeds twice the largest block that was freed before, and each step of a first call fetches it again: 155,000
     page faults for 1,000 groups of 20,000 rows, now 4,000."""
@@ -134,7 +134,7 @@ def _keep_freed() -> None:
 
 def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: "_Predictions | None" = None, times: int = 1) -> "Gathered":
     """Every refit of a plan, gathered; `times` as many such plans share what may be spent on one."""
-    _keep_freed()
+    keep_freed()
     walk = _Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
     nothing = blank(asked, refit, walk.baseline(asked))
     gathered = Gathered(asked, nothing, audit, pooled)

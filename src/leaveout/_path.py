@@ -21,7 +21,7 @@ from ._audit import affordable, audited, ranked
 from ._design import Predictors, weighed
 from ._errors import naives
 from ._estimate import Estimate, Printed
-from ._evaluate import DEFAULT, adapted, blank, cross_validate, settled, some_of, walked
+from ._evaluate import DEFAULT, adapted, blank, cross_validate, keep_freed, settled, some_of, walked
 from ._fit import DOUBTFUL, Fit, anchored_at, fit
 from ._functions import TOGETHER
 from ._jax import float64
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
-ROOM = 2**21  # numbers: what glibc keeps grows to the largest that was freed; fetching takes half of the time of small ridges
 SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
@@ -209,7 +208,7 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     if int(audit) != audit or audit < 0:
         raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
-    np.empty(ROOM)  # from then on memory of arrays up to that size is kept for the next ones, not fetched anew
+    keep_freed()
     named = _named(objective, penalties)
     found = _found(objective, named, plan, refit, int(audit))
     said, tables, missed = _audited(found, int(audit))
