@@ -338,8 +338,8 @@ def _searched(
     gradient: np.ndarray,
     step: np.ndarray,
 ) -> Float[np.ndarray, " some"]:
-    """Take the steps, halved until F falls enough, or does not rise and its slope along them falls (Hager and Zhang 2005), or all
-    of them where F is too flat to tell; what share of them was taken."""
+    """Take the steps, halved until F falls enough, or does not rise while its slope along them falls (Hager and Zhang 2005),
+    or all of them where F is too flat to tell; what share of them was taken."""
     promised, before, origin = np.sum(gradient[some] * step, axis=1), value[some], theta[some]
     share, wanting = np.ones(len(some)), np.ones(len(some), bool)
     while wanting.any():
