@@ -132,7 +132,7 @@ FAULTS = (
     Fault("blocks of the square root", "_errors.py", "n ** (1 / 3)", "n ** (1 / 2)", "test_errors.py"),
     Fault("a window of the correlations too short", "_errors.py", ">= 5 * time", ">= time", "test_errors.py"),
     Fault(
-        "no correction of degrees of freedom", "_errors.py", "len(sums) / (len(sums) - 1) * np.sum", "np.sum", "test_errors.py"
+        "no correction of degrees of freedom", "_errors.py", "count / (count - 1) * np.sum", "np.sum", "test_errors.py"
     ),
     Fault(
         "a standard error about the plain mean",
