@@ -131,9 +131,7 @@ FAULTS = (
     Fault("blocks of three correlation times", "_errors.py", "np.ceil(max(6 * tau", "np.ceil(max(3 * tau", "test_errors.py"),
     Fault("blocks of the square root", "_errors.py", "n ** (1 / 3)", "n ** (1 / 2)", "test_errors.py"),
     Fault("a window of the correlations too short", "_errors.py", ">= 5 * time", ">= time", "test_errors.py"),
-    Fault(
-        "no correction of degrees of freedom", "_errors.py", "count / (count - 1) * np.sum", "np.sum", "test_errors.py"
-    ),
+    Fault("no correction of degrees of freedom", "_errors.py", "count / (count - 1) * np.sum", "np.sum", "test_errors.py"),
     Fault(
         "a standard error about the plain mean",
         "_errors.py",
