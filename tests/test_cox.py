@@ -88,6 +88,20 @@ def test_efrons_correction_is_left_out_only_where_it_is_nothing():
         np.testing.assert_allclose(whole[1], float(twice.loss(theta, np.ones(120))), rtol=1e-12)
 
 
+def test_derivatives_by_weights_are_those_of_the_whole_correction():
+    """Of a death alone it is nothing at a weight of one, but not beside it."""
+    objective, theta = model(5), np.array([0.3, -0.2, 0.1])
+    dead = int(np.flatnonzero(objective.event)[0])
+    with jax.enable_x64(True):
+        gradient = jax.jit(lambda w: jax.grad(objective.loss)(theta, w))
+        by_weight = jax.jacobian(gradient)(np.ones(60))[:, dead]
+        move = 1e-5 * np.eye(60)[dead]
+        between = (gradient(np.ones(60) + move) - gradient(np.ones(60) - move)) / 2e-5
+        np.testing.assert_allclose(np.asarray(objective.jacobian(theta))[dead], by_weight, atol=1e-9)
+        np.testing.assert_allclose(by_weight, between, atol=1e-8)
+        np.testing.assert_allclose(jax.grad(objective.loss)(theta, np.ones(60)), gradient(np.ones(60)), atol=1e-12)
+
+
 def _times(objective: lo.Cox) -> np.ndarray:
     """Times in the order of those of a model of one stratum."""
     return -np.argsort(objective.order).astype(float) + objective.num_units

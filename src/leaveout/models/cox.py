@@ -44,7 +44,6 @@ class Cox(AbstractObjective):
     last: Int[np.ndarray, " times"]  # and up to where its units are at risk
     group: Int[np.ndarray, " units"]  # the time of events at which a unit dies; as many as there are if it does not
     tied: Int[np.ndarray, " tied"]  # times at which several die
-    single: Int[np.ndarray, " single"]  # the others
     penalty: penalties.AbstractPenalty
     ties: str = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
@@ -82,8 +81,8 @@ class Cox(AbstractObjective):
         stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
         order, first, last, group = _risk_sets(np.asarray(times), np.asarray(self.event) == 1, stratum)
         count = np.bincount(group, minlength=len(first) + 1)[:-1]
-        parts = order, first, last, group, np.flatnonzero(count > 1), np.flatnonzero(count == 1)
-        self.order, self.first, self.last, self.group, self.tied, self.single = map(aligned, parts)
+        parts = map(aligned, (order, first, last, group, np.flatnonzero(count > 1)))
+        self.order, self.first, self.last, self.group, self.tied = parts
 
     @property
     def num_units(self) -> int:
@@ -117,10 +116,11 @@ class Cox(AbstractObjective):
         seen = found.deaths > 0
         count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.deaths, found.at_risk, found.dying))
         total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
-        if self.ties == "efron":
-            beside = lambda some: jnp.sum(jnp.where(seen[some], efron(count[some], at_risk[some], dying[some]), 0.0))
-            whole = jnp.all((found.deaths * (found.deaths - 1))[self.single] == 0)  # then there is nothing to add
-            total = total + beside(self.tied) + jax.lax.cond(whole, lambda: 0.0, lambda: jax.checkpoint(beside)(self.single))
+        if self.ties == "efron":  # whose correction, but not its derivatives by weights, is nothing where one dies alone
+            ones = isinstance(weights, np.ndarray) and bool((weights == 1).all())
+            some = self.tied if ones else slice(None)
+            beside = efron(count[some], at_risk[some], dying[some])
+            total = total + jnp.sum(jnp.where(seen[some], beside, 0.0))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
     def sums(self, theta: Array, weights: Array) -> Sums:
