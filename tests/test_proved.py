@@ -399,3 +399,11 @@ def test_fits_reach_their_minimum_where_large_terms_of_f_cancel():
     coef = fit.parameters["coef"]
     gradient = X.T @ (weights * (1 / (1 + np.exp(-X @ coef)) - y)) + 0.1 * coef
     assert np.abs(gradient).max() < 1e-8
+
+
+def test_rows_of_a_penalty_are_what_it_is():
+    """Σ_j weight_j ψ(rows_jᵀ coef), ψ(t) = √(1 + t²) − 1, of two of them with a part that is quadratic."""
+    coef = np.array([0.7, -1.3, 0.2])
+    penalty = lo.penalties.PseudoHuber([0.3, 0.0, 2.0], 0.05) + lo.penalties.PseudoHuber(4.0, 0.2)
+    bent = penalty.bent(3)
+    assert float(penalty(coef)) == pytest.approx(bent.weight @ (np.sqrt(1 + (bent.rows @ coef) ** 2) - 1), rel=1e-6)
