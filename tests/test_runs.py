@@ -100,7 +100,8 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
     """Halving the way from θ̂ divides what a quadratic leaves of F's own gradient by four, of the losses by eight."""
     fit, rows = fitted(), whole(windows())
     with jax.enable_x64(True):
-        expansion, each = Expansion(fit, rows), Derived(fit.objective, fit.theta, rows)
+        told = runs(fit.objective, fit.theta, rows)
+        expansion, each = Expansion(fit, rows, told), Derived(fit.objective, fit.theta, rows)
         lanes, off = np.arange(len(rows.index)), []
         direction = np.random.default_rng(2).standard_normal((len(lanes), fit.num_params))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)

@@ -25,7 +25,7 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS, among
-from ._runs import Runs, runs
+from ._runs import Runs
 from ._starts import cores
 from .refit import AbstractRefit, Certified, Exact, Refitted, completed, expandable, is_narrow
 from .refit._linear import copies, unit_losses
@@ -201,7 +201,8 @@ class _Walk:
         if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
             return None, None
         (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
-        return (batch, runs(fit.objective, fit.theta, batch.rows)) if expandable(fit, batch.rows) else (None, None)
+        found = expandable(fit, batch.rows)
+        return (batch, found) if found is not None else (None, None)
 
     def _made(self) -> Iterator[Batch]:
         fit, plan = self.fit, self.plan

@@ -81,7 +81,8 @@ class Descent:
     def __init__(self, fit: Fit, rows: Rows, own: bool = False, expanded: bool = False):
         """`own`: with each refit's own Hessian at θ̂, even where the anchor's is cheaper. `expanded`: where they can be."""
         self.fit, self.rows, self.center = fit, rows, fit.vector
-        self.expansion = Expansion(fit, rows) if expanded and expandable(fit, rows) else None
+        runs = expandable(fit, rows) if expanded else None
+        self.expansion = Expansion(fit, rows, runs) if runs is not None else None
         self.gradients = GRADIENTS * len(rows.index)  # taken, about
         self.F = Derived(fit.objective, fit.theta, rows)
         count = len(rows.index)

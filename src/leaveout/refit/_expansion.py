@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from .._fit import Fit
 from .._functions import work
 from .._plan import Rows
-from .._runs import runs
+from .._runs import Runs, runs
 
 if TYPE_CHECKING:
     from ._descent import Descent, Enough
@@ -39,18 +39,18 @@ ROUNDING = 1e-9  # of a loss, and of a whitened length
 TOLD = 0.01  # of the largest error a scored unit that is let pass: smaller ones are not told apart
 
 
-def expandable(fit: Fit, rows: Rows) -> bool:
-    """Are these all refits of a plan, such as can be expanded, and is that worth compiling for?"""
+def expandable(fit: Fit, rows: Rows) -> Runs | None:
+    """What tells of all refits of a plan, if these are all, can be expanded, and that is worth compiling for."""
     count, size = len(rows.index), fit.num_params
     if fit.factor is None or len(fit.null_space) or count != int(rows.num_refits):
-        return False
+        return None
     steps, units = PASSES * count, fit.objective.num_units
     if steps * units < 3 * size**2 * (units + rows.index.size) or steps * work(fit.objective, size) < LEAST:
-        return False
+        return None
     if rows.index.size * size**2 > NUMBERS:
-        return False
+        return None
     found = runs(fit.objective, fit.theta, rows)
-    return found is not None and found.width <= max(1, SHORT * fit.objective.num_units)
+    return found if found is not None and found.width <= max(1, SHORT * units) else None
 
 
 class Solved(NamedTuple):
@@ -110,9 +110,7 @@ class Expanded(NamedTuple):
 class Expansion:
     """Derivatives of the scores of all folds, and of F, at θ̂, in whitened coordinates; second ones of pairs i ≤ j."""
 
-    def __init__(self, fit: Fit, rows: Rows):
-        found = runs(fit.objective, fit.theta, rows)
-        assert found is not None
+    def __init__(self, fit: Fit, rows: Rows, found: Runs):
         self.fit, self.runs, self.rows = fit, found, rows
         size, count, width = fit.num_params, len(rows.index), found.width
         i, j = np.triu_indices(size)

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit, once
 from .._plan import CAPACITY, Plan, Rows
-from .._proved import ROUNDING, change
+from .._proved import ROUNDING, Ball, change
 from .._results import RESULTS
 from . import _cubic as cubic, _sampled as sampled
 from ._anchor import SINGULAR, anchored
@@ -55,26 +55,58 @@ class OneRow(NamedTuple):
         return OneRow(*(part[lanes] for part in self))
 
 
+class Row(NamedTuple):
+    """What the anchor knows of the rows that leave, one number each."""
+
+    eta: Float[Array, " refits"]
+    slope: Float[Array, " refits"]
+    curvature: Float[Array, " refits"]
+    norm: Float[Array, " refits"]  # ‖z‖, z = R⊤x
+    common: Float[Array, " refits"] | float  # zᵀ times the whitened gradient that the fit left
+
+
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
-    """The first look, where each refit changes the weight of one row: no vector of parameters is formed."""
+    """The first look, where each refit changes the weight of one row."""
     anchor, at = anchored(fit), span(unit)
-    norm, square = anchor.norm[at], anchor.size[at]
-    lost = (1 - weight) * anchor.weight[at]
-    pull, bend = lost * anchor.slope[at], lost * anchor.curvature[at]
-    common = anchor.common[at] if anchor.leftover.any() else np.zeros(len(unit))
+    rest = float(anchor.leftover @ anchor.leftover)
+    common = anchor.common[at] if rest else 0.0
+    row = Row(anchor.eta[at], anchor.slope[at], anchor.curvature[at], anchor.norm[at], common)
+    grown = np.maximum(weight, 1.0)
+
+    def rounded(center: Array, move: Array) -> Array:
+        return 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor.blur * np.abs(move)
+
+    ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
+    return stepped(unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded)
+
+
+def stepped(
+    unit: Int[Array, " refits"],
+    lost: Float[Array, " refits"],
+    row: Row,
+    rest: Float[Array, " refits"] | float,
+    noise: Float[Array, " refits"],
+    ball: Callable[[Array, Array], Ball],
+    rounded: Callable[[Array, Array], Array],
+) -> OneRow:
+    """Single rows after one step with their own Hessian, I − `lost` ℓ″ z zᵀ: no vector of parameters is formed.
+
+    `rest` is ‖gradient‖² that the fit left, whitened; `ball` proves how near a λ is, `rounded` tells what of a predictor is.
+    """
+    pull, bend, square = lost * row.slope, lost * row.curvature, row.norm**2
     kept = 1 - bend * square
     determined = kept > SINGULAR
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
-    along = common - pull * square  # z · gradient
+    along = row.common - pull * square  # z · gradient
     step = along / kept
-    length = anchor.leftover @ anchor.leftover - pull * (common + along) + along * step * bend
-    grown, root = np.maximum(weight, 1.0), np.sqrt(kept)
-    slope = np.sqrt(np.maximum(length, 0.0)) + anchor.noise * grown / root
-    distance, after = anchor.table.ball(slope, kept, grown)
-    center = anchor.eta[at] - step
-    digits = 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor.blur * np.abs(step) / kept
+    length = rest - pull * (row.common + along) + along * step * bend
+    root = np.sqrt(kept)
+    slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
+    distance, after = ball(slope, kept)
+    center = row.eta - step
+    digits = rounded(center, step / kept)
     with np.errstate(invalid="ignore"):
-        half = np.where(determined, norm / root * after, np.inf) + digits
+        half = np.where(determined, row.norm / root * after, np.inf) + digits
     return OneRow(unit, lost, center, half, slope, distance, after, kept, digits, determined)
 
 

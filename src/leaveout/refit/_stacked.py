@@ -21,9 +21,9 @@ from .._design import Dense, Predictors, weighed
 from .._fit import DOUBTFUL
 from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
 from . import _sampled as sampled
-from ._anchor import SINGULAR, shaky
+from ._anchor import shaky
 from ._enclosure import HURRY, STALLED, STEPS
-from ._linear import AFFORDABLE, ELEMENTWISE, OneRow
+from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, OneRow, Row, stepped
 from ._newton import inverse_roots
 
 Array = np.ndarray
@@ -32,7 +32,6 @@ BLOCK = 2**16  # cosines at a time
 HERD = 2**16  # numbers [lanes, units] of gradients made together
 SIZES = (128, 2048)  # rows in a sample: half as many as of one fit, since what they leave open is cheap here
 SHARED = 8  # gradients that take as long, so many at once, as one by itself: 5 against 40 μs at 1,000 x 20
-TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 
 
 class Leaving(NamedTuple):
@@ -144,25 +143,15 @@ class Stack:
         return self.at(self.eta), self.at(self.slope), self.at(self.curvature), self.at(self.norm)
 
     def _look(self) -> OneRow:
-        """Every lane after one step with its own Hessian, as `_linear.one_row`."""
+        """Every lane after its first step."""
         unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
-        eta, first, second, norm = self.flat
+        row = Row(*self.flat, self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover))))
         lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
-        pull, bend, square = lost * first, lost * second, norm**2
-        rest = np.einsum("kpr,kr->kp", self.root, self.leftover)
-        common = self.at(self.design.predictors(rest))
-        kept = 1 - bend * square
-        determined = kept > SINGULAR
-        kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
-        along = common - pull * square
-        length = each(np.sum(self.leftover**2, axis=1)) - 2 * pull * common + pull**2 * square + along**2 * bend / kept
-        slope = np.sqrt(np.maximum(length, 0.0)) + each(self.noise) / np.sqrt(kept)
-        distance, after = self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
-        center = eta - along / kept
-        digits = self._rounded(self.penalty, unit if len(self.theta) == 1 else self.unit, center, along / kept**2)
-        with np.errstate(invalid="ignore"):
-            half = np.where(determined, norm / np.sqrt(kept) * after, np.inf) + digits
-        return OneRow(self.unit, lost, center, half, slope, distance, after, kept, digits, determined)
+        ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
+        place = unit if len(self.theta) == 1 else self.unit
+        rounded = lambda center, move: self._rounded(self.penalty, place, center, move)
+        rest = each(np.sum(self.leftover**2, axis=1))
+        return stepped(self.unit, lost, row, rest, each(self.noise), ball, rounded)
 
     def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
         """What rounding takes of predictors."""
