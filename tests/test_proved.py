@@ -271,6 +271,18 @@ def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit
     assert beyond(cv, plan, "logistic", X, y, w)[1:] == (0, 0)
 
 
+def test_errors_are_of_the_losses_reported_where_a_rung_in_between_was_tried(monkeypatch):
+    """Rows that the next term by all rows would have left too far off stay where the first look put them."""
+    monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
+    for seed in (70, 78, 247, 382):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_t(3, (85, 4)) / 2
+        y = rng.poisson(np.exp(np.clip(2 * X @ rng.normal(size=4), -5, 5))).astype(float)
+        fit, plan = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.1))), lo.leave_one_out(85)
+        cv, exact = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.Exact(1e-12)))
+        assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error).all()
+
+
 def test_the_next_term_corrects_one_step(monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(150, 5))

@@ -238,10 +238,11 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
     lanes = everyone[~enough(everyone, Look(center, half, unknown, nothing, unknown))]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
     ended: list[tuple[Array, Array, Array, float]] = []  # refits, where they stand, how near, and the gradients made
+    asked = lanes[:0]  # of these `enough` was told where they might stand, and do not
     if lanes.size:
         center, half = center.copy(), half.copy()
-        if allowed is not None:
-            lanes = _by_the_cubic(begun, enough, lanes, center, half)
+        if allowed is not None and cubic.worthwhile(begun.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
+            asked = lanes = _by_the_cubic(begun, enough, lanes, center, half)
         if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
     size = max(1, CAPACITY // (4 * len(begun.anchor.root)))
@@ -263,16 +264,13 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
     theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
     looked = len(center) / len(begun.anchor.eta)  # each costs as much as a gradient's share of a row
     gradients = looked + sum(each[-1] for each in ended)
-    changed = np.flatnonzero(half[:, 0] != look.half)
+    changed = np.union1d(np.flatnonzero(half[:, 0] != look.half), asked)
     return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients, changed)
 
 
 def _by_the_cubic(begun: Begun, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
     """Single rows that are proved near enough by the next term: those still open. Writes into `center` and `half`."""
-    anchor = begun.anchor
-    if not cubic.worthwhile(anchor, len(lanes), 4 * len(anchor.root) + ELEMENTWISE):
-        return lanes
-    middle, left = (part[:, None] for part in cubic.settled(anchor, begun.one.take(lanes)))
+    middle, left = (part[:, None] for part in cubic.settled(begun.anchor, begun.one.take(lanes)))
     unknown = np.broadcast_to(np.inf, len(lanes))
     good = enough(lanes, Look(middle, left, unknown, unknown, unknown))
     center[lanes[good]], half[lanes[good]] = middle[good], left[good]
