@@ -283,6 +283,28 @@ def test_errors_are_of_the_losses_reported_where_a_rung_in_between_was_tried(mon
         assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error).all()
 
 
+@pytest.mark.parametrize("model", ["logistic", "poisson"])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_gradients_by_what_they_change_by_are_gradients(model, offset):
+    """In float32, but for what is said to be rounding; that is small where few digits are wanted."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(120, 6)) + np.r_[np.zeros(5), offset]
+    eta = X[:, :5] @ rng.normal(size=5)
+    y = (rng.random(120) < 1 / (1 + np.exp(-eta))) * 1.0 if model == "logistic" else rng.poisson(np.exp(eta)) * 1.0
+    fit = lo.fit(lo.GLM(X, y, model, lo.penalties.Ridge(0.5), sample_weight=np.exp(rng.normal(size=120))))
+    (batch,) = lo.leave_one_out(120).batches(2**20, 1, 0)
+    state = linear.Enclosure(fit, batch.rows)
+    state.look()
+    lanes = np.arange(120)
+    eta, omega, gradient, noise = state._whole(lanes)
+    changed = state._change(lanes)
+    for part, other in zip(changed[:2], (eta, omega), strict=True):
+        np.testing.assert_allclose(part, other, rtol=1e-4 if offset else 1e-5, atol=1e-4 if offset else 1e-5)
+    off = np.linalg.norm(changed[2] - gradient, axis=1)
+    assert (off <= changed[3] + noise).all() and off.max() > noise.max()
+    assert offset or (changed[3] <= 1e-4 * state.first).all()
+
+
 def test_the_next_term_corrects_one_step(monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(150, 5))

@@ -92,6 +92,21 @@ class Anchor:
         """The rows, and L⁻¹, in float32."""
         return replace(self.model.design, x=self.model.design.x.astype(np.float32)), self.root.astype(np.float32)
 
+    def ahead(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
+        """How far the predictors move along, by products in float32."""
+        design, root = self.single
+        return design.predictors(moves.astype(np.float32) @ root)
+
+    def back(self, slopes: Float[Array, "lanes units ..."]) -> Float[Array, "lanes rank"]:
+        """Whitened, what slopes pull, by products in float32."""
+        design, root = self.single
+        return np.asarray(design.pull(slopes.astype(np.float32)) @ root.T, float)
+
+    @property
+    def digits(self) -> float:
+        """What of such products is rounding, nine units of it: more, the more columns repeat one another."""
+        return 2.0**29 * float(np.sqrt(ROUNDING * self.blur))
+
     def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """The rows of the listed units, one an output."""
         kept = "rows" in vars(self) or (self.few and MANY * units.size > len(self.eta))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._design import bent, over, weighed
@@ -11,12 +12,14 @@ from .._plan import Rows
 from .._proved import ROUNDING, Ball, ball, gaps
 from .._results import RESULTS
 from ._anchor import PASS, Metric, anchored, entries, passes, tiles, total
-from ._newton import CAUTION, PRODUCTS, REFUSED, Newton
+from ._newton import CAUTION, REFUSED, Newton
 
 Array = np.ndarray
 STEPS, HURRY = 8, 2  # with one metric, before a refit wants another; or before its error is estimated
+# What a step leaves is asked of one refit in so many, by so many products; the largest of so many answers holds.
+TOLD, ASKED, BESIDE = 8, 10, 5
 STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
-UNSEEN = 2.0  # times what so few products tell: of the refits of 3,000 x 1,000 that an audit repeated one was twice as far
+ROUGH = 1e-4  # of the first step: while more is left, gradients that are dear are told by what they change by, in float32
 
 
 class Enclosure:
@@ -42,6 +45,7 @@ class Enclosure:
         self.result = np.full(count, int(RESULTS.successful))
         self.radius, self.gradients = np.full(count, np.inf), 0.0  # around u, in the norm of H; gradients made in all
         self.proved, self.taken = np.ones(count, bool), np.ones(count, bool)
+        self.shrunk = np.zeros(count)  # what the last step left of λ
         self.contraction = np.full(count, np.inf)  # estimated, where it was
 
     def theta(self) -> Float[Array, "refits params"]:
@@ -122,7 +126,9 @@ class Enclosure:
 
     # gradients
 
-    def steps(self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]], most: int = STEPS) -> Int[Array, " open"]:
+    def steps(
+        self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]], most: int = STEPS, dear: bool = False
+    ) -> Int[Array, " open"]:
         """Steps with the fold's own Hessian at θ̂, while they shrink: those still open."""
         lanes = lanes[self.metric.kept[lanes] > 0]
         rejected = [np.zeros(0, int)]
@@ -130,35 +136,60 @@ class Enclosure:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            for some in passes(lanes, self.anchor.eta.size, self.u.shape[1]):
-                self._step(some)
+            rough = self._rough(dear) & (before > ROUGH * self.first[lanes])
+            for few, told in ((True, self._change), (False, self._whole)):
+                for some in passes(lanes[rough == few], self.anchor.eta.size, self.u.shape[1]):
+                    self._step(some, *told(some))
             done = enough(lanes)
+            self.shrunk[lanes] = self.slope[lanes] / before
             stalled = ~(self.slope[lanes] <= STALLED * before)
             rejected.append(lanes[stalled & ~done])
             lanes = lanes[~(done | stalled)]
         return np.sort(np.concatenate([*rejected, lanes]))
 
-    def _step(self, lanes: Array) -> None:
+    def _rough(self, dear: bool) -> bool:
+        """Can gradients be told by their changes, and are these worth rows in float32?"""
         anchor, model = self.anchor, self.anchor.model
-        self.gradients += len(lanes)
+        return dear and model.separate and anchor.roots is None and not np.any(anchor.flat) and anchor.digits < ROUGH
+
+    def _whole(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
+        """Predictors and weights of every unit, the gradient whitened, and what of it is rounding."""
+        anchor, model = self.anchor, self.anchor.model
         theta = anchor.theta + self.u[lanes] @ anchor.root
         eta = model.eta(theta)
         omega, kappa = model.weigh(self._weights(lanes))
         pulled = np.empty_like(eta)
         for some in tiles(np.arange(len(lanes)), eta.shape[1]):
             pulled[some] = weighed(omega[some], model.loss.derivatives(eta[some], model.y, (1,))[0])
-        raw = model.design.pull(pulled) + kappa[:, None] * (theta @ model.penalty)
-        gradient = raw @ anchor.root.T
+        gradient = (model.design.pull(pulled) + kappa[:, None] * (theta @ model.penalty)) @ anchor.root.T
+        return eta, omega, gradient, ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
+
+    def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
+        """The same: the gradient is u, since H is one whitened, and what slopes that are no straight lines pull."""
+        anchor, u = self.anchor, self.u[lanes]
+        moved = anchor.ahead(u)
+        eta = anchor.eta + moved
+        omega, _ = anchor.model.weigh(self._weights(lanes))
+        slope, curvature = (weighed(omega, part) for part in anchor.model.loss.derivatives(eta, anchor.model.y, (1, 2)))
+        slope -= anchor.weight * (anchor.slope + anchor.curvature * moved)
+        curvature -= anchor.weight * anchor.curvature
+        gradient = anchor.leftover + u + anchor.back(slope)
+        lost = np.sqrt(slope**2 @ anchor.size)  # and of the moves as much as changes of ℓ″ make of it
+        lost += np.linalg.norm(u, axis=1) * (1 + np.sqrt(curvature**2 @ anchor.size**2))
+        return eta, omega, gradient, anchor.digits * lost
+
+    def _step(self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array) -> None:
+        anchor = self.anchor
+        self.gradients += len(lanes)
         step = -self.metric.solve(gradient, lanes)
-        kept = self.metric.kept[lanes]
-        noise = (ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length + anchor.noise) / np.sqrt(kept)
+        noise = (noise + anchor.noise) / np.sqrt(self.metric.kept[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         found = self._ball(lanes, eta, omega, size)
         shrinks = size <= STALLED * self.slope[lanes]
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
         self.taken[lanes] = good
-        moved, after = lanes[good], found.after[good]
+        moved, after = lanes[good], found.after[good] + noise[good]  # by which the step itself may be off
         self.u[moved] += step[good]
         self.proved[moved] = True
         if moved.size:
@@ -184,16 +215,26 @@ class Enclosure:
         return found
 
     def estimate(self, lanes: Array) -> None:
-        """Radii from the curvature at the candidates, by a few products with what it differs by from the metric's."""
-        for some in passes(lanes, self.anchor.curvature.size, self.u.shape[1]):
-            self.contraction[some] = self._contraction(some)
-            self._estimated(some)
+        """Radii from the curvature at the candidates, by products with what it differs by from the metric's.
+
+        These tell what a step can leave of itself, of one in a few refits in order of length; of others it is taken to be as
+        much in proportion to the length as the most that is told nearby, and no less than the last step did leave.
+        """
+        length = np.linalg.norm(self.u[lanes], axis=1)
+        order = np.argsort(-length, kind="stable")
+        lanes, length = lanes[order], np.maximum(length[order], 1e-300)
+        told = lanes[::TOLD]
+        parts = [self._contraction(some) for some in passes(told, self.anchor.curvature.size, self.u.shape[1])]
+        ratio = np.concatenate([np.zeros(0), *parts]) / length[::TOLD]
+        beside = scipy.ndimage.maximum_filter1d(ratio, BESIDE, mode="nearest") if told.size else ratio
+        self.contraction[lanes] = np.maximum(np.repeat(beside, TOLD)[: len(lanes)] * length, self.shrunk[lanes])
+        self._estimated(lanes)
 
     def _estimated(self, lanes: Array) -> None:
         contraction = self.contraction[lanes]
         share = np.where(self.taken[lanes], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
         self.proved[lanes] = False
-        self._place(lanes, np.where(contraction < REFUSED, UNSEEN * share * self.slope[lanes], np.inf))
+        self._place(lanes, np.where(contraction < REFUSED, share * self.slope[lanes] + self.noise[lanes], np.inf))
 
     def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
         """What a step leaves of itself: the size of A⁻¹E, E the change of the curvature, by Lanczos' first steps from random
@@ -202,12 +243,10 @@ class Enclosure:
         eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
         omega = model.weigh(self._weights(lanes))[0]
         change_ = np.asarray(weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature), np.float32)
-        design, root = anchor.single
         v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
         largest, image, before = np.zeros(len(lanes)), None, None
-        for _ in range(PRODUCTS):
-            ahead = bent(change_, design.predictors(v.astype(np.float32) @ root))
-            image = np.asarray(design.pull(ahead) @ root.T, float)
+        for _ in range(ASKED):
+            image = anchor.back(bent(change_, anchor.ahead(v)))
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
                 largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300))

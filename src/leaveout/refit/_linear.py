@@ -334,7 +334,7 @@ def _to_the_end(
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > DEAR
     for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if dear else (STEPS,):
-        lanes = state.steps(lanes, asked, most)
+        lanes = state.steps(lanes, asked, most, dear)
         if hurry or dear:
             state.estimate(lanes)
             lanes = lanes[~asked(lanes)]
