@@ -277,6 +277,51 @@ def test_what_is_not_settled_goes_the_usual_way():
         assert (off <= (estimate.error + one.error)[known] + 1e-9).all()
 
 
+def alone(seed=0):
+    """Poisson rows of which one has a column of its own, and is far from the others."""
+    rng = np.random.default_rng(seed)
+    y = rng.poisson(1.0, 60) * 1.0
+    y[7] = 500.0
+    return lo.GLM(np.c_[rng.standard_normal((60, 2)), np.arange(60) == 7], y, "poisson")
+
+
+@pytest.mark.parametrize("affordable", [1e8, 0.0], ids=["gradients", "the next term"])
+@pytest.mark.parametrize("refit", [lo.Certified(), lo.NewtonStep()], ids=lambda refit: type(refit).__name__)
+def test_rows_without_which_nothing_is_determined(affordable, refit, monkeypatch):
+    """What looks settled by the full fit's Hessian is not: that is no metric of theirs."""
+    monkeypatch.setattr(_stacked, "AFFORDABLE", affordable)
+    penalties = [lo.penalties.Zero(), lo.penalties.Ridge(1e-3), lo.penalties.Ridge(1e-7)]
+    found = lo.path(alone(), penalties, lo.leave_one_out(60), refit)
+    for point in found.points:
+        one = lo.cross_validate(lo.fit(point.fit.objective), point.estimate.plan, refit)
+        assert (point.estimate.result == one.result).all() and np.isnan(point.mean) == np.isnan(one.losses).any()
+        np.testing.assert_allclose(point.estimate.losses[7], one.losses[7], rtol=1e-8)
+    assert found.best.value != 0 and found.estimates[0].result[7] == lo.RESULTS.undetermined
+
+
+@pytest.mark.parametrize("seed", [3, 4, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (9, 11, 15))])
+def test_hard_paths_are_cross_validation(seed):
+    """Rare levels, weights that differ by orders of magnitude, penalties down to nothing: every loss is as far from the exact
+    one as is reported, and exists where it does for a penalty by itself."""
+    rng = np.random.default_rng(seed)
+    n, poisson = int(rng.integers(20, 50)), seed % 2
+    X = np.c_[rng.standard_normal((n, 2)), np.arange(n) < 1, (np.arange(n) >= 1) & (np.arange(n) < 4)]
+    eta = X[:, 0] - X[:, 1]
+    y = rng.poisson(np.exp(eta)) * 1.0 if poisson else (rng.random(n) < 1 / (1 + np.exp(-eta))) * 1.0
+    y[:2] = (30.0, 1.0) if poisson else (1.0, 0.0)
+    weight = np.exp(rng.uniform(0, 3) * rng.standard_normal(n))
+    objective = lo.GLM(X, y, "poisson" if poisson else "logistic", sample_weight=weight)
+    alphas, plan = 10 ** rng.uniform(-8, 1, 4), lo.leave_one_out(n)
+    named = {"none": lo.penalties.Ridge([0.0, 0.0, float(not poisson), 0.0])} | {a: lo.penalties.Ridge(a) for a in alphas}
+    for refit in (lo.Certified(), lo.NewtonStep()):
+        for point in lo.path(objective, named, plan, refit).points:
+            one, exact = (lo.cross_validate(lo.fit(point.fit.objective), plan, other) for other in (refit, lo.Exact()))
+            mine = point.estimate
+            assert (np.isnan(mine.losses) == np.isnan(one.losses)).all()
+            off, known = np.abs(mine.losses - exact.losses), np.isfinite(mine.error) & np.isfinite(exact.error)
+            assert (off <= mine.error + exact.error + 1e-9 * (1 + exact.losses))[known].all()
+
+
 def stack_of(objective, alphas, plan):
     named = {alpha: lo.penalties.Ridge(alpha) for alpha in alphas}
     model = _path._predictors(objective, list(named.values()))

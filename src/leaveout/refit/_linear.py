@@ -297,7 +297,7 @@ def _by_the_next_term(
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
             break
         some = look.take(lanes)
-        short = sampled.short(anchor, some) & some.determined
+        short = sampled.short(anchor, some)
         if not short.any():
             break
         lanes, rest, some = lanes[short], np.union1d(rest, lanes[~short]), some.take(np.flatnonzero(short))

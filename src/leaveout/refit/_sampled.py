@@ -137,7 +137,7 @@ def _far(anchor: "Anchor", look: "OneRow") -> Float[Array, " refits"]:
 
 def short(anchor: "Anchor", look: "OneRow") -> Bool[Array, " refits"]:
     """Where the term means something."""
-    return _far(anchor, look) < SHORT
+    return look.determined & (_far(anchor, look) < SHORT)
 
 
 def half(anchor: "Anchor", look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:

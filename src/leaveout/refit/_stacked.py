@@ -403,8 +403,9 @@ class Settling:
         return np.ravel((each < above[:, None]) & (each <= 5 * self.allowed[:, None]))
 
     def _by_gradients(self, lanes: Int[Array, " lanes"], limit: Float[Array, " all"]) -> Int[Array, " open"]:
-        """Steps by gradients, as long as they shrink: the lanes still open."""
-        still, size = [np.zeros(0, int)], max(1, HERD // self.stack.eta.shape[1])
+        """Steps by gradients, as long as they shrink: the lanes still open, and those that have no Hessian of their own."""
+        good, size = self.stack.look.determined[lanes], max(1, HERD // self.stack.eta.shape[1])
+        still, lanes = [lanes[~good]], lanes[good]
         for start in range(0, len(lanes), size):
             walk = Walk(self.stack, lanes[start : start + size])
             for _ in range(HURRY if self.hurry else STEPS):
