@@ -210,3 +210,23 @@ def test_separation_is_refused_as_before_and_seen_in_refits(turned):
     fit = lo.fit(lo.GLM(X, y, "logistic", intercept=not turned))
     cv = lo.cross_validate(fit, lo.groups(np.where(np.arange(60) == 23, 0, 1 + np.arange(60) % 5)), lo.Exact())
     assert cv.result[0] == lo.RESULTS.not_converged and np.isnan(cv.losses[0]) and (cv.result[1:] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["alone", "in folds"])
+def test_refits_beside_one_that_is_undetermined_keep_their_losses(kind):
+    """The next term has moved these from where their θ is, which one step made."""
+    rng = np.random.default_rng(7)
+    X = np.c_[rng.standard_normal((35, 2)), np.arange(35) == 4]
+    y = rng.poisson(np.exp(X[:, 0] / 2)).astype(float)
+    y[4] = 3.0
+    fit, plan = lo.fit(lo.GLM(X, y, "poisson")), lo.leave_one_out(35)
+    if kind == "in folds":  # of which one loses row 4 and another one, which is predicted all the same
+        plan = lo.from_splits([(np.setdiff1d(np.arange(35), out), out) for out in ([3, 4], *([i] for i in range(5, 35)))], 35)
+    found, exact = (lo.cross_validate(fit, plan, refit) for refit in (lo.Certified(), lo.Exact()))
+    known = np.arange(len(found.error)) != (4 if kind == "alone" else 0)
+    assert found.result[~known] == lo.RESULTS.undetermined and np.isnan(found.losses[plan.index == 4]).all()
+    off = np.add.reduceat(np.where(plan.index == 4, 0.0, np.abs(found.losses - exact.losses)), plan.indptr[:-1])
+    assert found.proved[known].all() and (off <= found.error + exact.error)[known].all()
+    if kind == "in folds":
+        rest = lo.cross_validate(lo.fit(lo.GLM(np.delete(X[:, :2], 4, 0), np.delete(y, 4), "poisson")), lo.leave_one_out(34))
+        assert abs(found.losses[0] - rest.losses[3]) <= found.error[0] + rest.error[3] + 1e-9

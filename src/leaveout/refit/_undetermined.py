@@ -24,26 +24,30 @@ SEEN = 1e-6  # of a unit's row, along undetermined directions: a thousand times 
 
 def completed(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
     """The batch with what its undetermined refits do determine: θ, errors, and as `held` the units that are predicted."""
-    lanes = np.flatnonzero(done.result == RESULTS.undetermined)
-    if not lanes.size:
+    lost = done.result == RESULTS.undetermined
+    if not lost.any():
         return rows, done
-    held, theta, error = np.array(rows.held), np.array(done.theta), np.array(done.error)
-    one_row = np.sum(rows.index < fit.objective.num_units, axis=1) == 1
+    held, one_row = np.array(rows.held), np.sum(rows.index < fit.objective.num_units, axis=1) == 1
+    held[lost] = False
+    lanes = np.flatnonzero(lost & ~one_row)
+    if fit.predictors is None or not lanes.size:
+        return rows._replace(held=held), done
+    theta, error, scores = np.array(done.theta), np.array(done.error), None if done.scores is None else np.array(done.scores)
     for lane in lanes:
-        inside = np.zeros(held.shape[1], bool)
-        if fit.predictors is not None and not one_row[lane]:
-            weights = weights_of(rows, fit.objective.num_units, np.array([lane]))[0]
-            found = _within(fit, rows.index[lane], weights, held[lane])
-            if found is not None:
-                inside, theta[lane], error[lane] = found
-        held[lane] = inside
-    return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=None)
+        weights = weights_of(rows, fit.objective.num_units, np.array([lane]))[0]
+        found = _within(fit, rows.index[lane], weights, rows.held[lane])
+        if found is not None:
+            held[lane], theta[lane], error[lane], losses = found
+            if scores is not None:  # those of the others are no functions of θ alone
+                scores[lane] = losses
+    return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores)
 
 
 def _within(
     fit: Fit, index: Int[np.ndarray, " width"], weights: Float[np.ndarray, " units"], held: Bool[np.ndarray, " width"]
-) -> tuple[Bool[np.ndarray, " width"], Float[np.ndarray, " params"], float] | None:
-    """Which held-out units one refit predicts, its raveled θ, the error of their summed loss; None where it predicts none."""
+) -> tuple[Bool[np.ndarray, " width"], Float[np.ndarray, " params"], float, Float[np.ndarray, " width"]] | None:
+    """Which held-out units one refit predicts, its raveled θ, the error of their summed loss, and the losses of all; None where
+    it predicts none."""
     model, factor, root = fit.predictors, fit.factor, np.asarray(fit.whitener)
     assert model is not None and factor is not None
     F, start = function(fit.objective, fit.theta, weights), fit.vector
@@ -60,6 +64,6 @@ def _within(
     if not found.converged[0]:
         return None
     eta = model.at(units[None], found.theta)[0]
-    (slope,) = model.unit_loss.derivatives(eta, model.y[units], (1,))
+    losses, slope = model.unit_loss.derivatives(eta, model.y[units], (0, 1))
     reach = np.linalg.norm(np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1)
-    return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum())
+    return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum()), losses
