@@ -377,6 +377,20 @@ def test_a_row_far_out_hides_no_terms(monkeypatch):
     assert (stack.term(unit, stack.look.take(unit), 40).spread > 0).all()
 
 
+@pytest.mark.parametrize("offset", [1e3, 5e4])
+def test_columns_that_nearly_repeat_lose_no_digits_of_the_next_term(offset):
+    X, y = rows_of(glm("logistic"))
+    stack = stack_of(lo.GLM(X + np.array([0.0, offset, 0.0]), y, "logistic"), [1.0], lo.leave_one_out(80))
+    lanes = np.arange(80)
+    found = stack.term(lanes, stack.look, None)
+    z = stack.design.x @ stack.root[0]
+    cube = (z @ z.T) ** 3 * (1 - np.eye(80))
+    row, third = stack.look, stack.model.loss.derivatives(stack.eta[0], y, (3,))[0]
+    along = row.lost * (stack.slope[0] + stack.curvature[0] * (row.center - stack.eta[0]))
+    off = found.move + 0.5 * along**2 / row.kept * (third @ cube)
+    assert not stack.bad.any() and np.abs(off).max() < 1e-4 * np.abs(found.move).max()
+
+
 def test_balls_of_a_path_are_around_its_candidates(monkeypatch):
     """A gradient's ball is as far from θ̂ as its candidate, in the norm of H."""
     stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], Table.ball

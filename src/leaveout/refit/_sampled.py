@@ -9,6 +9,7 @@ sample of rows, with its standard error, or by all of them, which then corrects.
 long, so that terms after the next would matter, it is not used. In float32 of one output: of a small correction 1e-6 is plenty.
 """
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -26,7 +27,7 @@ Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
 BLOCK = 2**20  # numbers [units, refits] at a time
 TILE = 2**17  # of float32: half a core's cache
-REPEATED = 1e3  # H_jj (H⁻¹)_jj from which float32 does not do
+REPEATED = 1e3  # times its rounding that float32 may lose
 SAFETY = 3.0  # standard errors of a sample that are put on top
 SHORT = 1.0  # M max k ‖u‖: beyond it the terms after the next are not small
 
@@ -73,11 +74,15 @@ def next_term(anchor: "Anchor", look: "OneRow", size: int | None) -> Term:
     return Term(-0.5 * sums[0], 0.5 * np.sqrt(sums[1]), 0.5 * sums[2])
 
 
+def precision(lost: float) -> type[np.floating]:
+    """That of a small correction's sums, whose terms lose so many times their rounding where columns repeat one another."""
+    return np.float64 if lost > REPEATED else np.float32
+
+
 def _of_one(
     anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
 ) -> Float[Array, "3 refits"]:
-    exact = anchor.blur > REPEATED * ROUNDING
-    single: Callable[[Array], Array] = lambda array: np.asarray(array, np.float64 if exact else np.float32)
+    single: Callable[[Array], Array] = functools.partial(np.asarray, dtype=precision(anchor.blur / ROUNDING))
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
     along, common = single(along), single(anchor.common[index])
     squared, size, images = third**2, np.abs(third), single(anchor.whitened(index) @ anchor.root).T  # H⁻¹x

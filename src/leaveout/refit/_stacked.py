@@ -209,7 +209,7 @@ class Stack:
         return sampled.Drawn(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
-        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes, in float32.
+        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes.
         (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
         index, chance = (part[:size] for part in self._drawn)
         if size is None:
@@ -227,13 +227,14 @@ class Stack:
         return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
 
     @functools.cached_property
-    def _single(self) -> tuple[Array, Array]:
-        """Rows and R in float32: columns are far enough from one another for this, others are `bad`."""
-        return self.design.x.astype(np.float32), self.root.astype(np.float32)
+    def _rough(self) -> tuple[Array, Array]:
+        """Rows and R, as precise as the next term needs them: z loses the root of what H⁻¹x does."""
+        kind = sampled.precision(float(np.sqrt(self.blur.max() / ROUNDING)))
+        return self.design.x.astype(kind, copy=False), self.root.astype(kind, copy=False)
 
     def _whitened(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
-        x, root = self._single
-        return x[units] @ root[k] * times[:, None].astype(np.float32)
+        x, root = self._rough
+        return x[units] @ root[k] * times[:, None].astype(x.dtype)
 
     def _sums(self, rows: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
         """Cubes of the products of weighed rows and the directions of those that leave, but their own, added up; and their
@@ -244,7 +245,7 @@ class Stack:
         own = np.flatnonzero(place[index] >= 0)
         cube[own, place[index[own]]] = 0.0
         cube *= cube * cube
-        one = np.ones(len(cube), np.float32)  # a product adds up faster than a sum
+        one = np.ones(len(cube), cube.dtype)  # a product adds up faster than a sum
         first = one @ cube
         return first, one @ (np.abs if whole else np.square)(cube, out=cube)
 
