@@ -474,6 +474,27 @@ def test_an_audit_that_misses_is_taken_seriously(monkeypatch):
     assert "audit" not in str(lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out(60), audit=0))
 
 
+@pytest.mark.parametrize("split", [True, False], ids=["side by side", "one after another"])
+def test_audits_are_of_refits_that_exist(split, monkeypatch):
+    """Without a row the others are separated where there is no penalty: that refit is not the one of the largest error."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((12, 2))
+    objective = lo.GLM(X, (rng.random(12) < 1 / (1 + np.exp(-1.5 * X[:, 0]))) * 1.0, "logistic")
+    if not split:
+        monkeypatch.setattr(_path, "_side_by_side", lambda *args: {})
+    monkeypatch.setattr(_path, "affordable", lambda gradients: 8)
+    found = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(0.1)], lo.leave_one_out(12), audit=8)
+    assert "8 refits of the path repeated exactly, 0 beyond" in str(found)
+    for estimate in found.estimates:
+        numbers = estimate.audit[["reported", "exact", "error", "difference"]]
+        assert len(numbers) == 4 and np.isfinite(numbers.to_numpy()).all()
+    assert (found.estimates[0].result == lo.RESULTS.not_converged).any()
+    monkeypatch.setattr(_path, "affordable", lambda gradients: 1)
+    value = max(found.points, key=lambda point: np.mean(point.estimate.error[np.isfinite(point.estimate.error)])).value
+    once = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(0.1)], lo.leave_one_out(12))
+    assert [point.value for point in once.points if point.estimate.audit is not None] == [value]
+
+
 def test_labels_are_kept_and_matched():
     objective = least_squares()
     X = pd.DataFrame(rows_of(objective)[0], index=[f"row {i}" for i in range(60)])

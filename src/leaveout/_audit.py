@@ -47,40 +47,41 @@ class Candidates:
         self.moved[refits], self.exists[refits] = moved, True
         if theta is None or not self.number:
             return
-        best = set().union(*self._ranked())
+        best = set().union(*_orders(*self._told, self.number))
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
             self.start |= dict(zip(refits[mine].tolist(), theta()[mine], strict=True))
             self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
-    def _ranked(self) -> list[list[int]]:
-        refits = np.flatnonzero(self.exists)
-        return _orders(refits, self.moved[refits], self.found.error[refits], self.found.proved[refits], self.number)
+    @property
+    def _told(self) -> tuple[Array, Array, Array, Array]:
+        return self.exists, self.moved, self.found.error, self.found.proved
 
     def chosen(self, number: int) -> dict[int, str]:
-        """So many of them, at most as many as were asked for, and why: the reasons in turn."""
-        return _in_turn(self._ranked(), number)
+        """So many of them, at most as many as were asked for, and why."""
+        return ranked(*self._told, min(number, self.number))
 
 
 def ranked(
-    moved: Float[Array, " refits"], error: Float[Array, " refits"], proved: Bool[Array, " refits"], number: int
+    exists: Bool[Array, " refits"],
+    moved: Float[Array, " refits"],
+    error: Float[Array, " refits"],
+    proved: Bool[Array, " refits"],
+    number: int,
 ) -> dict[int, str]:
-    """The same of refits that all exist."""
-    return _in_turn(_orders(np.arange(len(moved)), moved, error, proved, number), number)
-
-
-def _orders(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> list[list[int]]:
-    """The first by each reason, estimates before what a theorem proves; at random by a number of their own."""
-    orders = [np.lexsort((-key, proved)) for key in (moved, error)] + [np.argsort(-_chance(refits), kind="stable")]
-    return [refits[order[:number]].tolist() for order in orders]
-
-
-def _in_turn(ranked: list[list[int]], number: int) -> dict[int, str]:
-    out: dict[int, str] = {}
-    for turn in range(min(number, len(ranked[0]))):
-        refit = next(refit for refit in ranked[turn % 3] if refit not in out)
+    """So many of the refits that exist, and why: the reasons in turn."""
+    orders, out = _orders(exists, moved, error, proved, number), {}
+    for turn in range(min(number, len(orders[0]))):
+        refit = next(refit for refit in orders[turn % 3] if refit not in out)
         out[refit] = REASONS[turn % 3]
     return out
+
+
+def _orders(exists: Array, moved: Array, error: Array, proved: Array, number: int) -> list[list[int]]:
+    """The first by each reason, estimates before what a theorem proves; at random by a number of their own."""
+    refits = np.flatnonzero(exists)
+    orders = [np.lexsort((-key[refits], proved[refits])) for key in (moved, error)]
+    return [refits[order[:number]].tolist() for order in (*orders, np.argsort(-_chance(refits), kind="stable"))]
 
 
 def affordable(gradients: float) -> int:

@@ -223,8 +223,8 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """A penalty on its way: how its fit and its estimate are made, the mean of this and of its errors, which refits are worth
-    repeating, where these stand, and the gradients that were made."""
+    """A penalty on its way: how its fit and its estimate are made, the mean of this and of the errors that are known, which
+    refits are worth repeating, where these stand, and the gradients that were made."""
 
     fitted: Callable[[], Fit]
     judged: Callable[[Fit], Estimate]
@@ -247,6 +247,12 @@ def _mean(found: Estimate) -> float:
     """That of an estimate, NaN where some refits have no loss."""
     asked = found.losses if found.joint else found.losses[found.plan.held]
     return found.mean if np.isfinite(asked).all() else float("nan")
+
+
+def _known(error: Float[Array, " refits"]) -> float:
+    """The mean of errors, but of refits that do not exist."""
+    known = error[np.isfinite(error)]
+    return float(known.mean()) if known.size else 0.0
 
 
 def _whole(each: _Judged, estimate: Estimate) -> _Judged:
@@ -329,7 +335,7 @@ def _found(
         gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
         before, kept, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
         estimate = gathered.ended(None, "", copied)
-        known = (lambda kept=kept: kept, lambda fit, estimate=estimate: estimate, _mean(estimate), float(estimate.error.mean()))
+        known = lambda kept=kept: kept, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
         found[value] = _Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
     return found
 
@@ -452,7 +458,7 @@ def _judged(
     def chosen(k: int, number: int) -> dict[int, str]:
         if every.moved is None:
             return {int(np.argmax(every.error[k])): "largest error"}
-        return ranked(every.moved[k], every.error[k], every.proved[k], number)
+        return ranked(np.isfinite(every.error[k]), every.moved[k], every.error[k], every.proved[k], number)
 
     mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
     found = {}
@@ -465,7 +471,7 @@ def _judged(
         if wanting[k]:
             asked, whole, rest = Asked(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
             settled(whole, some_of(asked, refit, rest, whole, len(named)), rest)
-            found[value] = replace(_whole(found[value], whole), error=float(whole.error.mean()))
+            found[value] = replace(_whole(found[value], whole), error=_known(whole.error))
     return found
 
 
