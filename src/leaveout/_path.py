@@ -8,7 +8,7 @@ are estimated instead of proved, and what is repeated exactly to audit them.
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -285,6 +285,12 @@ def _alpha(penalty: AbstractPenalty) -> float | None:
     return None if alpha is None or np.ndim(alpha) else float(alpha)
 
 
+def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"] | None:
+    """Those of ridges above nothing, if all are."""
+    alphas = [_alpha(penalty) if isinstance(penalty, Ridge) else None for penalty in penalties]
+    return np.array(alphas, float) if all(alphas) else None
+
+
 def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
     """Ridge(α) of numbers α."""
     alphas = np.asarray(numbers("path", "penalties", values), float)
@@ -314,27 +320,36 @@ def _found(
 ) -> dict[Any, _Judged]:
     """Every penalty's estimate: of single rows at once where that can be, the others one after another, the strongest first."""
     plan = adapted("path", objective, plan, refit)
-    found = _at_once(objective, named, plan, refit) if refit.quadratic else {}
+    said: list[str] = []
+
+    def copied(own: Fit) -> str:
+        """What is said of copies, which is the same under every penalty."""
+        said[:] = said or [copies(own, plan)]
+        return said[0]
+
+    judged = functools.partial(_judged, objective, plan, refit, copied)
+    every = _at_once(objective, named, plan) if refit.quadratic else None
+    found = {} if every is None else judged(named, every)
     order = [value for value in named if value not in found]
     model = _predictors(objective, [named[value] for value in order])
     thetas = {} if model is None else _minimisers(objective, model, {value: named[value] for value in order})
     if model is not None and thetas:
-        found |= _side_by_side(objective, model, {value: named[value] for value in thetas}, thetas, plan, refit)
+        for some, every in _side_by_side(objective, model, {value: named[value] for value in thetas}, thetas, plan, refit):
+            found |= judged(some, every)
     order = [value for value in order if value not in found]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
-    before, copied = None, ""
-    for k, value in enumerate(order):
+    before = None
+    for value in order:
         try:
             under = _under(objective, named[value])
             own = _anchored(under, thetas[value]) if value in thetas else fit(under, before)
         except (RuntimeError, ValueError) as error:
             error.add_note(f"In lo.path, under the penalty {_shown(value)}.")
             raise
-        copied = copied if k else copies(own, plan)
         gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
         before, kept, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
-        estimate = gathered.ended(None, "", copied)
+        estimate = gathered.ended(None, "", copied(own))
         known = lambda kept=kept: kept, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
         found[value] = _Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
     return found
@@ -390,8 +405,8 @@ def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPe
         return {}
     F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], _seconds(objective, list(named.values())))
     theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
-    alphas = np.array([_alpha(penalty) or np.nan if isinstance(penalty, Ridge) else np.nan for penalty in named.values()])
-    if np.isfinite(alphas).all():
+    alphas = _alphas(list(named.values()))
+    if alphas is not None:
         order = np.argsort(alphas)
         first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
         theta[first] = newton(F, theta[first], first, flat).theta
@@ -399,7 +414,7 @@ def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPe
         theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], axis=1)
     found = newton(F, theta, lanes, flat)
     good = found.converged
-    if not np.isfinite(alphas).all():
+    if alphas is None:
         good &= [factorised(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
     return {value: theta for value, theta, arrived in zip(named, found.theta, good, strict=True) if arrived}
 
@@ -417,43 +432,43 @@ def _side_by_side(
     thetas: dict[Any, Array],
     plan: Plan,
     refit: AbstractRefit,
-) -> dict[Any, _Judged]:
-    """Single rows left out of fits that are known, by arrays over penalties; but for penalties that want more."""
+) -> Iterator[tuple[dict[Any, AbstractPenalty], Settled]]:
+    """Single rows left out of fits that are known, by arrays over some of the penalties at a time."""
     if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
-        return {}
+        return
     labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
     second, leaving = _seconds(objective, penalties), Leaving(plan.index, plan.weight, plan.held)
-    found: dict[Any, _Judged] = {}
-    own = objective.units.weight
-    weight = (np.ones(len(model.y)) if own is None else own)[plan.index[plan.held]]
     for some in groups(len(theta), model):
         stack = Stack(model, second[some], theta[some], leaving, len(theta))
-        every = refit.stacked(stack, naives(stack.baseline if plan.held.all() else stack.baseline[:, plan.held], weight))
+        baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
+        every = refit.stacked(stack, naives(baseline, stack.weight[plan.index[plan.held]]))
         if every is None:
-            return {}
-        found |= _judged(objective, dict(zip(labels[some], penalties[some], strict=True)), plan, refit, every)
-    return found
+            return
+        yield dict(zip(labels[some], penalties[some], strict=True)), every
 
 
-def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit) -> dict[Any, _Judged]:
-    """Ridges of least squares, every row left out by itself; but for those whose last digits rounding takes."""
-    alphas = np.array([_alpha(penalty) or 0.0 if isinstance(penalty, Ridge) else 0.0 for penalty in named.values()])
-    if not (alphas.all() and _of_rows(plan) and applies(objective)):
-        return {}
-    return _judged(objective, named, plan, refit, ridges(objective, alphas, plan))
+def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> Settled | None:
+    """Ridges of least squares, every row left out by itself."""
+    alphas = _alphas(list(named.values()))
+    if alphas is None or not (_of_rows(plan) and applies(objective)):
+        return None
+    return ridges(objective, alphas, plan)
 
 
 def _judged(
-    objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit, every: Settled
+    objective: Model,
+    plan: Plan,
+    refit: AbstractRefit,
+    copied: Callable[[Fit], str],
+    named: dict[Any, AbstractPenalty],
+    every: Settled,
 ) -> dict[Any, _Judged]:
-    """What arrays over penalties say of each that is settled; fits and estimates are put together when they are asked for."""
-    copied: list[str] = []
+    """What arrays over penalties say of each but the `bad`; fits and estimates are put together when they are asked for."""
 
     def estimate(k: int, fit: Fit) -> Estimate:
-        copied[:] = copied or [copies(fit, plan)]
         found = blank(Asked(fit, plan, None), refit, every.baseline[k])
         parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
-        return replace(found, **parts, labels=found.labels | {"copies": copied[0]})
+        return replace(found, **parts, labels=found.labels | {"copies": copied(fit)})
 
     def chosen(k: int, number: int) -> dict[int, str]:
         if every.moved is None:
