@@ -411,7 +411,7 @@ FAULTS = (
     Fault(
         "the next term of all rows has the row's own",
         "refit/_cubic.py",
-        " - (look.lost * slope * anchor.size[unit] ** 2)[:, None] * z",
+        " - (look.lost * third * anchor.size[unit] ** 2)[:, None] * z",
         "",
         "test_theorem.py test_proved.py",
     ),

@@ -48,9 +48,9 @@ def _pairs(p: int) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
 
 def third(anchor: "Anchor") -> Float[Array, "pairs rank"]:
     """T, its first two axes as pairs, those off the diagonal twice."""
-    (slope,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+    (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
-    pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weighed(anchor.weight, slope)[:, None])
+    pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weighed(anchor.weight, third)[:, None])
     return pairs * np.where(i < j, 2.0, 1.0)[:, None]
 
 
@@ -58,8 +58,8 @@ def settled(anchor: "Anchor", look: "OneRow") -> tuple[Float[Array, " refits"], 
     """The predictors of rows that lose weight, and how far they may be off; infinitely where others gain it."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
     i, j = _pairs(z.shape[1])
-    (slope,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
-    pushed = (z[:, i] * z[:, j]) @ anchor.third - (look.lost * slope * anchor.size[unit] ** 2)[:, None] * z
+    (third,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
+    pushed = (z[:, i] * z[:, j]) @ anchor.third - (look.lost * third * anchor.size[unit] ** 2)[:, None] * z
     along = look.lost * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
     length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept)
     concordance, fourth = np.max(np.asarray(loss.self_concordance)), np.max(np.asarray(loss.fourth))
