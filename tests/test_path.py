@@ -396,7 +396,7 @@ def test_balls_of_a_path_are_around_its_candidates(monkeypatch):
     stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], Table.ball
     monkeypatch.setattr(Table, "ball", lambda *args: (seen.append(args[4]), ball(*args))[1])
     _stacked.Walk(stack, np.arange(80)).step()
-    X, hessian = stack.design.x, np.linalg.inv(stack.inverse[0])
+    X, hessian = stack.design.x, np.linalg.inv(stack.root[0] @ stack.root[0].T)
     for i in range(80):
         own = hessian - stack.curvature[0, i] * np.outer(X[i], X[i])
         move = np.linalg.solve(own, X[i] * stack.slope[0, i])

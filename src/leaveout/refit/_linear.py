@@ -291,32 +291,32 @@ def _by_the_next_term(
     anchor = anchored(fit)
     known = anchor.model.separate and anchor.model.loss.self_concordance is not None
     wrong = error(fit, rows, center, center, half)
-    lanes, rest = np.flatnonzero(~_within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
+    lanes, rest = np.flatnonzero(~within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
     whole = [None] if anchor.few and anchor.roots is None else []  # by all rows, where they are whitened once
     for size in (*sampled.SIZES, *whole) if known else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
             break
         some = look.take(lanes)
-        short = sampled.short(anchor, some)
+        short = sampled.short(anchor.turn, some)
         if not short.any():
             break
         lanes, rest, some = lanes[short], np.union1d(rest, lanes[~short]), some.take(np.flatnonzero(short))
         term = sampled.next_term(anchor, some, size)
-        left = sampled.half(anchor, some, term, size is not None)[:, None]
+        left = sampled.half(anchor.turn, some, term, size is not None)[:, None]
         middle = center[lanes] + (0.0 if size else term.move[:, None])
         wrong[lanes] = error(fit, rows.take(lanes), middle, middle, left)
-        good = np.isfinite(wrong[lanes]) if hurry else _within(wrong, allowed)[lanes]
+        good = np.isfinite(wrong[lanes]) if hurry else within(wrong, allowed)[lanes]
         center[lanes[good]], half[lanes[good]], proved[lanes[good]] = middle[good], left[good], False
         lanes = lanes[~good]
     return np.union1d(lanes, rest)
 
 
-def _within(wrong: Array, allowed: Array) -> Bool[Array, " refits"]:
+def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"]) -> Bool[Array, "... refits"]:
     """The refits of smallest error that together stay within what is allowed together, none above five times its share."""
-    order = np.sort(wrong)
-    count = np.searchsorted(np.cumsum(order), allowed.sum(), side="right")
-    least = order[count] if count < len(order) else np.inf  # of those that are too many
-    return (wrong < least) & (wrong <= 5 * allowed)
+    rising = np.sort(wrong, axis=-1)
+    count = np.sum(np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True)
+    rising = np.append(rising, np.full(count.shape, np.inf), axis=-1)
+    return (wrong < np.take_along_axis(rising, count, axis=-1)) & (wrong <= 5 * allowed)
 
 
 def _to_the_end(

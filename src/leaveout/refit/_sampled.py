@@ -6,7 +6,8 @@ After one step u_j with the row's own Hessian (`_linear.one_row`) its predictor 
 
 and of several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji = U_j H⁻¹ U_iᵀ: told from a
 sample of rows, with its standard error, or by all of them, which then corrects. An estimate, and called so; where the step is
-long, so that terms after the next would matter, it is not used. In float32 of one output: of a small correction 1e-6 is plenty.
+long, so that terms after the next would matter, it is not used. Of one output in float32, unless columns nearly repeat one
+another: of a small correction 1e-6 is plenty.
 """
 
 import functools
@@ -70,7 +71,10 @@ def next_term(anchor: "Anchor", look: "OneRow", size: int | None) -> Term:
     weight = anchor.weight[index] / (chance * (size or 1))
     unit = look.unit
     along = over(look.lost, anchor.slope[unit] + bent(anchor.curvature[unit], look.center - anchor.eta[unit]))
-    sums = (_of_one if anchor.roots is None else _of_several)(anchor, look, along, index, weight, size is not None)
+    if anchor.roots is None:
+        sums = _of_one(anchor, look, along, index, weight, size is not None)
+    else:
+        sums = _of_several(anchor, look, along, index, weight)
     return Term(-0.5 * sums[0], 0.5 * np.sqrt(sums[1]), 0.5 * sums[2])
 
 
@@ -113,9 +117,8 @@ def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[In
 
 
 def _of_several(
-    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
+    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array
 ) -> Float[Array, "3 refits outputs"]:
-    del sampled
     design, loss = cast(Several, anchor.model.design), cast(LossOfSeveral, anchor.model.loss)
     rows, outputs, inverse = design.take(index), design.outputs, anchor.root.T @ anchor.root
     common = rows.predictors((anchor.leftover @ anchor.root)[None])
@@ -135,19 +138,19 @@ def _of_several(
     return sums
 
 
-def _far(anchor: "Anchor", look: "OneRow") -> Float[Array, " refits"]:
-    """How far the curvature may move on the way: M max k ‖u‖."""
-    return anchor.turn * look.moved / np.sqrt(look.kept)
+def _far(turn: Float[Array, " refits"] | float, look: "OneRow") -> Float[Array, " refits"]:
+    """How far the curvature may move on the way: M max k ‖u‖, M max k being the `turn`."""
+    return turn * look.moved / np.sqrt(look.kept)
 
 
-def short(anchor: "Anchor", look: "OneRow") -> Bool[Array, " refits"]:
+def short(turn: Float[Array, " refits"] | float, look: "OneRow") -> Bool[Array, " refits"]:
     """Where the term means something."""
-    return look.determined & (_far(anchor, look) < SHORT)
+    return look.determined & (_far(turn, look) < SHORT)
 
 
-def half(anchor: "Anchor", look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
+def half(turn: Float[Array, " refits"] | float, look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
     """How far the predictors of refits with a short step may still be off; of several outputs, in range."""
-    far = _far(anchor, look)
+    far = _far(turn, look)
     move, size = np.abs(term.move), term.size
     if term.move.ndim > 1:
         spread = SAFETY * term.spread if sampled else 0.0

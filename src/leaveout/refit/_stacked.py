@@ -7,12 +7,12 @@ penalty and a row that leaves: k m + j of m rows. The rungs, each taken by the l
     term     the next term of the expansion, estimated from a sample of rows            when gradients are not to be had
     steps    gradients, proved                                                          a gradient each
 
-What is still open then is for `_linear`, and so are penalties under which the rows are nearly dependent.
+What is still open then is for `_linear`, and so are penalties under which columns nearly repeat one another.
 """
 
 import functools
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -23,7 +23,7 @@ from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
 from . import _sampled as sampled
 from ._anchor import shaky
 from ._enclosure import HURRY, STALLED, STEPS
-from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, OneRow, Row, stepped
+from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, OneRow, Row, stepped, within
 from ._newton import inverse_roots
 
 Array = np.ndarray
@@ -57,12 +57,6 @@ class Settled(NamedTuple):
     bad: Bool[Array, " penalties"]
 
 
-class Reach(NamedTuple):
-    """What `_sampled` asks of an anchor to tell how far any ℓ″ moves along a step: M max k."""
-
-    turn: Float[Array, " lanes"]
-
-
 def groups(count: int, model: Predictors) -> list[slice]:
     """Penalties whose arrays stay in a cache."""
     number = -(-count * model.design.shape[0] // TOGETHER)
@@ -92,25 +86,24 @@ class Stack:
         own = np.einsum("kpp->kp", hessian)
         with np.errstate(divide="ignore"):
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
-        self.inverse = self.root @ self.root.swapaxes(1, 2)
-        self.norm = self._norms()
+        self.norm, size = self._extents()
         gradient = self.design.pull(weighed(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
-        size = self.norm**2
         size *= self.weight
         self.noise = ROUNDING * np.einsum("kn,kn,n->k", shaky(self.slope, self.curvature, self.eta), self.norm, self.weight)
-        self.blur = ROUNDING * np.max(own * np.einsum("kpp->kp", self.inverse), axis=1)
+        self.blur = ROUNDING * np.max(own * np.einsum("kpr,kpr->kp", self.root, self.root), axis=1)
         self.table = Table(model.loss, model.y, self.eta, self.curvature, size, self.norm)
         self.look = self._look()
 
-    def _norms(self) -> Float[Array, "penalties units"]:
-        """‖x‖ in the norm of every H⁻¹."""
+    def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
+        """‖x‖ in the norm of every H⁻¹, and its square."""
         (n, p), count = self.design.shape, len(self.theta)
         if n * p > WHITENED:
-            return np.stack([self.design.extent(root.T, np.zeros(n)).norm for root in self.root])
+            parts = [self.design.extent(root.T, np.zeros(n)) for root in self.root]
+            return np.stack([part.norm for part in parts]), np.stack([part.size for part in parts])
         size = WHITENED // (n * p)
-        some = (self.root[k : k + size] for k in range(0, count, size))
-        return np.concatenate([self.design.extents(root, self.curvature).norm for root in some])
+        parts = [self.design.extents(self.root[k : k + size], self.curvature) for k in range(0, count, size)]
+        return np.concatenate([part.norm for part in parts]), np.concatenate([part.size for part in parts])
 
     def at(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
         """What is one number a unit, of every lane."""
@@ -148,8 +141,7 @@ class Stack:
         row = Row(*self.flat, self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover))))
         lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
-        place = unit if len(self.theta) == 1 else self.unit
-        rounded = lambda center, move: self._rounded(self.penalty, place, center, move)
+        rounded = lambda center, move: self._rounded(self.penalty, self.unit, center, move)
         rest = each(np.sum(self.leftover**2, axis=1))
         return stepped(self.unit, lost, row, rest, each(self.noise), ball, rounded)
 
@@ -187,10 +179,7 @@ class Stack:
     @functools.cached_property
     def short(self) -> Bool[Array, " lanes"]:
         """Where the next term means something."""
-        return sampled.short(self.reach(slice(None)), self.look)
-
-    def reach(self, lanes: Array | slice) -> Any:
-        return Reach(self.turn[self.penalty[lanes]])
+        return sampled.short(self.turn[self.penalty], self.look)
 
     @functools.cached_property
     def _third(self) -> Float[Array, "penalties units"]:
@@ -218,6 +207,8 @@ class Stack:
         sums, step = np.empty((2, len(lanes))), max(1, BLOCK // len(index))
         bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
         for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            if start == stop:
+                continue
             rows = self._whitened(k, index, weight[k])
             for some in (slice(at, min(at + step, stop)) for at in range(start, stop, step)):
                 sums[:, some] = self._sums(rows, index, k, look.unit[some], len(chance) == 1)
@@ -241,7 +232,7 @@ class Stack:
         squares, or of all rows their sizes."""
         directions = self._whitened(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
         cube, place = rows @ directions.T, np.full(self.eta.shape[1], -1)
-        place[units] = np.arange(len(units))
+        place[units] = np.arange(len(units))  # none leaves twice: that is quicker than to sort them
         own = np.flatnonzero(place[index] >= 0)
         cube[own, place[index[own]]] = 0.0
         cube *= cube * cube
@@ -351,12 +342,11 @@ class Settling:
 
     def run(self) -> Settled:
         stack = self.stack
-        limit = np.repeat(self.allowed, len(stack.leaving.unit))
-        lanes = np.flatnonzero(~(self.wrong <= limit))
+        lanes = np.flatnonzero(~(self.wrong <= self.allowed[stack.penalty]))
         if stack.costs(len(lanes)) > AFFORDABLE:
             lanes = self._by_the_next_term()
         if lanes.size:
-            lanes = self._by_gradients(lanes, limit)
+            lanes = self._by_gradients(lanes)
         if self.hurry:
             lanes = lanes[~np.isfinite(self.half[lanes])]
         else:
@@ -379,31 +369,28 @@ class Settling:
         """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
         still open."""
         stack, n = self.stack, self.stack.eta.shape[1]
-        wanting = ~self._within()
+        wanting = ~self._accepted()
         lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
         for size in [*(size for size in SIZES if size < n), n]:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
                 break
             some, whole = stack.look.take(lanes), size == n
             term = stack.term(lanes, some, None if whole else size)
-            center, half = some.center + whole * term.move, sampled.half(stack.reach(lanes), some, term, not whole)
+            half = sampled.half(stack.turn[stack.penalty[lanes]], some, term, not whole)
+            center = some.center + whole * term.move
             self.judge(lanes, center, half)
-            good = np.isfinite(self.wrong[lanes]) if self.hurry else self._within()[lanes]
+            good = np.isfinite(self.wrong[lanes]) if self.hurry else self._accepted()[lanes]
             settled = lanes[good]
             self.center[settled], self.half[settled], self.proved[settled] = center[good], half[good], False
             lanes = lanes[~good]
         return np.union1d(lanes, rest)
 
-    def _within(self) -> Bool[Array, " lanes"]:
-        """Of every penalty the lanes of smallest error that together stay within what is allowed together, none above five
-        times its share."""
+    def _accepted(self) -> Bool[Array, " lanes"]:
+        """Of every penalty the lanes that are within what is allowed."""
         each = self.wrong.reshape(len(self.allowed), -1)
-        rising = np.sort(each, axis=1)
-        count = np.sum(np.cumsum(rising, axis=1) <= (self.allowed * each.shape[1])[:, None], axis=1)
-        above = np.append(rising, np.full((len(each), 1), np.inf), axis=1)[np.arange(len(each)), count]
-        return np.ravel((each < above[:, None]) & (each <= 5 * self.allowed[:, None]))
+        return within(each, np.broadcast_to(self.allowed[:, None], each.shape)).ravel()
 
-    def _by_gradients(self, lanes: Int[Array, " lanes"], limit: Float[Array, " all"]) -> Int[Array, " open"]:
+    def _by_gradients(self, lanes: Int[Array, " lanes"]) -> Int[Array, " open"]:
         """Steps by gradients, as long as they shrink: the lanes still open, and those that have no Hessian of their own."""
         good, size = self.stack.look.determined[lanes], max(1, HERD // self.stack.eta.shape[1])
         still, lanes = [lanes[~good]], lanes[good]
@@ -418,7 +405,7 @@ class Settling:
                 self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])
                 self.proved[at] = True
                 self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
-                done = self.wrong[walk.lanes] <= self._tolerated(walk.lanes) + limit[walk.lanes]
+                done = self.wrong[walk.lanes] <= self._tolerated(walk.lanes) + self.allowed[walk.penalty]
                 still.append(walk.lanes[stuck & ~done])
                 walk = walk.take(~(stuck | done))
             still.append(walk.lanes)
