@@ -77,9 +77,7 @@ class Closed:
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
         """F and its gradients."""
         (loss, slope), kappa = self._at(theta, lanes, (0, 1))
-        pushed = theta @ self.model.penalty
-        value = loss.sum(1) + 0.5 * kappa * np.sum(pushed * theta, axis=1)
-        return np.where(np.isnan(value), np.inf, value), self.model.design.pull(slope) + kappa[:, None] * pushed
+        return _looked(self.model, theta, loss, slope, kappa, theta @ self.model.penalty)
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -101,6 +99,42 @@ class Closed:
             return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty)
 
         return of
+
+
+class Penalised:
+    """The same at weights of one under many quadratic penalties, one a lane; ℓ″ comes along with each look, for the Hessian
+    there."""
+
+    def __init__(self, model: Predictors, num_units: int, second: Float[np.ndarray, "lanes params params"]):
+        self.model, self.second = model, second
+        self.weight, self.kappa = model.weigh(np.ones((1, num_units)))
+        self.theta, self.curvature = np.full(second.shape[:2], np.nan), np.empty((len(second), self.weight.shape[1]))
+
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+        """F and its gradients."""
+        *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
+        self.theta[lanes], self.curvature[lanes] = theta, curvature
+        loss, slope = (weighed(self.weight, part) for part in parts)
+        return _looked(self.model, theta, loss, slope, self.kappa, np.einsum("kp,kpq->kq", theta, self.second[lanes]))
+
+    def hessian(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """∇²F."""
+        if not np.array_equal(self.theta[lanes], theta):
+            self.look(theta, lanes)
+        curvature = self.curvature[lanes]
+        return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
+
+
+def _looked(
+    model: Predictors, theta: np.ndarray, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, pushed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """F and its gradients, of what the units add and what the penalty pulls, θP."""
+    value = loss.sum(1) + 0.5 * kappa * np.sum(pushed * theta, axis=1)
+    return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[:, None] * pushed
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ._functions import ONE, Closed, Function, Functions
+from ._functions import ONE, Closed, Function, Functions, Penalised
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks
 from ._proved import Bend, ball, gaps
 
@@ -293,7 +293,7 @@ class Arrived(NamedTuple):
 
 
 def newton(
-    F: Functions,
+    F: Functions | Penalised,
     start: Float[np.ndarray, "refits params"],
     lanes: Int[np.ndarray, " refits"],
     flat: Flat,
@@ -330,7 +330,7 @@ def newton(
 
 
 def _searched(
-    F: Functions,
+    F: Functions | Penalised,
     lanes: np.ndarray,
     some: np.ndarray,
     theta: np.ndarray,

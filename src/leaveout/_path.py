@@ -18,12 +18,12 @@ from jaxtyping import Float
 
 from ._asked import Asked
 from ._audit import affordable, audited, ranked
-from ._design import Predictors, weighed
+from ._design import Predictors
 from ._errors import naives
 from ._estimate import Estimate, Printed
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, keep_freed, settled, some_of, walked
 from ._fit import DOUBTFUL, Fit, anchored_at, fit
-from ._functions import TOGETHER
+from ._functions import TOGETHER, Penalised
 from ._jax import float64
 from ._minimise import factorised, newton
 from ._objective import stored
@@ -355,32 +355,6 @@ def _found(
     return found
 
 
-class _Penalised:
-    """F(·, 1) of one model under many quadratic penalties, one a lane; ℓ″ comes along with each look, for the Hessian there."""
-
-    def __init__(
-        self, model: Predictors, weight: Float[np.ndarray, "1 units"], second: Float[np.ndarray, "lanes params params"]
-    ):
-        self.model, self.weight, self.second = model, weight, second
-        self.theta, self.curvature = np.full(second.shape[:2], np.nan), np.empty((len(second), weight.shape[1]))
-
-    def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
-        """F and its gradients."""
-        *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
-        self.theta[lanes], self.curvature[lanes] = theta, curvature
-        loss, slope = (weighed(self.weight, part) for part in parts)
-        pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
-        value = loss.sum(1) + 0.5 * np.sum(pushed * theta, axis=1)
-        return np.where(np.isnan(value), np.inf, value), self.model.design.pull(slope) + pushed
-
-    def hessian(self, theta: Array, lanes: Array) -> Array:
-        """∇²F."""
-        if not np.array_equal(self.theta[lanes], theta):
-            self.look(theta, lanes)
-        curvature = self.curvature[lanes]
-        return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
-
-
 def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.ndarray, "penalties params params"]:
     """∇² of quadratic penalties."""
     features, params = objective.num_features, objective.design.shape[1]
@@ -403,7 +377,7 @@ def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPe
     (units, params), lanes = model.design.shape, np.arange(len(named))
     if len(named) * (units + params**2) > TOGETHER:
         return {}
-    F: Any = _Penalised(model, model.weigh(np.ones((1, objective.num_units)))[0], _seconds(objective, list(named.values())))
+    F = Penalised(model, objective.num_units, _seconds(objective, list(named.values())))
     theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
     alphas = _alphas(list(named.values()))
     if alphas is not None:
