@@ -230,3 +230,18 @@ def test_refits_beside_one_that_is_undetermined_keep_their_losses(kind):
     if kind == "in folds":
         rest = lo.cross_validate(lo.fit(lo.GLM(np.delete(X[:, :2], 4, 0), np.delete(y, 4), "poisson")), lo.leave_one_out(34))
         assert abs(found.losses[0] - rest.losses[3]) <= found.error[0] + rest.error[3] + 1e-9
+
+
+def test_a_level_that_one_row_keeps_from_separation():
+    """Without it the others are so far down their losses that no curvature is left: that proves nothing."""
+    for seed in (17, 21):
+        rng = np.random.default_rng(seed)
+        X = np.c_[rng.standard_normal((30, 2)), np.arange(30) < 3]
+        y = (rng.random(30) < 1 / (1 + np.exp(-X[:, 0]))) * 1.0
+        y[:3] = [0.0, 1.0, 1.0]
+        weight = np.exp(rng.uniform(0, 3) * rng.standard_normal(30))
+        weight[0] = np.exp(rng.uniform(0, 6))
+        fit = lo.fit(lo.GLM(X, y, "logistic", sample_weight=weight))
+        for refit in (lo.Certified(), lo.Exact()):
+            cv = lo.cross_validate(fit, lo.leave_one_out(30), refit)
+            assert cv.result[0] == lo.RESULTS.not_converged and np.isnan(cv.losses[0])

@@ -381,3 +381,14 @@ def test_the_shares_of_an_area_have_the_spread_of_a_rank_sum():
     found = _metrics.MEASURES["auc"](positive * 1.0, rng.random(4000), np.zeros(4000), weight)
     se = found.values.std(ddof=1) / np.sqrt(4000)
     assert se == pytest.approx(np.sqrt(4001 / (12 * 400 * 3600)), rel=0.1)
+
+
+@pytest.mark.parametrize("tiny", [1e-150, 1e-199, 1e-230, 1e-304])
+def test_curvature_next_to_nothing_counts_where_nothing_else_is(tiny):
+    """A unit that alone holds a direction has a share of one there, however little its curvature is."""
+    reference, gap = np.array([0.2, tiny]), np.tile([0.02, 0.5 * tiny], (2, 1))
+    size = np.array([[0.5, 1 / tiny], [0.5, 1e-3]])
+    tau = np.linspace(0.0, 1.0, 1001)[:, None, None]
+    least = (tau[..., 0] + np.sum(size * np.maximum(gap - tau * reference, 0.0), axis=-1)).min(0)
+    found = _proved.share(gap, reference, size)
+    assert (found >= least - 1e-12).all() and found[1] == pytest.approx(least[1], rel=1e-3)

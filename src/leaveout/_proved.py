@@ -83,15 +83,17 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Arr
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
     """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i², or of several outputs the share of A."""
+    clamped = reference < LEAST  # of these (e − τa)₊ is at most (e − τ LEAST)₊ + τ LEAST
+    part = 1 + LEAST * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
     reference = np.maximum(reference, LEAST)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio, weight = gap / reference, size * reference
         total, mass = np.vecdot(weight, ratio), weight.sum(-1)
-        best = np.fmin(total, ratio.max(-1))  # from its largest ratio on the sum is zero
+        best = np.fmin(total, ratio.max(-1) * part)  # from its largest ratio on the sum is zero
         typical = np.where(np.isfinite(total) & (mass > 0), total / mass, 0.0)
         for tau in np.multiply.outer(TIMES, typical):
             np.maximum(ratio, tau[..., None], out=ratio)  # (ratio − τ)₊ is that less τ
-            best = np.fmin(best, tau + np.vecdot(weight, ratio) - tau * mass)
+            best = np.fmin(best, tau * part + np.vecdot(weight, ratio) - tau * mass)
     return np.where(np.isnan(best), np.inf, best)
 
 

@@ -98,10 +98,11 @@ class Newton:
     def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
         """How much longer a displacement may be in the norm of H than in the refits' own: about ‖LᵀR‖, by a few products."""
         v = np.random.default_rng(0).standard_normal((len(root), root.shape[2]))
-        for _ in range(PRODUCTS):
-            v /= np.linalg.norm(v, axis=1, keepdims=True)
-            moved = np.asarray(self.state.fit.back(np.einsum("rpk,rk->rp", root, v)))
-            v = np.einsum("rpk,rp->rk", root, moved @ np.asarray(self.state.fit.factor).T)
+        with np.errstate(over="ignore", invalid="ignore"):  # of a refit that runs off
+            for _ in range(PRODUCTS):
+                v /= np.linalg.norm(v, axis=1, keepdims=True)
+                moved = np.asarray(self.state.fit.back(np.einsum("rpk,rk->rp", root, v)))
+                v = np.einsum("rpk,rp->rk", root, moved @ np.asarray(self.state.fit.factor).T)
         return CAUTION * np.sqrt(np.linalg.norm(v, axis=1))
 
     def _advance(
