@@ -276,6 +276,41 @@ FAULTS = (
         "test_path.py",
     ),
     Fault(
+        "rows without which nothing is determined take gradients along a path",
+        "refit/_stacked.py",
+        "self.stack.look.determined[lanes], max(",
+        "np.ones(len(lanes), bool), max(",
+        "test_path.py",
+    ),
+    Fault(
+        "rows without which nothing is determined have a next term",
+        "refit/_sampled.py",
+        "look.determined & (_far",
+        "(_far",
+        "test_path.py",
+    ),
+    Fault(
+        "losses of refits beside an undetermined one are made again from where one step led",
+        "refit/_undetermined.py",
+        "return rows._replace(held=held), done",
+        "return rows._replace(held=held), replace(done, scores=None)",
+        "test_rank.py",
+    ),
+    Fault(
+        "curvature next to nothing is as good as none where nothing else is",
+        "_proved.py",
+        "ratio.max(-1) * part",
+        "ratio.max(-1)",
+        "test_theorem.py test_rank.py",
+    ),
+    Fault(
+        "audits of refits that do not exist",
+        "_audit.py",
+        "refits = np.flatnonzero(exists)",
+        "refits = np.arange(len(exists))",
+        "test_path.py",
+    ),
+    Fault(
         "rows keep all of their weight in the gradients of a path",
         "refit/_stacked.py",
         "*= 1 - self._share()",
@@ -334,8 +369,8 @@ FAULTS = (
     Fault(
         "rounding is no error of one row",
         "refit/_linear.py",
-        "digits = 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor",
-        "digits = anchor",
+        "return 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor",
+        "return anchor",
         "test_theorem.py test_proved.py",
     ),
     Fault(
@@ -348,8 +383,8 @@ FAULTS = (
     Fault(
         "the gradient that the fit left is dropped for one row",
         "refit/_linear.py",
-        "if anchor.leftover.any() else np.zeros(len(unit))",
-        "if False else np.zeros(len(unit))",
+        "anchor.common[at] if rest else 0.0",
+        "0.0",
         "test_theorem.py test_proved.py",
     ),
     Fault(
@@ -362,8 +397,8 @@ FAULTS = (
     Fault(
         "a held row's norm does not grow with what leaves",
         "refit/_linear.py",
-        "half = np.where(determined, norm / root * after",
-        "half = np.where(determined, norm * after",
+        "half = np.where(determined, row.norm / root * after",
+        "half = np.where(determined, row.norm * after",
         "test_theorem.py test_proved.py",
     ),
     Fault(
