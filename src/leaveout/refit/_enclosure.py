@@ -195,9 +195,8 @@ class Enclosure:
         if moved.size:
             self._place(moved, after)
         told = lanes[good & ~np.isfinite(found.after) & (self.contraction[lanes] < REFUSED)]
-        if told.size:  # a contraction estimated before grows by no more than the curvature on the way
-            length = self.slope[told] / self.metric.kept[told]
-            self.contraction[told] += np.expm1(np.minimum(anchor.turn * length, 1.0))
+        if told.size:
+            self.contraction[told] *= 1 + self._grown(told, self.slope[told])
             self._estimated(told)
 
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array) -> Ball:
@@ -227,14 +226,25 @@ class Enclosure:
         parts = [self._contraction(some) for some in passes(told, self.anchor.curvature.size, self.u.shape[1])]
         ratio = np.concatenate([np.zeros(0), *parts]) / length[::TOLD]
         beside = scipy.ndimage.maximum_filter1d(ratio, BESIDE, mode="nearest") if told.size else ratio
-        self.contraction[lanes] = np.maximum(np.repeat(beside, TOLD)[: len(lanes)] * length, self.shrunk[lanes])
+        least = np.maximum(np.repeat(beside, TOLD)[: len(lanes)] * length, self.shrunk[lanes])
+        self.contraction[lanes] = CAUTION * least
         self._estimated(lanes)
 
     def _estimated(self, lanes: Array) -> None:
-        contraction = self.contraction[lanes]
-        share = np.where(self.taken[lanes], contraction, 1.0) / (1 - np.minimum(contraction, REFUSED))
+        """Radii, the contraction growing on the way in proportion: D ≤ λ + c (1 + D / ‖u‖) D."""
+        contraction, slope = self.contraction[lanes], self.slope[lanes]
+        whole = 1 - np.minimum(contraction, REFUSED)
+        apart = whole**2 - 4 * contraction * self._grown(lanes, slope)
+        distance = 2 * slope / (whole + np.sqrt(np.maximum(apart, 0.0)))
+        share = np.where(self.taken[lanes], contraction * (1 + self._grown(lanes, distance)), 1.0)
         self.proved[lanes] = False
-        self._place(lanes, np.where(contraction < REFUSED, share * self.slope[lanes] + self.noise[lanes], np.inf))
+        known = (contraction < REFUSED) & (apart >= 0)
+        self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
+
+    def _grown(self, lanes: Array, distance: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
+        """A way, in the norm of their metrics, relative to that from θ̂."""
+        length = np.linalg.norm(self.u[lanes], axis=1) * np.sqrt(self.metric.kept[lanes])
+        return distance / np.maximum(length, 1e-300)
 
     def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
         """What a step leaves of itself: the size of A⁻¹E, E the change of the curvature, by Lanczos' first steps from random
@@ -253,7 +263,7 @@ class Enclosure:
             before, v = image, self.metric.solve(image, lanes)
             size = np.sqrt(np.maximum(np.sum(v * before, axis=1), 1e-300))[:, None]
             before, v = before / size, v / size
-        return CAUTION * largest
+        return largest
 
     # Hessians of the candidates
 
