@@ -162,9 +162,9 @@ class HMM(AbstractHiddenChain):
         """States in the emission's order, where nothing that is held fixed, nor the prior, tells them apart."""
         if not self.states.exchangeable:
             return theta
-        found = self._natural(jax.tree.map(jnp.asarray, theta))
+        found = jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
         own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
-        order = self.emission.order(own)
+        order = np.asarray(self.emission.order(own))  # from here on by NumPy: JAX would compile a program for every step
         chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
         return self._unconstrained({**chain, **self.emission.permute(own, order)})
 
