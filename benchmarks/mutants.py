@@ -104,6 +104,20 @@ FAULTS = (
     Fault("padding is held", "_plan.py", "held = real & self.held[place]", "held = self.held[place]", "test_plan.py"),
     Fault("padding has a weight", "_plan.py", "np.where(real, self.weight[place], 1.0)", "self.weight[place]", "test_plan.py"),
     Fault(
+        "refits are wider than there are units",
+        "_plan.py",
+        "few = np.minimum(_few_sizes(widths), self.num_units)",
+        "few = _few_sizes(widths)",
+        "test_lengths.py",
+    ),
+    Fault(
+        "steps behind the end are places of steps",
+        "inference/chain.py",
+        "place = np.where(step < total, step, room)",
+        "place = np.minimum(step, room)",
+        "test_lengths.py",
+    ),
+    Fault(
         "padding has an entry",
         "_plan.py",
         "place = np.where(real, entry, -1)",

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._fit import Fit
-from ._functions import Derived, fold_weights, own_passes
+from ._functions import Derived, fold_weights, own_passes, shaped
 from ._jax import Array, Arrays, PyTree, compiled, jax
-from ._objective import AbstractLinearPredictor, unravel
-from ._plan import CAPACITY, Plan, Rows
+from ._objective import AbstractLinearPredictor, AbstractObjective, repeatable, unravel
+from ._plan import CAPACITY, Plan, Rows, few_more
 from .refit import Refitted
 
 DIRECTIONS = 8  # in which a function that nothing is known of is looked at, within what is left to go
@@ -94,22 +94,23 @@ def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], N
 
 
 @compiled
-def _natural(fit: Fit, theta: Arrays) -> PyTree:
-    return jax.vmap(lambda v: fit.objective.parameters.natural(unravel(v, fit.theta)))(theta)
+def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTree:
+    return jax.vmap(lambda v: objective.parameters.natural(unravel(v, like)))(theta)
 
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """The natural parameters of many refits, a leading axis for them."""
-    return jax.tree.map(np.asarray, _natural(fit, theta))
+    found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], found)
 
 
 @compiled
-def _predicted(fit: Fit, rows: Rows, theta: Arrays, size: int, kind: str) -> Array:
+def _predicted(objective: AbstractObjective, like: PyTree, rows: Rows, theta: Arrays, size: int, kind: str) -> Array:
     """The model's predictions of a batch, `size` refits at once."""
 
     def one(args):
         index, weight, theta = args
-        return fit.objective.predict(unravel(theta, fit.theta), fold_weights(fit.objective, index, weight), index, kind)
+        return objective.predict(unravel(theta, like), fold_weights(objective, index, weight), index, kind)
 
     return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
 
@@ -138,4 +139,5 @@ def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.f
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
         with np.errstate(all="ignore"):
             return eta if kind == "link" else np.asarray(model.inverse_link(eta))
-    return np.asarray(_predicted(fit, rows, theta, _at_once(fit, rows), kind))
+    objective, more = shaped(fit.objective, rows)
+    return np.asarray(_predicted(objective, fit.theta, more, theta, _at_once(fit, rows), kind))[:, : rows.index.shape[1]]

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from ._asked import Asked
 from ._estimate import Estimate
 from ._fit import Fit
-from ._functions import function, weights_of
+from ._functions import function, listed, weights_of
 
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
@@ -126,7 +126,7 @@ def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[i
     more than was reported. Descent begins where they stand, at θ̂ if that is not told."""
     fit, at, lines = asked.fit, asked.fit.vector, []
     for refit, reason in chosen.items():
-        _, place, rows = asked.plan.one(refit)
+        _, place, rows = asked.plan.one(refit, listed(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
         u, reached = repeated(fit, weights, fit.back(start.get(refit, at) - at))
         value = asked.losses(rows, fit.at(u[None]))[0]

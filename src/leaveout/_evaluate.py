@@ -18,7 +18,7 @@ from ._asked import Asked, Evaluate, natural, predictions, reach, scores
 from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
-from ._functions import FEW, weights_of, work
+from ._functions import listed, weights_of, work
 from ._jax import Module, PyTree, float64
 from ._metrics import Metric, measure
 from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
@@ -214,10 +214,9 @@ class _Walk:
         own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
         least = self.workers if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
         uniform = not fit.objective.local  # there a pass over all units is made anyway
-        whole = uniform and plan.num_units <= FEW  # then plans of all kinds have one shape
         single = fit.predictors is not None and narrow and fit.predictors.design.outputs == 1
         each = SINGLE if single and not self.formed else 4 * fit.num_params + own
-        for batch in plan.batches(CAPACITY, 4, each, least, uniform, whole):
+        for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):
             if fit.predictors is not None:
                 yield batch
                 continue

@@ -22,7 +22,7 @@ from ._design import Predictors, weighed
 from ._functions import Function, function
 from ._jax import Array, Arrays, Module, PyTree, compiled, float64, jax, jnp, static
 from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
-from ._objective import AbstractLinearPredictor, AbstractObjective, leaves_of, mapped, placed, ravel, stored
+from ._objective import AbstractLinearPredictor, AbstractObjective, leaves_of, mapped, placed, ravel, repeatable, stored
 from ._products import (
     FINE,
     Coordinates,
@@ -192,7 +192,7 @@ class Fit(Module):
         """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
         model = self.predictors
         if model is None or not model.separate:
-            return np.asarray(_influence(self.objective, self.theta, self.root))
+            return np.asarray(_influence(repeatable(self.objective), self.theta, self.root))[: self.objective.num_units]
         n = self.objective.num_units
         weight, eta = model.weigh(np.ones((1, n)))[0][0, :n], model.at(np.arange(n)[None], self.vector[None])[0]
         slope = weighed(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])

@@ -4,6 +4,7 @@ Linear models have them in closed form (`_design`) and need no compiler. Of ever
 compiled for few shapes, each going over the data for some refits at a time.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,8 @@ from jaxtyping import Float, Int
 
 from ._design import Predictors, bent, weighed
 from ._jax import Array, PyTree, compiled, jax, jnp
-from ._objective import AbstractLinearPredictor, AbstractObjective, placed, ravel, unravel
-from ._plan import Rows
+from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
+from ._plan import Rows, few_size
 
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
 OWN = 256  # units that refits of few units look at together
@@ -38,6 +39,31 @@ def whole(weights: Float[np.ndarray, "refits units"]) -> Rows:
     """A batch of refits written out over all units, none of which is scored."""
     index = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
     return Rows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
+
+
+def shaped(objective: AbstractObjective, rows: Rows) -> tuple[AbstractObjective, Rows]:
+    """The same, with a batch of refits over these units, which neither drop nor score those that are not the objective's."""
+    found = repeatable(objective)
+    own, count = objective.num_units, found.num_units
+    if own == count:
+        return found, rows
+    if rows.index.shape[1] < own:
+        return found, rows._replace(index=np.where(rows.index < own, rows.index, count))
+    index = np.broadcast_to(np.arange(count), (len(rows.index), count))
+    held = np.pad(rows.held, ((0, 0), (0, count - own)))
+    return found, rows._replace(index=index, weight=padded_weights(found, rows.weight), held=held)
+
+
+def preconditioner(objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]) -> tuple[Blocks, ...]:
+    """What stands in for `∇²F(θ, w)`, if anything does."""
+    found = repeatable(objective)
+    return found.preconditioner(theta, padded_weights(found, weights))
+
+
+def listed(objective: AbstractObjective) -> bool:
+    """Does every refit list all units, so that plans of all kinds have one shape? Where these are few, and a pass over all of
+    them is made anyway."""
+    return not objective.local and objective.num_units <= FEW
 
 
 def passes(objective: AbstractObjective) -> int:
@@ -177,7 +203,7 @@ class Derived:
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes ..."]:
         """The held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` of a joint loss."""
-        return self._mapped(_losses, lanes, theta, held=True)
+        return self._own(self._mapped(_losses, lanes, theta, held=True))
 
     def slopes(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -192,13 +218,22 @@ class Derived:
         lanes: Int[np.ndarray, " lanes"],
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
         """The losses, and by how much they change along each of some moves, added up without signs."""
-        return self._mapped(_around, lanes, theta, moves, held=True)
+        losses, changes = self._mapped(_around, lanes, theta, moves, held=True)
+        return self._own(losses), changes
+
+    @functools.cached_property
+    def _shaped(self) -> tuple[AbstractObjective, Rows]:
+        return shaped(self.objective, self.rows)
+
+    def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
+        """Without those of units that are padding."""
+        return losses[:, : self.rows.index.shape[1]] if losses.ndim > 1 else losses
 
     def _mapped(
         self, program: Callable, lanes: np.ndarray, *parts: np.ndarray, held: bool = False, local: bool = False, dear: int = 1
     ) -> Any:
         """A program of some of the refits, the last one repeated up to one of few sizes, so that few shapes are compiled."""
-        rows, n, objective = self.rows, len(lanes), self.objective
+        (objective, rows), n = self._shaped, len(lanes)
         some = padded(lanes, len(rows.index), *self._few(dear))
         more = lambda part: part if len(some) == n else np.concatenate([part, np.repeat(part[-1:], len(some) - n, axis=0)])
         taken = [np.asarray(rows.index)[some], np.asarray(rows.weight)[some], *([np.asarray(rows.held)[some]] if held else [])]
@@ -210,9 +245,10 @@ class Derived:
     def _few(self, gradients: int) -> tuple[int, int]:
         """Refits below which fewer are not worth a compilation, each as dear as so many gradients: of those that there are, and
         whether they are there or not."""
-        operations = work(self.objective, sum(map(np.size, jax.tree.leaves(self.like))))
+        objective = self._shaped[0]
+        operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
-        return few(COMPILING / gradients), few(SPARED) if len(self.rows.index) > 1 else 1
+        return few(COMPILING / gradients), min(few(SPARED), objective.num_units) if len(self.rows.index) > 1 else 1
 
 
 Functions = Closed | Derived
@@ -260,8 +296,9 @@ def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarr
 
 
 def padded(lanes: Int[np.ndarray, " lanes"], total: int, least: int, always: int = 1) -> Int[np.ndarray, " more"]:
-    """The lanes, the last one repeated up to a power of eight, `least` or more, but no more than there are; or to `always`."""
-    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), least), max(total, len(lanes)))
+    """The lanes, the last one repeated up to a power of eight, `least` or more, but hardly more than there are; or to
+    `always`."""
+    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), least), few_size(max(total, len(lanes))))
     return np.concatenate([lanes, np.repeat(lanes[-1:], max(size, always) - len(lanes))])
 
 

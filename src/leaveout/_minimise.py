@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ._functions import ONE, Closed, Function, Functions, Penalised
+from ._functions import ONE, Closed, Function, Functions, Penalised, preconditioner
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks
 from ._proved import Bend, ball, gaps
 
@@ -185,7 +185,7 @@ def walk(
     them is above `gtol`; None where nothing stands in for it. `before` is the walk that led to θ, if one did."""
     learnt = None if before is None else (before.unwhitener, before.inverse)
     for _ in range(PRECONDITIONERS):
-        parts = objective.preconditioner(F.placed(theta), weights)
+        parts = preconditioner(objective, F.placed(theta), weights)
         if not parts:
             return None
         unwhitener = _unwhitener(parts)

@@ -178,6 +178,8 @@ class Costs(NamedTuple):
     # (a θ, first units, lengths) of runs of units -> a pass over the data that says, near that θ, of all of them when each is
     # left out: the losses of its units, or None where these are one, and the joint one by which F falls. None where it cannot
     runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Array | None, Array]] | None] | None = None
+    # the same objective of one of few numbers of units, for which programs are compiled: those behind its own say nothing
+    padded: "Callable[[], AbstractObjective] | None" = None
 
 
 class AbstractObjective(Module):
@@ -296,6 +298,18 @@ class AbstractObjective(Module):
     def note(self) -> str:
         """A sentence that the printed result should carry."""
         return ""
+
+
+def padded_weights(objective: AbstractObjective, weights: Float[np.ndarray, "*refits units"]) -> np.ndarray:
+    """Weights of the units of an objective that is padded, by those of its own: the others weigh one."""
+    beyond = objective.num_units - weights.shape[-1]
+    return np.concatenate([weights, np.ones((*weights.shape[:-1], beyond))], axis=-1) if beyond else weights
+
+
+def repeatable(objective: AbstractObjective) -> AbstractObjective:
+    """The objective as programs are compiled for it: where the model knows how, of one of few numbers of units."""
+    padded = objective.costs.padded
+    return objective if padded is None else padded()
 
 
 class Separable(AbstractObjective):

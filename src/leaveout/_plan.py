@@ -20,6 +20,7 @@ from ._graph import distances, read_edges
 from ._read import codes, flags, index_of, matched, numbers, places, whole
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
+LONG = 2**11  # steps, units, refits up to which padding, an eighth of the work on average, costs less than compiling anew
 
 
 class Rows(NamedTuple):
@@ -168,7 +169,8 @@ class Plan:
         """Refits of like width together, or all of one, or all as wide as there are units: at most `capacity` numbers a batch,
         in `least` batches or more."""
         widths = np.diff(self.indptr)
-        padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, _few_sizes(widths))
+        few = np.minimum(_few_sizes(widths), self.num_units)
+        padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, few)
         if uniform or whole:
             padded[:] = self.num_units if whole else padded.max()
         alike = padded.min() == padded.max()
@@ -185,9 +187,9 @@ class Plan:
         indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
         return replace(self, indptr=indptr, index=self.index[mine], weight=self.weight[mine], held=self.held[mine])
 
-    def one(self, refit: int) -> Batch:
-        """One refit by itself."""
-        return self._batch(np.array([refit]), int(np.diff(self.indptr)[refit]))
+    def one(self, refit: int, whole: bool = False) -> Batch:
+        """One refit by itself, or as wide as there are units."""
+        return self._batch(np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit]))
 
     def _batch(self, refits: NDArray[np.int64], width: int) -> Batch:
         first, end, n = self.indptr[refits[0]], self.indptr[refits[-1] + 1], self.num_units
@@ -216,6 +218,16 @@ def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.maximum(widths, 1)
     power = 2 ** np.ceil(np.log2(np.maximum(widths, 1))).astype(np.int64)
     return np.where((widths > 2) & (widths <= 3 * power // 4), 3 * power // 4, power)
+
+
+def few_size(number: int) -> int:
+    """A number of steps, units or refits, rounded up to one of those sizes; as it is where that would be dear."""
+    return int(_few_sizes(np.array([number]))[0]) if number <= LONG else number
+
+
+def few_more(count: int) -> NDArray[np.int64]:
+    """The numbers of so many refits, the last repeated up to one of few sizes."""
+    return np.minimum(np.arange(few_size(count)), count - 1)
 
 
 def _some(numbers: Iterable[int]) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ._jax import Array, PyTree, compiled, jax, jnp
-from ._objective import AbstractObjective, Arrays, unravel
-from ._plan import Rows
+from ._objective import AbstractObjective, Arrays, repeatable, unravel
+from ._plan import Rows, few_more
 
 TANGENTS = 2**16  # units, times the derivatives that are pushed over them together, that are quickest
 
@@ -26,7 +26,8 @@ Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two direct
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Runs of units from `first` on, none longer than `width`; θ raveled, in the shape of `like`."""
+    """Runs of units from `first` on, none longer than `width`, of which `told` may repeat the last; θ raveled, in the shape of
+    `like`."""
 
     objective: AbstractObjective
     like: PyTree
@@ -37,7 +38,7 @@ class Runs:
     def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
         """The held-out loss of every unit of each run `[folds, width]`, any behind its end or where an observation is missing,
         and s_o `[folds]`."""
-        return _alike(_scores(self.told, self.like, theta))
+        return self._alike(_scores(self.told, self.like, theta))
 
     def scored(
         self, each: Float[np.ndarray, "lanes width"], rows: Rows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
@@ -56,7 +57,7 @@ class Runs:
             found = _pushed(self.told, self.like, tuple(part[group] for part in at))
             for k in range(count):
                 first, second = jax.tree.map(lambda part, k=k: part[k], found)
-                yield _alike(first), _alike(second)
+                yield self._alike(first), self._alike(second)
 
     def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
         """∇³F(θ, 1) along both directions, at each θ."""
@@ -65,6 +66,11 @@ class Runs:
             for group, count in self._groups(len(at[0]))
         ]
         return np.concatenate(made)
+
+    def _alike(self, found: tuple[Array | None, Array]) -> Scores:
+        """Of runs of one unit the joint scores stand for the losses, if a model gives no others."""
+        joint = np.asarray(found[1])[: len(self.first)]
+        return joint[:, None] if found[0] is None else np.asarray(found[0])[: len(self.first)], joint
 
     def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
         """So many places in groups of one size, the last place repeated where it must be, so that one program does; and how
@@ -86,14 +92,10 @@ def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
     last = np.where(real, rows.index, -1).max(1)
     if (last - first + 1 != length).any():
         return None
-    told = objective.costs.runs(like, first.astype(np.int32), length.astype(np.int32))
-    return None if told is None else Runs(objective, like, told, first, int(length.max()))
-
-
-def _alike(found: tuple[Array | None, Array]) -> Scores:
-    """Of runs of one unit the joint scores stand for the losses, if a model gives no others."""
-    joint = np.asarray(found[1])
-    return joint[:, None] if found[0] is None else np.asarray(found[0]), joint
+    found, some = repeatable(objective), few_more(len(first))
+    assert found.costs.runs is not None
+    told = found.costs.runs(like, first[some].astype(np.int32), length[some].astype(np.int32))
+    return None if told is None else Runs(found, like, told, first, int(length.max()))
 
 
 @compiled

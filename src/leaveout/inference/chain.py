@@ -13,6 +13,7 @@ Where no potential is −∞ the recursions run in probabilities that are normal
 structural zeros ask for logarithms.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -33,7 +34,7 @@ UNROLLED = 16  # states up to which a matrix product is written out
 
 
 class Layout(eqx.Module):
-    """Where each step of the sequences stands: `place[row, lane]` is its number, or the number of steps for padding."""
+    """Where each step of the sequences stands: `place[row, lane]` is its number, or the number of steps or more for padding."""
 
     place: Int[Array | np.ndarray, "rows lanes"]
     starts: Bool[Array | np.ndarray, "rows lanes"]
@@ -59,12 +60,20 @@ class Layout(eqx.Module):
         padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
         return aligned(np.concatenate([steps, padding])[self.place])
 
-    def slots(self, lengths: Int[np.ndarray, " sequences"]) -> Int[np.ndarray, "sequences longest"]:
-        """Where the steps of each sequence stand, row after row; −1 is padding."""
-        step = np.arange(lengths.max())
+    def slots(
+        self, lengths: Int[np.ndarray, " sequences"], size: Callable[[int], int] = int
+    ) -> Int[np.ndarray, "sequences longest"]:
+        """Where the steps of each sequence stand, row after row; −1 is padding, up to `size` of the longest."""
+        step = np.arange(size(int(lengths.max())))
         place = (np.cumsum(lengths) - lengths)[:, None] + step
         inside = step < lengths[:, None]
         return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(np.int32)
+
+    def padded(self, steps: int) -> "Layout":
+        """That of so many steps, those beyond its own where there is padding, if there is any."""
+        slots = np.flatnonzero(self.place.reshape(-1) >= len(self.inverse)).astype(np.int32)
+        inverse = aligned(np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))]))
+        return Layout(self.place, self.starts, inverse, self.linked, self.zeros)
 
     def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
         """That of some sequences alone, one to a lane; `real` says where a step is."""
@@ -72,23 +81,27 @@ class Layout(eqx.Module):
         return Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.zeros)
 
 
-def layout(lengths: Int[np.ndarray, " sequences"], num_states: int, zeros: bool = False) -> Layout:
-    """The quickest layout of sequences of these lengths."""
+def layout(
+    lengths: Int[np.ndarray, " sequences"], num_states: int, zeros: bool = False, size: Callable[[int], int] = int
+) -> Layout:
+    """The quickest layout of sequences of these lengths, as large as `size` says of what is needed."""
     lengths = np.asarray(lengths)
     total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    linked = num_states <= FEW_STATES and len(lengths) < 8 and total > 2 * SHORT
+    room = size(total)
+    linked = num_states <= FEW_STATES and len(lengths) < 8 and room > 2 * SHORT
     if linked:
-        lanes = min(WIDE, total // SHORT)
-        rows = -(-total // lanes)
-        place = np.minimum(np.arange(rows * lanes), total).reshape(lanes, rows).T
+        lanes = min(WIDE, room // SHORT)
+        rows = -(-room // lanes)
+        step = np.arange(rows * lanes).reshape(lanes, rows).T
+        place = np.where(step < total, step, room)
     else:
         bins = _packed(lengths, max(int(lengths.max()), -(-total // WIDE)))
-        rows = max(int(lengths[members].sum()) for members in bins)
-        place = np.full((rows, len(bins)), total)
+        rows = size(max(int(lengths[members].sum()) for members in bins))
+        place = np.full((rows, size(len(bins))), room)
         for lane, members in enumerate(bins):
             steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
             place[: len(steps), lane] = steps
-    starts = np.isin(place, np.append(first, total))
+    starts = np.isin(place, np.append(first, room))
     inverse = np.empty(total, np.int32)
     real = place.reshape(-1) < total
     inverse[place.reshape(-1)[real]] = np.flatnonzero(real)

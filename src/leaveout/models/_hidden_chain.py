@@ -1,7 +1,9 @@
 """Hidden Markov chains: F and its parts, and what a fitted one says of its own data and of what comes after them."""
 
+import copy
+import functools
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
-from .._objective import Arrays, float64, unravel
+from .._objective import Arrays, aligned, float64, padded_weights, unravel
+from .._plan import LONG, few_more, few_size
 from ..inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
 from ._hidden import UNUSED, AbstractHiddenStates, mixture, times
 from ._states import States
@@ -40,6 +43,21 @@ class AbstractHiddenChain(AbstractHiddenStates):
     @property
     def num_units(self) -> int:
         return len(self.lengths) if self.drop == "sequence" else len(self.dense)
+
+    @functools.cached_property
+    def padded(self) -> "AbstractHiddenChain":
+        """The same of one of few numbers of steps and sequences: those behind its own are nowhere in the chain."""
+        size = few_size if len(self.dense) <= LONG else int
+        steps, sequences = size(len(self.dense)), size(len(self.lengths))
+        if (steps, sequences) == (len(self.dense), len(self.lengths)):
+            return self
+        missing = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
+        found: dict[str, Any] = {name: _longer(getattr(self, name), steps, value) for name, value in missing.items()}
+        found |= {"lengths": _longer(self.lengths, sequences, 0), "layout": self.layout.padded(steps)}
+        found |= {"slots": None if self.slots is None else _longer(self.slots, sequences, -1)}
+        padded = copy.copy(self)
+        vars(padded).update(found)
+        return padded
 
     def log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
         return self.emission.log_densities(self.emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
@@ -123,6 +141,12 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
 
 
+def _longer(array: np.ndarray, count: int, value: float) -> np.ndarray:
+    """An array with so many rows, those beyond its own of one value."""
+    beyond = [(0, count - len(array)), *[(0, 0)] * (array.ndim - 1)]
+    return aligned(np.pad(array, beyond, constant_values=value))
+
+
 class Apart(eqx.Module):
     """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass.
 
@@ -178,16 +202,30 @@ def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndar
     return posterior(hmm.whole(theta, steps)[0], hmm.layout)
 
 
+def of_steps(compiled: Callable[..., Array]) -> Callable[..., np.ndarray]:
+    """A compiled function of a chain, θ and perhaps weights, which says something of every step."""
+
+    @functools.wraps(compiled)
+    def called(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
+        given = (padded_weights(hmm.padded, np.asarray(of_units)) for of_units in weights)
+        return np.asarray(compiled(hmm.padded, theta, *given))[: len(hmm.dense)]
+
+    return called
+
+
+@of_steps
 @eqx.filter_jit
 def smoothed(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
     return hmm.layout.restore(_posterior(hmm, theta, weights).states)
 
 
+@of_steps
 @eqx.filter_jit
 def filtered(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
     return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
 
 
+@of_steps
 @eqx.filter_jit
 def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps channels"]:
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
@@ -196,6 +234,7 @@ def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarra
     return jnp.where(known[:, None], means[hmm.layout.inverse], jnp.nan)
 
 
+@of_steps
 @eqx.filter_jit
 def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
     whole, _ = hmm.whole(theta, jnp.ones(len(hmm.dense)))
@@ -205,7 +244,7 @@ def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
 
 def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units states"]:
     """Expected visits of every state while a unit, a step or a sequence, is observed."""
-    steps = np.where(hmm.dense[:, None], np.asarray(smoothed(hmm, theta, jnp.ones(hmm.num_units))), 0.0)
+    steps = np.where(hmm.dense[:, None], smoothed(hmm, theta, np.ones(hmm.num_units)), 0.0)
     if hmm.drop != "sequence":
         return steps
     return np.add.reduceat(steps, np.cumsum(hmm.lengths) - hmm.lengths, axis=0)
@@ -232,7 +271,9 @@ def leaving(
 ) -> Bool[np.ndarray, " refits"]:
     """Would F fall if a probability that the data put at zero left it? By `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, what it changes by as
     the others of its row make room: at a minimum not negative (Karush, Kuhn & Tucker)."""
-    return np.asarray(_least_multipliers(hmm, like, (thetas, weights))) < 0
+    some = few_more(len(thetas))
+    refits = thetas[some], padded_weights(hmm.padded, weights)[some]
+    return np.asarray(_least_multipliers(hmm.padded, like, refits))[: len(thetas)] < 0
 
 
 @eqx.filter_jit
@@ -255,7 +296,7 @@ def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arr
 def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
     """What the steps after the last may be."""
     found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
-    first = np.asarray(filtered(hmm, theta))[-1] @ np.asarray(found["transition"])
+    first = filtered(hmm, theta)[-1] @ np.asarray(found["transition"])
     past = recent(hmm.x, hmm.emission.reach)
     return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(DRAWS)])
 

@@ -21,7 +21,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
+from .._objective import Costs, Parameters, Units, aligned, float64, ravel, stored, unravel
+from .._plan import LONG, few_size
 from ..inference.chain import Layout, layout, log_partition, posterior
 from . import _hidden_chain, _information, _observations, emissions
 from ._hidden import EDGE, KINDS, check_choices, entries, mixture
@@ -103,12 +104,14 @@ class HMM(AbstractHiddenChain):
         start = self.emission.initial(data, self.dense, self.num_states, 0)
         self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
         self.check_size(prior is not None)
-        self.layout = layout(self.lengths, self.num_states, self.states.zeros)
+        size = few_size if len(x) <= LONG else int
+        self.layout = layout(self.lengths, self.num_states, self.states.zeros, size)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         first = np.cumsum(self.lengths) - self.lengths
         self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
-        self.data = jax.tree.map(lambda leaf: self.layout.stored(leaf).reshape(-1, *np.shape(leaf)[1:]), data)
-        self.slots = self.layout.slots(self.lengths) if drop == "sequence" else None
+        place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)  # padding repeats a step, which has legal numbers
+        self.data = jax.tree.map(lambda leaf: aligned(leaf[place]), data)
+        self.slots = self.layout.slots(self.lengths, size) if drop == "sequence" else None
         theta = self._unconstrained({**self.states.start(0), **start})
         self.num_params = sum(map(np.size, theta.values()))
         self.apart = _information.apart(self.emission, theta)
@@ -159,9 +162,9 @@ class HMM(AbstractHiddenChain):
         """States in the emission's order, where nothing that is held fixed, nor the prior, tells them apart."""
         if not self.states.exchangeable:
             return theta
-        found = self._natural(jax.tree.map(jnp.asarray, theta))
+        found = jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
         own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
-        order = self.emission.order(own)
+        order = np.asarray(self.emission.order(own))  # from here on by NumPy: JAX would compile a program for every step
         chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
         return self._unconstrained({**chain, **self.emission.permute(own, order)})
 
@@ -240,7 +243,8 @@ class HMM(AbstractHiddenChain):
         cache alone."""
         lanes = int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
-        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, self.runs if apart else None)
+        runs = self.runs if apart else None
+        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded)
 
     @property
     def local(self):
@@ -317,18 +321,18 @@ class HMM(AbstractHiddenChain):
     @float64
     def log_likelihood(self, parameters: _observations.Given) -> float:
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
-        return float(_hidden_chain.log_likelihood(self, self._unconstrained(parameters)))
+        return float(_hidden_chain.log_likelihood(self.padded, self._unconstrained(parameters)))
 
     @float64
     def decode(self, parameters: _observations.Given) -> _observations.Steps:
         """The most probable path of states, by Viterbi."""
-        return self.labels.series(np.asarray(_hidden_chain.decoded(self, self._unconstrained(parameters))), "state")
+        return self.labels.series(_hidden_chain.decoded(self, self._unconstrained(parameters)), "state")
 
     @float64
     def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
         """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
         weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
-        states = np.asarray(_hidden_chain.smoothed(self, self._unconstrained(parameters), weights))
+        states = _hidden_chain.smoothed(self, self._unconstrained(parameters), weights)
         return self.labels.frame(states, range(self.num_states))
 
     @float64
@@ -338,7 +342,7 @@ class HMM(AbstractHiddenChain):
         """The mean observation of every step given everything seen, dressed as `x` came; of symbols their probabilities,
         `[steps, symbols]`."""
         weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
-        return self.labels.channels(np.asarray(_hidden_chain.expected(self, self._unconstrained(parameters), weights)))
+        return self.labels.channels(_hidden_chain.expected(self, self._unconstrained(parameters), weights))
 
     @float64
     def simulate(

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._bfgs import BFGS, newton_step
 from .._fit import Fit
-from .._functions import TOGETHER, Derived, Function, function, weights_of
+from .._functions import COMPILING, ONE, TOGETHER, Derived, Function, Functions, function, weights_of, work
 from .._minimise import Walk, dear as is_dear, newton, walk
 from .._objective import AbstractLinearPredictor
 from .._plan import Rows
@@ -42,6 +42,7 @@ NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops 
 # 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
 QUARTER = 0.25  # of a gradient: with more left by a Newton step, theory promises no minimum (of 1,008 refits two had none)
+HESSIANS = 10  # that Newton's method takes, about
 HURRY = 2  # steps for the error of a refit that is reported elsewhere
 ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
 # A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
@@ -300,14 +301,23 @@ class Descent:
         return lanes
 
     def newton(self, lanes: Int[np.ndarray, " lanes"]) -> None:
-        """Damped Newton steps from θ̂: the minimiser reached by descent, or a code that says there is none."""
-        size = max(1, TOGETHER // self.fit.num_params**2)
+        """Damped Newton steps from θ̂: the minimiser reached by descent, or a code that says there is none. A few refits one by
+        one, by the programs of the fit, where that takes less time than compiling others."""
+        params = self.fit.num_params
+        alone = len(lanes) * HESSIANS * params * work(self.fit.objective, params) <= COMPILING
+        size = 1 if alone else max(1, TOGETHER // params**2)
         for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
             start = np.tile(self.center, (len(some), 1))
-            found = newton(self.F, start, some, self.fit.null_space, cast(np.ndarray, self.fit.factor))
+            F, own = (self._one(some), ONE) if size == 1 else (self.F, some)
+            found = newton(F, start, own, self.fit.null_space, cast(np.ndarray, self.fit.factor))
             self.u[some] = self.fit.back(found.theta - self.center)
             self.left[some] = found.size
             self._settle(some, np.isfinite(found.value), found.converged)
+
+    def _one(self, one: Int[np.ndarray, " one"]) -> Functions:
+        """F of one refit, by the programs of the fit."""
+        (weights,) = weights_of(self.rows, self.fit.objective.num_units, one)
+        return function(self.fit.objective, self.fit.theta, weights).of
 
     def _settle(self, lanes: np.ndarray, finite: np.ndarray, converged: np.ndarray) -> None:
         """Judge refits at the end of their way by what is left there; a code for those that do not exist."""

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit
-from .._functions import Derived
+from .._functions import Derived, shaped
 from .._jax import Array, Arrays, PyTree, compiled, jax, jnp
 from .._objective import AbstractLinearPredictor, AbstractObjective
 from .._plan import Rows
@@ -139,7 +139,8 @@ def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> 
 
 def _dense(fit: Fit, rows: Rows) -> tuple[Dense, Bool[np.ndarray, " refits"]]:
     chunk = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
-    change = np.asarray(_hessian_changes(fit.objective, fit.theta, rows.index, rows.weight, chunk))
+    objective, rows = shaped(fit.objective, rows)
+    change = np.asarray(_hessian_changes(objective, fit.theta, rows.index, rows.weight, chunk))
     whitener = np.asarray(fit.whitener)
     hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T
     pivots = np.array([_least_pivot(hessian) for hessian in hessians])

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from .._fit import Fit
-from .._functions import function, own_passes, passes
+from .._functions import function, own_passes, passes, shaped
 from .._jax import Array, Arrays, Module, compiled, jax, jnp
 from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 from .._plan import Rows
@@ -237,12 +237,13 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
         return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
-    gradients = np.asarray(_path(fit.objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows)))
+    objective, rows = shaped(fit.objective, rows)
+    gradients = np.asarray(_path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows)))
     first = _back(fit, gradients)
     if order == 1:
         return first
     direction = fit.unwhiten(first)
-    gradients = np.asarray(_path(fit.objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows)))
+    gradients = np.asarray(_path(objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows)))
     return first + 0.5 * _back(fit, gradients)
 
 
