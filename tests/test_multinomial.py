@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import leaveout as lo
+from leaveout import _design
+from leaveout._design import Dense, Several
 from leaveout.refit import _linear as linear
 
 L = lo.losses.Multinomial()
@@ -250,7 +252,8 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
     anchor, state = linear.anchored(fit), linear.Enclosure(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
     state.look()
-    look, x, inverse, move = linear._looked(state), anchor.model.design.x, anchor.root.T @ anchor.root, np.zeros((80, 3))
+    look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))
+    x, inverse = anchor.model.design.x, anchor.root.T @ anchor.root
     p = np.exp(anchor.eta) / np.exp(anchor.eta).sum(1, keepdims=True)
     for j in range(80):
         own = np.kron(np.eye(3), x[j])
@@ -259,7 +262,12 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
             other = np.kron(np.eye(3), x[i])
             s = other @ (state.u[j] @ anchor.root)
             move[j] -= 0.5 * across @ other.T @ (w[i] * p[i] * ((s - p[i] @ s) ** 2 - p[i] @ (s - p[i] @ s) ** 2))
-    np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-12)
+    np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-5 * abs(move).max())
+    with monkeypatch.context() as patch:
+        patch.setattr(linear.sampled, "REPEATED", 0.0)  # float64
+        few = look.take(np.arange(7))  # by the images of the rows that leave
+        np.testing.assert_allclose(linear.sampled.next_term(anchor, few, None).move, move[:7], atol=1e-12)
+        np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-12)
     sample = linear.sampled.next_term(anchor, look, 20_000)
     assert (np.abs(sample.move - move) <= 5 * sample.spread + 1e-12).all()
     exact, centered = lo.cross_predict(fit, plan, lo.Exact(1e-12), "link"), lambda z: z - z.mean(1, keepdims=True)
@@ -277,3 +285,65 @@ def test_samples_are_estimates_and_honest(monkeypatch):
         cv = lo.cross_validate(fit, plan, refit, audit=0)
         assert (np.abs(cv.losses - true.losses) <= cv.error * (1 + 1e-6) + 1e-9).all()
         assert 0 < cv.proved.sum() < 80
+
+
+@pytest.mark.parametrize("gone", [1.0, 0.4, -1.0])
+def test_one_step_of_single_rows_is_newton_s(gone):
+    """Predictors, the length of the step and the least eigenvalue, in matrices of outputs and by the fold's own Hessian; from a
+    θ that is not quite the minimiser, its classes shifted together."""
+    fit, w = weighted_fit()
+    rng = np.random.default_rng(0)
+    shifted = {k: v + 1e-4 * rng.normal(size=v.shape) + 1e-3 for k, v in fit.parameters.items()}
+    fit = lo.anchor(fit.objective, shifted, throw=False)
+    anchor, unit = linear.anchored(fit), np.arange(5, 80, 7)
+    look, model = linear.one_row(fit, unit, np.full(len(unit), 1 - gone)), anchor.model
+    root = np.linalg.inv(np.linalg.cholesky(fit.hessian + anchor.flat))
+    for k, j in enumerate(unit):
+        own = np.kron(np.eye(3), model.design.x[j])
+        hessian = fit.hessian + anchor.flat - gone * w[j] * own.T @ anchor.curvature[j] @ own
+        gradient = fit.gradient - gone * w[j] * own.T @ anchor.slope[j]
+        step = np.linalg.solve(hessian, gradient)
+        np.testing.assert_allclose(look.center[k], anchor.eta[j] - own @ step, atol=1e-10)
+        np.testing.assert_allclose(look.moved[k], np.sqrt(gradient @ step), rtol=1e-9)
+        np.testing.assert_allclose(look.kept[k], min(1.0, np.linalg.eigvalsh(root @ hessian @ root.T)[0]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("outputs, features", [(3, 4), (4, 40)])
+def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
+    """Ranges, shares of curvature and lengths, from whitened rows; common shifts are hardly held, as by a small penalty."""
+    rng = np.random.default_rng(2)
+    design, size = Several(rng.normal(size=(30, features)), outputs), outputs * features
+    half = rng.normal(size=(size, size)) / 10
+    shift = np.kron(np.eye(outputs) - 1 / outputs, np.eye(features))
+    root = np.linalg.inv(np.linalg.cholesky(shift @ half @ half.T @ shift + 0.1 * shift + 1e-6 * np.eye(size)))
+    B = L.roots(rng.normal(size=(30, outputs)))
+    norm, share, length, inner = design.extent(root, B)
+    for n in range(30):
+        z = np.kron(np.eye(outputs), design.x[n]) @ root.T
+        apart = np.linalg.norm(z[:, None] - z[None, :], axis=-1)
+        rest = z - z.mean(0)
+        np.testing.assert_allclose(inner[n], rest @ rest.T, atol=1e-9 * norm[n] ** 2)
+        np.testing.assert_allclose(norm[n], apart.max(), rtol=1e-9)
+        np.testing.assert_allclose(share[n], np.linalg.norm(B[n].T @ z, 2) ** 2, rtol=1e-9)
+        longest = np.linalg.norm(z, axis=1).max()
+        assert longest * (1 - 1e-9) <= length[n] <= 2 * longest
+
+
+@pytest.mark.parametrize("block", [200, 2**20])
+@pytest.mark.parametrize("count", [1, 7])
+def test_sums_over_rows_and_forms_of_them(monkeypatch, block, count):
+    """One by one, or together by products of two columns each, in blocks of rows."""
+    monkeypatch.setattr(_design, "BLOCK", block)
+    rng = np.random.default_rng(0)
+    rows, weight, matrices = Dense(rng.normal(size=(50, 4))), rng.normal(size=(count, 50)), rng.normal(size=(count, 4, 4))
+    np.testing.assert_allclose(rows.products(weight), np.einsum("rn,np,nq->rpq", weight, rows.x, rows.x), atol=1e-12)
+    np.testing.assert_allclose(rows.forms(matrices), np.einsum("np,rpq,nq->nr", rows.x, matrices, rows.x), atol=1e-12)
+    several, C = Several(rows.x, 3), L.derivatives(rng.normal(size=(50, 3)), rng.integers(3, size=50), (2,))[0]
+    whole = np.einsum("rn,nkl,np,nq->rkplq", weight, C, rows.x, rows.x, optimize=True).reshape(count, 12, 12)
+    np.testing.assert_allclose(several.gram(weight, C[None]), whole, atol=1e-12)
+    blocks = np.einsum("rkpkq->rkpq", whole.reshape(count, 3, 4, 3, 4))
+    np.testing.assert_allclose(several.blocks(weight[0], C), blocks[0], atol=1e-12)
+    alike = np.einsum("rn,kl,np,nq->rkplq", weight, C[0], rows.x, rows.x, optimize=True).reshape(count, 12, 12)
+    own = np.einsum("kpkq->kpq", alike[0].reshape(3, 4, 3, 4))
+    np.testing.assert_allclose(several.blocks(weight[0], np.broadcast_to(C[0], C.shape)), own, atol=1e-12)
+    np.testing.assert_allclose(several.gram(weight, np.broadcast_to(C[0], (1, *C.shape))), alike, atol=1e-12)

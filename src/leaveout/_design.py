@@ -6,13 +6,14 @@ F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) ½ θᵀPθ,      η_n = x_nᵀθ
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
 Array = np.ndarray
+EVERYONE = slice(None)
 
 
 class Loss(Protocol):
@@ -102,13 +103,14 @@ class Beside:
 class Extent(NamedTuple):
     """What moves of length one, ‖δ‖_A = 1, do to every unit, `[..., units]`.
 
-    One output: k = ‖x‖_{A⁻¹}, k², k. Several: the largest range max U δ − min U δ; ‖B ᵀU A⁻¹Uᵀ B‖ (Frobenius' norm stands above
-    it), the largest share of A that its curvature B Bᵀ has; and the longest ‖U_k‖_{A⁻¹}.
+    One output: k = ‖x‖_{A⁻¹}, k², k, k². Several: the largest range max U δ − min U δ; ‖Bᵀ U A⁻¹Uᵀ B‖, the largest share of A
+    that its curvature B Bᵀ has; no less than the longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ, without what a common shift has of it.
     """
 
     norm: Float[Array, "... units"]
     size: Float[Array, "... units"]
     length: Float[Array, "... units"]
+    inner: Float[Array, "..."]
 
 
 def over(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -172,22 +174,35 @@ class Dense:
     def paired(self) -> "Dense":
         """The same with these products, where they are few."""
         n, p = self.shape
-        return replace(self, pairs=self._pairs()) if n * p * (p + 1) // 2 <= PAIRS else self
+        return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= PAIRS else self
 
-    def _pairs(self) -> Float[Array, "pairs units"]:
-        columns, (i, j) = np.ascontiguousarray(self.x.T), np.triu_indices(self.shape[1])
-        return columns[i] * columns[j]
+    def _pairs(self, some: slice) -> Float[Array, "pairs some"]:
+        """Of some of the rows."""
+        columns, p = np.ascontiguousarray(self.x[some].T), self.x.shape[1]
+        out, end = np.empty((p * (p + 1) // 2, columns.shape[1])), 0
+        for k in range(p):
+            start, end = end, end + p - k
+            np.multiply(columns[k:], columns[k], out=out[start:end])
+        return out
+
+    def _paired(self, count: int) -> list[slice]:
+        """Blocks of rows whose products are formed for so many sums; none where these take longer one by one: each is one of
+        a matrix with itself, half a product, but a slower one the fewer columns there are."""
+        n, p = self.shape
+        size = BLOCK // (p * (p + 1) // 2)
+        return [slice(k, k + size) for k in range(0, n, size)] if 2 * count >= p and size >= 2 * p else []
 
     def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
-        """Σ_n weight_n x_n x_nᵀ: of many refits by one product with all x xᵀ, where those are small."""
-        n, p = self.shape
-        if self.pairs is not None or (len(weight) >= p and n * p * (p + 1) // 2 <= PAIRS):
+        """Σ_n weight_n x_n x_nᵀ: of many refits by products with all x xᵀ."""
+        p, blocks = self.x.shape[1], self._paired(len(weight))
+        out = np.empty((len(weight), p, p))
+        if self.pairs is not None or blocks:
+            half = 0.0 if self.pairs is None else weight @ self.pairs.T
+            for some in blocks if self.pairs is None else ():
+                half += weight[:, some] @ self._pairs(some).T
             i, j = np.triu_indices(p)
-            half = weight @ (self._pairs() if self.pairs is None else self.pairs).T
-            out = np.empty((len(weight), p, p))
             out[:, i, j] = out[:, j, i] = half
             return out
-        out = np.empty((len(weight), p, p))
         for k, own in enumerate(weight):
             if (own >= 0).all():  # of a matrix with itself NumPy makes one half
                 half = self.x * np.sqrt(own)[:, None]
@@ -196,9 +211,21 @@ class Dense:
                 np.matmul((self.x * own[:, None]).T, self.x, out=out[k])
         return out
 
-    def extent(self, root: Float[Array, "rank params"], curvature: Array) -> Extent:
+    def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
+        """x_nᵀ M x_n: of many matrices by products with all x xᵀ."""
+        (n, p), blocks = self.shape, self._paired(len(matrices))
+        out = np.empty((n, len(matrices)))
+        i, j = np.triu_indices(p)
+        twice = (matrices + matrices.swapaxes(1, 2))[:, i, j] * np.where(i == j, 0.5, 1.0)
+        for some in blocks:
+            np.matmul(self._pairs(some).T, twice.T, out=out[some])
+        for k, matrix in enumerate(() if blocks else matrices):
+            np.einsum("np,np->n", self.x @ matrix, self.x, out=out[:, k])
+        return out
+
+    def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
         """Of all rows in the norm of (rootᵀ root)⁻¹, root lower triangular: half the operations of a product with any."""
-        del curvature
+        del shares
         (n, p), size = self.shape, np.empty(len(self.x))
         block = min(n, max(1, CACHED // p))
         room = np.empty((block, p))
@@ -209,14 +236,15 @@ class Dense:
             scipy.linalg.blas.dtrmm(1.0, root.T, z.T, trans_a=1, overwrite_b=1)
             np.einsum("np,np->n", z, z, out=size[some])
         norm = np.sqrt(size)
-        return Extent(norm, size, norm)
+        return Extent(norm, size, norm, size)
 
-    def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
+    def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
         """The same of refits, each in its own norm."""
-        del curvature
+        del shares
         z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(len(roots), roots.shape[2], -1)
-        norm = np.sqrt(np.einsum("rkn,rkn->rn", z, z))
-        return Extent(norm, norm**2, norm)
+        size = np.einsum("rkn,rkn->rn", z, z)
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,39 +284,70 @@ class Several:
     def gram(
         self, omega: Float[Array, "refits units"], curvature: Float[Array, "#refits units outputs outputs"]
     ) -> Float[Array, "refits params params"]:
-        """Σ_n ω_n U_nᵀ C_n U_n, a block of its upper half after another."""
+        """Σ_n ω_n U_nᵀ C_n U_n, a block of two outputs after another; those of one make a common shift flat."""
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
-        (k, other), q = np.triu_indices(self.outputs), self.x.shape[1]
-        out = np.empty((len(omega), self.outputs, q, self.outputs, q))
+        (k, other), q = np.triu_indices(self.outputs, 1), self.x.shape[1]
+        if (curvature == curvature[:, :1]).all():  # alike in all rows, as where a fit starts
+            whole = Dense(self.x).products(omega)
+            return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(len(omega), self.outputs * q, -1)
+        out, each = np.zeros((len(omega), self.outputs, q, self.outputs, q)), np.arange(self.outputs)
         size = max(1, BLOCK // (len(self.x) * len(k)))
         for start in range(0, len(omega), size):
             some = slice(start, start + size)
             weight = np.moveaxis(over(omega[some], curvature[some][..., k, other]), -1, 1)
             half = Dense(self.x).products(weight.reshape(-1, len(self.x))).reshape(-1, len(k), q, q)
             out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
+        out[:, each, :, each, :] = -out.sum(3).swapaxes(0, 1)
         return out.reshape(len(omega), self.outputs * q, -1)
 
-    def extent(self, root: Float[Array, "rank params"], curvature: Float[Array, "units outputs outputs"]) -> Extent:
-        """Of all rows, in the norm of (rootᵀ root)⁻¹, in blocks."""
-        n, size = len(self.x), max(1, BLOCK // (self.outputs * max(root.shape)))
-        blocks = (np.arange(k, min(k + size, n)) for k in range(0, n, size))
-        parts = [self._extent(self.whitened(block, root), curvature[block]) for block in blocks]
+    def blocks(
+        self, omega: Float[Array, " units"], curvature: Float[Array, "units outputs outputs"]
+    ) -> Float[Array, "outputs features features"]:
+        """Of one such sum those of one output each."""
+        own = np.einsum("nkk->kn", curvature)
+        if (own == own[:, :1]).all():
+            return np.multiply.outer(own[:, 0], Dense(self.x).products(omega[None])[0])
+        return Dense(self.x).products(omega * own)
+
+    def inverse(self, root: Float[Array, "rank params"]) -> Float[Array, "params params"]:
+        """rootᵀ root without common shifts of all outputs, which are no moves."""
+        each = root.reshape(len(root), self.outputs, -1)
+        rest = (each - each.mean(1, keepdims=True)).reshape(root.shape)
+        return rest.T @ rest
+
+    def inner(self, units: Array | slice, inverse: Float[Array, "params params"]) -> Float[Array, "some outputs outputs"]:
+        """U_n `inverse` U_nᵀ of the listed units."""
+        (k, other), x = np.triu_indices(self.outputs), self.x[units]
+        blocks = inverse.reshape(self.outputs, x.shape[1], self.outputs, x.shape[1])[k, :, other, :]
+        out = np.empty((len(x), self.outputs, self.outputs))
+        out[:, k, other] = out[:, other, k] = Dense(x).forms(blocks)
+        return out
+
+    def extent(self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]) -> Extent:
+        """Of all rows, in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are B."""
+        n, size, inverse = len(self.x), max(1, BLOCK // self.outputs**2), self.inverse(root)
+        shift = root.reshape(len(root), self.outputs, -1).mean(1)
+        common = Dense(self.x).forms((shift.T @ shift)[None])[:, 0]  # of the shift that `inverse` has nothing of
+        blocks = (slice(k, k + size) for k in range(0, n, size))
+        parts = [self._extent(self.inner(some, inverse), common[some], roots[some]) for some in blocks]
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def _extent(self, z: Float[Array, "some outputs rank"], curvature: Float[Array, "some outputs outputs"]) -> Extent:
-        """Of whitened rows."""
-        length = np.sqrt(np.einsum("nkp,nkp->nk", z, z).max(1))
-        z = z - z.mean(1, keepdims=True)  # a common shift is no move
-        inner = z @ z.swapaxes(1, 2)
+    def _extent(
+        self,
+        inner: Float[Array, "some outputs outputs"],
+        common: Float[Array, " some"],
+        roots: Float[Array, "some outputs outputs"],
+    ) -> Extent:
+        """Of the inner products of whitened rows, and the squares of their common shifts."""
         square = np.einsum("nkk->nk", inner)
         apart = square[:, :, None] + square[:, None, :] - 2 * inner
-        share = curvature @ inner
-        size = np.sqrt(np.maximum(np.einsum("nkl,nlk->n", share, share), 0.0))
-        return Extent(np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), size, length)
+        share = np.linalg.eigvalsh(roots.swapaxes(1, 2) @ inner @ roots)[:, -1]
+        length = np.sqrt(np.maximum(square.max(1), 0.0)) + np.sqrt(np.maximum(common, 0.0))
+        return Extent(np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), np.maximum(share, 0.0), length, inner)
 
-    def extents(self, roots: Float[Array, "refits params rank"], curvature: Array) -> Extent:
-        """The same of refits, each in its own norm."""
-        parts = [self.extent(root.T, own) for root, own in zip(roots, curvature, strict=True)]
+    def extents(self, roots: Float[Array, "refits params rank"], shares: Float[Array, "refits ..."]) -> Extent:
+        """The same of refits, each in its own norm and with its own B."""
+        parts = [self.extent(root.T, own) for root, own in zip(roots, shares, strict=True)]
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
 
 
@@ -323,6 +382,10 @@ class Predictors:
         out = self.design.predictors(theta)
         out += self.offset
         return out
+
+    def shares(self, eta: Float[Array, "... rows"] | Float[Array, "... rows outputs"], curvature: Array) -> Array:
+        """What `extent` asks of ℓ″: itself, of several outputs B with B Bᵀ = ∇²ℓ."""
+        return curvature if self.design.outputs == 1 else cast(LossOfSeveral, self.loss).roots(eta)
 
     def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
         """The predictors of the listed units; where these are many, of all rows, which takes no longer."""

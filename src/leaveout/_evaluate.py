@@ -214,8 +214,8 @@ class _Walk:
         own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
         least = self.workers if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
         uniform = not fit.objective.local  # there a pass over all units is made anyway
-        single = fit.predictors is not None and narrow and fit.predictors.design.outputs == 1
-        each = SINGLE if single and not self.formed else 4 * fit.num_params + own
+        model = fit.predictors if narrow and not self.formed else None
+        each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
         for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):
             if fit.predictors is not None:
                 yield batch

@@ -125,7 +125,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     size, model = float(np.linalg.norm(F.look(theta)[1] @ root)), F.of.model
     eta = model.eta(theta[None])
     (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
-    norm, mass, _ = model.design.extent(root.T, curvature)
+    norm, mass, *_ = model.design.extent(root.T, model.shares(eta[0], curvature))
     reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature
     gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size * norm, reference)
     omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]

@@ -199,7 +199,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return ()
         omega, kappa = self._weigh(np.asarray(weights))
         (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
-        own = Dense(self.design).products(np.einsum("n,nkk->kn", omega, curvature))
+        own = Several(self.design, self.outputs).blocks(omega, curvature)
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
         return (Blocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
 

@@ -353,7 +353,7 @@ class Multinomial(AbstractLoss):
 
     def formulas(self, eta, y):
         """ℓ, p − e_y and diag(p) − p pᵀ; what is left of one beside a p near it is summed, never subtracted."""
-        hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
+        hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)  # a class after another, as predictors are
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
         total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
@@ -366,7 +366,7 @@ class Multinomial(AbstractLoss):
 
     def roots(self, eta):
         """diag(√p) − p √pᵀ."""
-        e = np.exp(eta - eta.max(-1, keepdims=True))
+        e = _exponentials(eta)
         total = e.sum(-1, keepdims=True)
         p, k = e / total, np.arange(e.shape[-1])
         root = -p[..., :, None] * np.sqrt(p)[..., None, :]
@@ -375,10 +375,13 @@ class Multinomial(AbstractLoss):
 
     def third(self, eta, move):
         """p_k ((s_k − s̄)² − Var s)."""
-        p = scipy.special.softmax(eta, axis=-1)
-        apart = move - np.sum(p * move, axis=-1, keepdims=True)
+        p = _exponentials(eta)
+        p /= p.sum(-1, keepdims=True)
+        apart = move - np.einsum("...k,...k->...", p, move)[..., None]
         apart *= apart
-        return p * (apart - np.sum(p * apart, axis=-1, keepdims=True))
+        apart -= np.einsum("...k,...k->...", p, apart)[..., None]
+        apart *= p
+        return apart
 
     def ratios(self, eta, at):
         """Of the probabilities: vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)²."""
@@ -393,6 +396,12 @@ class Multinomial(AbstractLoss):
         rise = np.log1p(other * np.expm1(near)) + (spread - near)
         with np.errstate(divide="ignore"):
             return np.minimum(spread, -np.log1p(np.maximum(other * np.expm1(-spread), -1.0))), rise
+
+
+def _exponentials(eta: np.ndarray) -> np.ndarray:
+    """The probabilities, but for their sum."""
+    e = eta - eta.max(-1, keepdims=True)
+    return np.exp(e, out=e)
 
 
 def _covariance(p: np.ndarray, rest: np.ndarray) -> np.ndarray:

@@ -44,6 +44,7 @@ class Anchor:
     norm: Float[Array, " units"]
     size: Float[Array, " units"]
     length: Float[Array, " units"]
+    inner: Float[Array, "units ..."]  # U H⁻¹Uᵀ
     flat: Float[Array, "params params"] | float  # curvature put along flat directions
     leftover: Float[Array, " rank"]
     noise: float
@@ -57,9 +58,14 @@ class Anchor:
         return self.length * (np.abs(self.theta) @ self.scale)
 
     @functools.cached_property
-    def common(self) -> Float[Array, " units"]:
-        """z_i · leftover, of one output."""
+    def common(self) -> Float[Array, "units ..."]:
+        """z_i · leftover."""
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
+
+    @functools.cached_property
+    def inverse(self) -> Float[Array, "params params"]:
+        """H⁻¹ without common shifts, of several outputs."""
+        return cast(Several, self.model.design).inverse(self.root)
 
     @property
     def few(self) -> bool:
@@ -143,10 +149,11 @@ def anchored(fit: Fit) -> Anchor:
     loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
     root = np.asarray(fit.whitener)
     several = model.design.outputs > 1
-    roots = cast(LossOfSeveral, model.loss).roots(eta) if several else None
+    shares = model.shares(eta, curvature)
+    roots = shares if several else None
     reference = np.ones(len(eta)) if several else curvature
-    extents = model.design.extent(root, curvature)
-    norm, size, length = extents
+    extents = model.design.extent(root, shares)
+    norm, size, length, _ = extents
     noise = ROUNDING * float(weight @ (shaky(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0

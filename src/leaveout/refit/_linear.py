@@ -20,12 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._design import bent, over
 from .._fit import Fit, once
 from .._plan import CAPACITY, Plan, Rows
 from .._proved import ROUNDING, Ball, change
 from .._results import RESULTS
 from . import _cubic as cubic, _sampled as sampled
-from ._anchor import SINGULAR, anchored
+from ._anchor import SINGULAR, anchored, total
 from ._enclosure import HURRY, STEPS, Enclosure
 
 Array = np.ndarray
@@ -37,8 +38,8 @@ COPIES = 200_000  # rows beyond which copies are not looked for
 
 
 class OneRow(NamedTuple):
-    """Single rows after one step with their own Hessian, of one output in O(1) each: the row and what it loses of its weight,
-    its predictor, and how far that may be off."""
+    """Single rows after one step with their own Hessian, in O(1) each: the row and what it loses of its weight, its predictor,
+    or one an output, and how far that may be off."""
 
     unit: Int[Array, " refits"]
     lost: Float[Array, " refits"]
@@ -48,6 +49,7 @@ class OneRow(NamedTuple):
     distance: Float[Array, " refits"]  # D: no more than that is the refit away, and ρ from where the step leads
     after: Float[Array, " refits"]
     kept: Float[Array, " refits"]  # 1 − q
+    own: Float[Array, "refits ..."]  # its inverse, of several outputs that of I − zᵀz ℓ″
     digits: Float[Array, " refits"]  # what of the predictor is rounding
     determined: Bool[Array, " refits"]
 
@@ -56,13 +58,15 @@ class OneRow(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What the anchor knows of the rows that leave, one number each."""
+    """What the anchor knows of the rows that leave, one number each; of several outputs vectors and matrices."""
 
-    eta: Float[Array, " refits"]
-    slope: Float[Array, " refits"]
-    curvature: Float[Array, " refits"]
+    eta: Float[Array, "refits ..."]
+    slope: Float[Array, "refits ..."]
+    curvature: Float[Array, "refits ..."]
     norm: Float[Array, " refits"]  # ‖z‖, z = R⊤x
-    common: Float[Array, " refits"] | float  # zᵀ times the whitened gradient that the fit left
+    inner: Float[Array, "refits ..."]  # zᵀz
+    share: Float[Array, " refits"]  # the largest that the row's curvature has of H, by weight
+    common: Float[Array, "refits ..."] | float  # zᵀ times the whitened gradient that the fit left
 
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
@@ -70,11 +74,13 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     anchor, at = anchored(fit), span(unit)
     rest = float(anchor.leftover @ anchor.leftover)
     common = anchor.common[at] if rest else 0.0
-    row = Row(anchor.eta[at], anchor.slope[at], anchor.curvature[at], anchor.norm[at], common)
-    grown = np.maximum(weight, 1.0)
+    parts = anchor.eta[at], anchor.slope[at], anchor.curvature[at], anchor.norm[at]
+    share = anchor.size[at] * (anchor.curvature[at] if anchor.roots is None else 1.0)
+    row, grown = Row(*parts, anchor.inner[at], share, common), np.maximum(weight, 1.0)
 
     def rounded(center: Array, move: Array) -> Array:
-        return 4 * ROUNDING * (1 + np.abs(center) + anchor.bulk[at]) + anchor.blur * np.abs(move)
+        lost = 4 * ROUNDING * (1 + total(np.abs(center), 1) + anchor.bulk[at])
+        return lost + anchor.blur * total(np.abs(move), 1)
 
     ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
     return stepped(unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded)
@@ -89,25 +95,26 @@ def stepped(
     ball: Callable[[Array, Array], Ball],
     rounded: Callable[[Array, Array], Array],
 ) -> OneRow:
-    """Single rows after one step with their own Hessian, I − `lost` ℓ″ z zᵀ: no vector of parameters is formed.
+    """Single rows after one step with their own Hessian, I − `lost` z ℓ″ zᵀ: no vector of parameters is formed.
 
     `rest` is ‖gradient‖² that the fit left, whitened; `ball` proves how near a λ is, `rounded` tells what of a predictor is.
     """
-    pull, bend, square = lost * row.slope, lost * row.curvature, row.norm**2
-    kept = 1 - bend * square
+    pull, bend = over(lost, row.slope), over(lost, row.curvature)
+    kept = 1 - lost * row.share
     determined = kept > SINGULAR
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
-    along = row.common - pull * square  # z · gradient
-    step = along / kept
-    length = rest - pull * (row.common + along) + along * step * bend
+    along = row.common - bent(row.inner, pull)  # z · gradient
+    own = 1 / kept if row.inner.ndim == 1 else _inverted(row.inner, np.where(determined[:, None, None], bend, 0.0))
+    step = bent(own, along)
+    length = rest - total(pull * (row.common + along), 1) + total(along * bent(bend, step), 1)
     root = np.sqrt(kept)
     slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
     distance, after = ball(slope, kept)
     center = row.eta - step
-    digits = rounded(center, step / kept)
+    digits = rounded(center, over(1 / kept, step))
     with np.errstate(invalid="ignore"):
         half = np.where(determined, row.norm / root * after, np.inf) + digits
-    return OneRow(unit, lost, center, half, slope, distance, after, kept, digits, determined)
+    return OneRow(unit, lost, center, half, slope, distance, after, kept, own, digits, determined)
 
 
 def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
@@ -117,13 +124,11 @@ def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
     return slice(first, first + len(unit)) if follow else unit
 
 
-def _looked(state: Enclosure) -> OneRow:
-    """The same of several outputs, from a batch after its first look."""
-    unit, kept = state.units[:, 0], state.metric.kept
-    lost = (1 - np.asarray(state.rows.weight)[:, 0]) * state.anchor.weight[unit]
-    unknown, good = np.full(len(unit), np.inf), kept > 0
-    parts = state.center[:, 0], state.half[:, 0], state.slope, unknown, unknown
-    return OneRow(unit, lost, *parts, np.where(good, kept, 1.0), unknown, good)
+def _inverted(
+    inner: Float[Array, "refits outputs outputs"], bend: Float[Array, "refits outputs outputs"]
+) -> Float[Array, "refits outputs outputs"]:
+    """(I − zᵀz ℓ″)⁻¹ of several outputs."""
+    return np.linalg.inv(np.eye(inner.shape[1]) - inner @ bend)
 
 
 class Begun:
@@ -133,7 +138,7 @@ class Begun:
     def __init__(self, fit: Fit, rows: Rows):
         self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
         model = self.anchor.model
-        self.single = model.separate and model.design.outputs == 1 and rows.index.shape[1] == 1
+        self.single = model.separate and rows.index.shape[1] == 1
         if self.single:
             self.one = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
             self.center, self.lost = self.one.center[:, None], ~self.one.determined
@@ -224,7 +229,7 @@ def enclose(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None = N
     are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
     if begun.single:
         return _by_rows(begun, enough, hurry, allowed)
-    state, lanes = _to_the_end(begun.state, enough, hurry, allowed)
+    state, lanes = _to_the_end(begun.state, enough, hurry)
     ball = lambda: (state.u, state.radius)
     known = state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients
     return Enclosed(*known, lanes)
@@ -245,7 +250,7 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
             asked = lanes = _by_the_cubic(begun, enough, lanes, center, half)
         if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
-    size = max(1, CAPACITY // (4 * len(begun.anchor.root)))
+    size = max(1, CAPACITY // (4 * len(begun.anchor.root) * begun.anchor.model.design.outputs))
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
         state = Enclosure(fit, rows.take(some))
         state.look()
@@ -319,17 +324,12 @@ def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"
     return (wrong < np.take_along_axis(rising, count, axis=-1)) & (wrong <= 5 * allowed)
 
 
-def _to_the_end(
-    state: Enclosure, enough: Enough, hurry: bool, allowed: Array | None = None
-) -> tuple[Enclosure, Int[Array, " open"]]:
+def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosure, Int[Array, " open"]]:
     """A batch after its first look, and the refits that this left open."""
-    fit, rows = state.fit, state.rows
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
     asked = lambda lanes: enough(lanes, Look(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
     first = lanes = lanes[~asked(lanes)]
-    if allowed is not None and rows.index.shape[1] == 1 and _costs(fit, rows, len(lanes)) > AFFORDABLE:
-        lanes = _by_the_next_term(fit, rows, _looked(state), allowed, hurry, state.center, state.half, state.proved)
     unsettled = lanes[state.metric.kept[lanes] == 0]
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > DEAR

@@ -84,7 +84,7 @@ class Newton:
             part[~bad] for part in (which, root, raw, eta, curvature, omega, pulled)
         )
         whitened = np.einsum("rp,rpk->rk", raw, root)
-        norm, share, length = model.design.extents(root, curvature)
+        norm, share, length, _ = model.design.extents(root, model.shares(eta, curvature))
         noise = ROUNDING * np.sum(shaky(pulled, over(omega, curvature), eta) * length, axis=1)
         decrement = np.linalg.norm(whitened, axis=1)
         size = decrement + noise

@@ -6,8 +6,8 @@ After one step u_j with the row's own Hessian (`_linear.one_row`) its predictor 
 
 and of several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji = U_j H⁻¹ U_iᵀ: told from a
 sample of rows, with its standard error, or by all of them, which then corrects. An estimate, and called so; where the step is
-long, so that terms after the next would matter, it is not used. Of one output in float32, unless columns nearly repeat one
-another: of a small correction 1e-6 is plenty.
+long, so that terms after the next would matter, it is not used. In float32, unless columns nearly repeat one another: of a
+small correction 1e-6 is plenty.
 """
 
 import functools
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
-BLOCK = 2**20  # numbers [units, refits] at a time
+BLOCK = 2**19  # numbers of several outputs at a time
+CHUNK = 64  # of the sampled rows with them
 TILE = 2**17  # of float32: half a core's cache
 REPEATED = 1e3  # times its rounding that float32 may lose
 SAFETY = 3.0  # standard errors of a sample that are put on top
@@ -83,10 +84,15 @@ def precision(lost: float) -> type[np.floating]:
     return np.float64 if lost > REPEATED else np.float32
 
 
+def _precise(anchor: "Anchor") -> Callable[[Array], Array]:
+    """Arrays in that precision."""
+    return functools.partial(np.asarray, dtype=precision(anchor.blur / ROUNDING))
+
+
 def _of_one(
     anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
 ) -> Float[Array, "3 refits"]:
-    single: Callable[[Array], Array] = functools.partial(np.asarray, dtype=precision(anchor.blur / ROUNDING))
+    single = _precise(anchor)
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
     along, common = single(along), single(anchor.common[index])
     squared, size, images = third**2, np.abs(third), single(anchor.whitened(index) @ anchor.root).T  # H⁻¹x
@@ -119,23 +125,49 @@ def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[In
 def _of_several(
     anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array
 ) -> Float[Array, "3 refits outputs"]:
-    design, loss = cast(Several, anchor.model.design), cast(LossOfSeveral, anchor.model.loss)
-    rows, outputs, inverse = design.take(index), design.outputs, anchor.root.T @ anchor.root
-    common = rows.predictors((anchor.leftover @ anchor.root)[None])
-    sums, step = np.empty((3, len(look.unit), outputs)), max(1, BLOCK // (len(index) * outputs**2))
-    for start in range(0, len(look.unit), step):
-        some = slice(start, start + step)
-        unit = look.unit[some]
-        image = design.whitened(unit, inverse)  # H⁻¹U_jᵀ, one an output
-        gram = rows.predictors(image.reshape(-1, image.shape[-1])).reshape(len(unit), outputs, len(index), outputs)
-        move = np.einsum("rkml,rk->rml", gram, along[some]) - common
-        bend = over(weight * np.not_equal.outer(unit, index), loss.third(anchor.eta[index], move))
-        term = np.einsum("rml,rkml->rkm", bend, gram)
-        own = np.einsum("rklq,rq->rkl", image.reshape(*image.shape[:2], outputs, -1), design.x[unit])
-        whole = np.eye(outputs) - own @ over(look.lost[some], anchor.curvature[unit])
-        term = np.linalg.solve(whole, term)
-        sums[:, some] = term.sum(-1), np.square(term).sum(-1), np.abs(term).sum(-1)
+    loss, single = cast(LossOfSeveral, anchor.model.loss), _precise(anchor)
+    own, along, sums = single(look.own), single(along), np.zeros((3, *along.shape))
+    across = _across(anchor, look.unit, index, single)
+    for some in _parts(len(index), CHUNK):
+        grams = across(some)
+        common, eta = (np.asfortranarray(single(part[index[some]])) for part in (anchor.common, anchor.eta))
+        (itself, place), (count, outputs) = _itself(index[some], look.unit), eta.shape
+        for mine in _parts(len(look.unit), max(1, BLOCK // (count * outputs**2))):
+            gram = grams(mine).reshape(-1, outputs, outputs, count)
+            move = along[mine, None] @ gram.reshape(len(gram), outputs, -1)
+            bend = loss.third(eta, move.reshape(len(gram), outputs, count).swapaxes(1, 2) - common)
+            bend *= single(weight[some])[:, None]
+            both = (mine.start <= itself) & (itself < mine.stop)
+            bend[itself[both] - mine.start, place[both]] = 0.0
+            term = np.asarray(own[mine] @ np.einsum("rklm,rml->rkm", gram, bend), float)
+            sums[0, mine] += term.sum(-1)
+            sums[1, mine] += np.einsum("rki,rki->rk", term, term)
+            sums[2, mine] += np.abs(term).sum(-1)
     return sums
+
+
+def _across(
+    anchor: "Anchor", refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
+) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
+    """U_j H⁻¹U_iᵀ of units that leave and of rows, the rows last, as a function of which rows, and then of which units: by the
+    H⁻¹Uᵀ of the units, where these are few."""
+    design = cast(Several, anchor.model.design)
+    outputs, features = design.outputs, design.x.shape[1]
+    inverse, ahead, x = anchor.inverse.reshape(outputs, features, -1), single(design.x[refits]), single(design.x[rows])
+    image = lambda units: single(design.x[units] @ inverse).reshape(outputs, len(units), outputs, features)
+    if len(refits) <= CHUNK:
+        of = np.ascontiguousarray(image(refits).transpose(1, 0, 2, 3))
+        return lambda some: lambda mine: of[mine].reshape(-1, features) @ x[some].T
+
+    def by_rows(some: slice) -> Callable[[slice], Array]:
+        back = image(rows[some]).transpose(2, 0, 1, 3).reshape(-1, features).T
+        return lambda mine: ahead[mine] @ back
+
+    return by_rows
+
+
+def _parts(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def _far(turn: Float[Array, " refits"] | float, look: "OneRow") -> Float[Array, " refits"]:

@@ -138,7 +138,9 @@ class Stack:
     def _look(self) -> OneRow:
         """Every lane after its first step."""
         unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
-        row = Row(*self.flat, self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover))))
+        common = self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover)))
+        square = self.flat[-1] ** 2
+        row = Row(*self.flat, square, self.flat[2] * square, common)
         lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
         rounded = lambda center, move: self._rounded(self.penalty, self.unit, center, move)
