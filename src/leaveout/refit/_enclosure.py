@@ -141,7 +141,7 @@ class Enclosure:
                 for some in passes(lanes[rough == few], self.anchor.eta.size, self.u.shape[1]):
                     self._step(some, *told(some))
             done = enough(lanes)
-            self.shrunk[lanes] = self.slope[lanes] / before
+            self.shrunk[lanes] = np.divide(self.slope[lanes], before, out=np.zeros(len(lanes)), where=before > 0)
             stalled = ~(self.slope[lanes] <= STALLED * before)
             rejected.append(lanes[stalled & ~done])
             lanes = lanes[~(done | stalled)]
