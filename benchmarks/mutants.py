@@ -556,6 +556,20 @@ FAULTS = (
         "test_path.py",
     ),
     Fault(
+        "an audit ends at the first short gradient",
+        "_audit.py",
+        "np.linalg.norm(step) <= REACHED",
+        "size <= REACHED",
+        "test_proved.py",
+    ),
+    Fault(
+        "a refit that nothing is known of has converged",
+        "refit/_newton.py",
+        "far | ~np.isfinite(new) | (floor & ~np.isfinite(after))",
+        "far | ~np.isfinite(new)",
+        "test_rank.py",
+    ),
+    Fault(
         "an audit compares a refit with itself",
         "_audit.py",
         "fit.at(u[None])",

@@ -99,6 +99,18 @@ def test_what_is_proved_holds(kind, loss):
         assert not cv.audit.beyond.any()
 
 
+@pytest.mark.parametrize("alpha", [1e-8, 1e-6, 1e-4])
+def test_an_audit_ends_where_steps_do(alpha):
+    """Not where gradients are small: a refit that only a weak penalty holds is far from its minimiser there."""
+    for seed in range(0, 60, 2):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(60, 6))
+        X[:, 0], X[:, 1] = np.arange(60) == seed, rng.random(60) < 0.05
+        y = (rng.random(60) < 1 / (1 + np.exp(-np.clip(X @ rng.normal(size=6), -5, 3)))) * 1.0
+        fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(alpha)))
+        assert not lo.cross_validate(fit, lo.leave_one_out(60), audit=1).audit.beyond.any()
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
     "strategy", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep()]

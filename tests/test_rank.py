@@ -232,6 +232,17 @@ def test_refits_beside_one_that_is_undetermined_keep_their_losses(kind):
         assert abs(found.losses[0] - rest.losses[3]) <= found.error[0] + rest.error[3] + 1e-9
 
 
+@pytest.mark.parametrize("loss", ["logistic", "probit", "cloglog"])
+def test_the_row_that_keeps_a_level_from_separation(loss):
+    """Steps to nowhere under a loss whose tail is flat at once (cloglog) move the predictors by little and less."""
+    rng = np.random.default_rng(0)
+    X, y = np.c_[np.arange(60) % 12 == 0, rng.standard_normal(60)], np.arange(60) % 2.0
+    y[::12] = [0.0, 1.0, 1.0, 1.0, 1.0]
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, loss)), lo.leave_one_out(60))
+    assert cv.result[0] == lo.RESULTS.not_converged and np.isnan(cv.losses[0]) and np.isinf(cv.error[0])
+    assert (cv.result[1:] == 0).all() and np.isfinite(cv.losses[1:]).all() and np.isfinite(cv.mean)
+
+
 def test_a_level_that_one_row_keeps_from_separation():
     """Without it the others are so far down their losses that no curvature is left: that proves nothing."""
     for seed in (17, 21):

@@ -21,7 +21,7 @@ Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
 REPEATING = 30  # gradients that one repetition takes, about
 STEPS = 60  # of Newton's method
-REACHED = 1e-9  # of the first gradient
+REACHED = 1e-9  # of the length of the way: a step that is shorter is the last
 SLACK = 1e-8  # of a loss: what two programs may differ by for rounding
 REASONS = ("longest step", "largest error", "random")
 
@@ -98,16 +98,18 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
         return value, whitened(slope)
 
     u, (value, gradient) = start.copy(), look(start)
-    first = max(float(np.linalg.norm(look(np.zeros_like(start))[1] if start.any() else gradient)), 1e-300)
     for _ in range(STEPS):
         size = float(np.linalg.norm(gradient))
-        if size <= REACHED * first:
+        if not size:
             return u, True
         product = F.products(fit.at(u))
         along = lambda v, of=product: whitened(of(fit.unwhiten(np.ravel(v))))
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
-        step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
+        with np.errstate(divide="ignore", invalid="ignore"):  # of rounding along what nothing determines
+            step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
+        if np.linalg.norm(step) <= REACHED * (1 + np.linalg.norm(u)):
+            return u + step, True
         length, (new, slope) = 1.0, look(u + step)
         fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F can no longer tell
         while not fine and not new <= value + 1e-4 * length * (step @ gradient) and length > 1e-10:

@@ -19,7 +19,6 @@ Array = np.ndarray
 NEWTON = 100  # steps before a refit is given up
 # Of a ratio of lengths, or a contraction: products that tell it, what is put on top, where a contraction means nothing.
 PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9
-MOVING = 0.1  # of a predictor: a step that still does that where rounding hides the gradient is on its way to nowhere
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 
 
@@ -133,9 +132,8 @@ class Newton:
         self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # no closer by rounding
         self.open[which[floor]] = False
-        moving = np.max(np.where(self.omega[which] > 0, norm, 0.0), axis=1) * (decrement + noise) > MOVING
         far = ~(done | floor) & (np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes]))
-        for k in which[far | ~np.isfinite(new) | (floor & moving & ~np.isfinite(after))]:
+        for k in which[far | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)
 
 
