@@ -10,8 +10,9 @@ from . import (
     plot as plot,
     refit as refit,
 )
+from ._compare import compare as compare
 from ._definite import IndefiniteHessianError as IndefiniteHessianError
-from ._estimate import Estimate as Estimate, compare as compare
+from ._estimate import Estimate as Estimate
 from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
 from ._fit import Fit as Fit, anchor as anchor, fit as fit
 from ._objective import (

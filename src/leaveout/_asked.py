@@ -1,8 +1,11 @@
-"""The loss that is asked for, of a batch of refits: the model's own score, or a user's function; and how far it may be off."""
+"""The loss that is asked for, of a batch of refits: the model's own score, one by name, or a user's function; and how far it may
+be off."""
 
+import abc
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +20,22 @@ from .refit import Refitted
 DIRECTIONS = 8  # in which a function that nothing is known of is looked at, within what is left to go
 SAFETY = 1.5  # times what so few directions say, if there are more
 
+Named = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
+
+
+class Scored(abc.ABC):
+    """A score of every held-out unit that is known by its `title`."""
+
+    title: str
+
+    @abc.abstractmethod
+    def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+        """Of a batch, `[refits, width]`, zero where not scored."""
+
+    @abc.abstractmethod
+    def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
+        """How far the summed losses of each refit may be off, `[refits]`."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +44,22 @@ class Asked:
 
     fit: Fit
     plan: Plan
-    evaluate: Evaluate | None
+    evaluate: Evaluate | Scored | None
+
+    @property
+    def title(self) -> str:
+        """What the losses are."""
+        if self.evaluate is None:
+            return self.fit.objective.units.score
+        return self.evaluate.title if isinstance(self.evaluate, Scored) else ""
 
     @functools.cached_property
     def joint(self) -> bool:
         """One number a refit?"""
         if self.evaluate is None:
             return not self.fit.objective.pointwise
+        if isinstance(self.evaluate, Scored):
+            return False
         parameters = natural(self.fit, self.fit.vector[None])
         return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
@@ -40,6 +67,8 @@ class Asked:
         """Those of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
             return scores(self.fit, rows, theta)
+        if isinstance(self.evaluate, Scored):
+            return self.evaluate.losses(rows, theta)
         parameters, joint = natural(self.fit, theta), self.joint
         out = np.zeros(len(rows.index) if joint else rows.index.shape)
         for k in range(len(out)):
@@ -52,7 +81,7 @@ class Asked:
 
     def _value(self, rows: Rows, k: int, parameters: PyTree) -> NDArray:
         """The user's function of one refit of a batch."""
-        assert self.evaluate is not None
+        assert self.evaluate is not None and not isinstance(self.evaluate, Scored)
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
         value = np.asarray(self.evaluate(held, seen, jax.tree.map(lambda leaf: leaf[k], parameters)), np.float64)
@@ -66,6 +95,8 @@ class Asked:
         """How far the summed losses of each refit may be off; infinite where that is not known."""
         if self.evaluate is None:
             return done.error
+        if isinstance(self.evaluate, Scored):
+            return self.evaluate.error(rows, done, losses)
         each = reach(self.fit, done, losses, lambda theta: self.losses(rows, theta))
         return each.reshape(len(each), -1).sum(1)
 

@@ -19,10 +19,11 @@ FEWEST = 20  # blocks or clusters below which a block standard error is not to b
 
 
 class StandardError(NamedTuple):
-    """A standard error and what it is: `value` is NaN where it is not available."""
+    """A standard error, what it is, and of how many that are independent: `value` is NaN where it is not available."""
 
     value: float
     kind: str
+    count: int = 0
 
 
 def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> StandardError:
@@ -38,7 +39,7 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
             return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {FEWEST}")
         few = "; few groups, so a rough number" if count < FEWEST else ""
         what = f"groups{few}" if grouped else f"blocks of about {round(seen.sum() / count)} neighbours"
-        return StandardError(_over_groups(losses[seen], weight[seen], label[seen]), f"over {count} {what}")
+        return StandardError(_over_groups(losses[seen], weight[seen], label[seen]), f"over {count} {what}", count)
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")
     if plan.serial:
@@ -47,8 +48,8 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
         if count < FEWEST:
             return missing(f"{count} blocks of {length} are fewer than {FEWEST}")
         block = np.minimum(np.arange(seen.sum()) // length, count - 1)
-        return StandardError(_over_groups(losses[seen], weight[seen], block), f"over {count} blocks of {length}")
-    return StandardError(naive(losses, weight), "rows independent; usually optimistic")
+        return StandardError(_over_groups(losses[seen], weight[seen], block), f"over {count} blocks of {length}", count)
+    return StandardError(naive(losses, weight), "rows independent; usually optimistic", int(seen.sum()))
 
 
 def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:

@@ -5,7 +5,6 @@ refits, and the Monte-Carlo error of random folds.
 """
 
 import html
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -76,6 +75,8 @@ class Estimate(Printed):
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
+    score: str = ""  # what a loss is, "" where that is not known
+    response: NDArray | None = None  # of every unit, where the model has one
 
     @property
     def joint(self) -> bool:
@@ -137,8 +138,8 @@ class Estimate(Printed):
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
         folds = replace(self.plan, clusters=None, serial=None if self.plan.serial is None else False)
-        value, kind = standard_error(values, self._weight, folds)
-        return StandardError(value, kind.replace("rows independent", "folds independent"))
+        found = standard_error(values, self._weight, folds)
+        return found._replace(kind=found.kind.replace("rows independent", "folds independent"))
 
     @property
     def se(self) -> float:
@@ -226,6 +227,7 @@ class Estimate(Printed):
         low, high = np.diff(plan.indptr).min(), np.diff(plan.indptr).max()
         width = f"{low} unit{'s' if low != 1 else ''}" if low == high else f"{low}–{high} units"
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
+        what += f", {self.score}" if self.score else ""
         share, heaviest = self._heaviest()
         missing, crossed = np.sum(~np.isfinite(self.losses[self._at.held])), np.sum(self.result == RESULTS.kink)
         lines = [
@@ -289,54 +291,3 @@ def _listed(refits: NDArray[np.int64]) -> str:
         return "none"
     shown = ", ".join(map(str, refits[:8]))
     return f"{len(refits)} refits: {shown}{', …' if len(refits) > 8 else ''}"
-
-
-def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
-    """Estimates of several models side by side, and each one's paired difference from the best.
-
-    Columns: `mean`, `se`, `difference` (from the lowest mean), `se_difference` (of the paired per-unit
-    difference, by the same rule as `se`), `approximation_error` (of the difference), `kind` of the standard
-    error. Warns where the approximation error exceeds a tenth of the standard error of a difference.
-
-    Raises `ValueError` where the estimates do not score the same units.
-    """
-    values = _of_same_units(estimates)
-    best = min(values, key=lambda name: estimates[name]._mean(values[name]))
-    rows = {}
-    for name, estimate in estimates.items():
-        own, difference = estimate._standard_error(values[name]), values[name] - values[best]
-        paired = estimate._standard_error(difference)
-        error = 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error
-        mean = estimate._mean(values[name])
-        rows[name] = {
-            "mean": mean,
-            "se": own.value,
-            "difference": estimate._mean(difference),
-            "se_difference": 0.0 if name == best else paired.value,
-            "approximation_error": error,
-            "kind": own.kind,
-        }
-        if error > 0.1 * paired.value + ROUNDING * (1 + abs(mean)):
-            warnings.warn(
-                f"compare: the approximation error of {name!r} against {best!r}, {error:.1g}, exceeds a tenth of the standard "
-                f"error of their difference, {paired.value:.1g}; use Exact().",
-                stacklevel=2,
-            )
-    return pd.DataFrame.from_dict(rows, orient="index").sort_values("mean")
-
-
-def _of_same_units(estimates: dict[str, Estimate]) -> dict[str, NDArray[np.float64]]:
-    """The losses per unit of several estimates, NaN where some have none."""
-    if len(estimates) < 2:
-        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
-    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
-    if len({(len(values[name]), e.joint) for name, e in estimates.items()}) > 1:
-        raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
-    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
-    if any(not names.equals(named[0]) for names in named):
-        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
-    seen = np.isfinite(np.stack(list(values.values())))
-    if (seen.all(0) == seen.any(0)).all():
-        return values
-    warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
-    return {name: np.where(seen.all(0), v, np.nan) for name, v in values.items()}

@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import NDArray
 
 from . import _minima as minima
-from ._asked import Asked, Evaluate, natural, predictions, reach, scores
+from ._asked import Asked, Evaluate, Named, Scored, natural, predictions, reach, scores
 from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
@@ -56,7 +56,7 @@ def cross_validate(
     plan: Plan,
     refit: AbstractRefit = DEFAULT,
     *,
-    evaluate: Evaluate | None = None,
+    evaluate: Evaluate | Named | None = None,
     metric: Metric | Sequence[Metric] = (),
     audit: int = 5,
 ) -> Estimate:
@@ -65,7 +65,9 @@ def cross_validate(
     `evaluate(held, seen, parameters)` replaces the objective's own score: it is given the numbers of the held
     and of the seen units and the natural parameters of one refit, and returns one loss a held unit, or one
     joint number. It is called in Python, for every refit once, and up to seventeen times more around it to see how far
-    its value may be off. `metric` names measures of the pooled held-out
+    its value may be off. By name it is a score of every held-out unit: "log_density" (normalised, of discrete responses
+    −log of a probability), "squared_error", "absolute_error", "zero_one" or "crps", each where the model has it; scores of one
+    name compare models of other losses. `metric` names measures of the pooled held-out
     predictions (`auc`, `accuracy`, `brier`, `mse`, `mae`), kept in `Estimate.metrics`.
     `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, one at least
     (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
@@ -83,8 +85,16 @@ def cross_validate(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
     pooled = _Predictions(plan, "response", judged=True) if metrics else None
-    gathered = walked(Asked(fit, plan, evaluate), refit, int(audit), pooled)
+    gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
     return gathered.estimate(metrics, improve=refit.in_standard_errors)
+
+
+def _wanted(fit: Fit, evaluate: Evaluate | Named | None) -> Evaluate | Scored | None:
+    if not isinstance(evaluate, str):
+        return evaluate
+    from ._scores import scored
+
+    return scored(fit, evaluate)
 
 
 @float64
@@ -312,6 +322,8 @@ def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> 
         plan=asked.plan,
         baseline=baseline,
         unit_weight=None if weight is None else np.asarray(weight),
+        score=asked.title,
+        response=None if fit.objective.units.target is None else np.asarray(fit.objective.units.target),
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,

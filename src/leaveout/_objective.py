@@ -110,6 +110,17 @@ def _sizes(theta: PyTree) -> int:
     return sum(np.size(leaf) for leaf in leaves_of(theta))
 
 
+LOG_DENSITY, LOG_PROBABILITY = "−log density", "−log probability"  # scores that are normalised
+
+
+class Distribution(NamedTuple):
+    """What a model predicts of a response beside its mean: its dispersion in refits, of (rows, raveled θ `[refits, params]`)
+    `[refits, 1]`; and scores by name, of mean, dispersion and y."""
+
+    dispersion: Callable[[Any, np.ndarray], np.ndarray]
+    scores: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+
+
 @dataclass(frozen=True)
 class Units:
     """What a model knows of the units that it can leave out; an array has one entry a unit."""
@@ -123,6 +134,11 @@ class Units:
     weight: Float[np.ndarray, " units"] | None = None  # in the mean loss, where units differ
     target: Float[np.ndarray, " units"] | None = None  # what predictions are measured against
     kinds: tuple[str, ...] = ("response", "link")  # of predictions
+    classes: int = 0  # of the target, where it is the number of one
+    distribution: Distribution | None = None  # of the target
+    score: str = (
+        ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or the name of a loss; "" where that is not known
+    )
 
     @property
     def repeatable(self) -> bool:

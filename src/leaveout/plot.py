@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ._estimate import Estimate, compare
+from ._compare import compare
+from ._estimate import Estimate
 from ._evaluate import cross_validate
 from ._fit import Fit
 from ._plan import Plan

@@ -11,8 +11,9 @@ import scipy
 from jaxtyping import Float
 
 from .._jax import Array, jnp, jspecial, static
+from .._objective import LOG_DENSITY
 from . import links
-from ._loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, within
+from ._loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, probability, within
 
 LEAST = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
 HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
@@ -48,6 +49,9 @@ class Squared(AbstractMeanLoss):
 
     def variance(self, mean):
         return jnp.ones_like(mean)
+
+    def scale(self, y):
+        return "half the squared error"
 
     @property
     def ceiling(self):
@@ -96,6 +100,9 @@ class Poisson(AbstractMeanLoss):
     def variance(self, mean):
         return mean
 
+    def scale(self, y):
+        return probability(y, "Poisson loss of numbers that are not whole")
+
 
 class Gamma(AbstractMeanLoss):
     """`ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: the gamma density of shape ν, with a log link unless told
@@ -132,6 +139,9 @@ class Gamma(AbstractMeanLoss):
     def variance(self, mean):
         return mean**2 / self.shape
 
+    def scale(self, y):
+        return LOG_DENSITY
+
 
 class InverseGaussian(AbstractMeanLoss):
     """`λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: the inverse Gaussian density of shape λ (variance μ³/λ), with a log link
@@ -165,6 +175,9 @@ class InverseGaussian(AbstractMeanLoss):
 
     def variance(self, mean):
         return mean**3 / self.shape
+
+    def scale(self, y):
+        return LOG_DENSITY
 
 
 class NegativeBinomial(AbstractMeanLoss):
@@ -201,6 +214,9 @@ class NegativeBinomial(AbstractMeanLoss):
 
     def variance(self, mean):
         return mean + self.dispersion * mean**2
+
+    def scale(self, y):
+        return probability(y, "negative binomial loss of numbers that are not whole")
 
 
 def negative_binomial(mean, log_mean, log_dispersion, y):
@@ -274,6 +290,9 @@ class Tweedie(AbstractMeanLoss):
     def variance(self, mean):
         return self.dispersion * mean**self.power
 
+    def scale(self, y):
+        return f"half the Tweedie deviance of power {float(self.power):g} over {float(self.dispersion):g}"
+
     @property
     def self_concordance(self):
         if self.kind == "normal" or not self.convex:
@@ -334,6 +353,9 @@ class AbstractQuasiLoss(AbstractLoss):
 
     def variance(self, mean):
         return self.dispersion * self.likelihood.variance(mean)
+
+    def scale(self, y):
+        return f"half the {type(self.likelihood).__name__} deviance over {float(self.dispersion):g}"
 
     @property
     def inside(self):

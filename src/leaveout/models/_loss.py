@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._jax import Array, Arrays, Module, Scalar, compiled, jax, jnp
+from .._objective import LOG_PROBABILITY
 from . import links
 
 Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
@@ -115,6 +116,11 @@ class AbstractLoss(Module):
         """A sentence that printed results should carry."""
         return ""
 
+    def scale(self, y: np.ndarray) -> str:
+        """What ℓ is, of such y: only losses on one scale can be compared. "" where that is not known."""
+        del y
+        return f"{type(self).__name__} loss"
+
 
 class AbstractMeanLoss(AbstractLoss):
     """A loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
@@ -194,6 +200,11 @@ def _compiled(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray
     for _ in range(order):
         function = jax.grad(function)
     return jax.vmap(function)(jnp.asarray(eta), jnp.asarray(y))
+
+
+def probability(y: np.ndarray, otherwise: str) -> str:
+    """The scale of −log probabilities, if y are whole numbers."""
+    return LOG_PROBABILITY if np.all(y == np.floor(y)) else otherwise
 
 
 def within(inside: np.ndarray, known: Formulas) -> Formulas:

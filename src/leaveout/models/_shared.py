@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._jax import Array, jax, jnp, jspecial, static
+from .._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._families import negative_binomial
 from ._loss import AbstractSharedLoss, domain, positive
 
@@ -62,6 +63,9 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
     def check(self, y):
         domain(y, (y >= 0) & (y == np.floor(y)), "negative binomial", "whole and not negative")
 
+    def scale(self, y):
+        return LOG_PROBABILITY
+
 
 class Beta(AbstractScaleLoss):
     """The beta density of mean μ = sigmoid(η) and precision φ: y in (0, 1) has variance `μ (1 − μ) / (1 + φ)`."""
@@ -84,6 +88,9 @@ class Beta(AbstractScaleLoss):
     def check(self, y):
         domain(y, (y > 0) & (y < 1), "beta", "strictly between 0 and 1")
 
+    def scale(self, y):
+        return LOG_DENSITY
+
 
 class GaussianScale(AbstractScaleLoss):
     """−log of the Gaussian density of mean η, its standard deviation σ estimated."""
@@ -96,6 +103,9 @@ class GaussianScale(AbstractScaleLoss):
     def start(self, y, weight):
         mean, variance = _moments(y, weight)
         return mean, np.log([np.sqrt(max(variance, 1e-12))])
+
+    def scale(self, y):
+        return LOG_DENSITY
 
 
 class GammaShape(AbstractScaleLoss):
@@ -116,6 +126,9 @@ class GammaShape(AbstractScaleLoss):
 
     def check(self, y):
         domain(y, y > 0, "gamma", "positive")
+
+    def scale(self, y):
+        return LOG_DENSITY
 
 
 class HuberScale(AbstractScaleLoss):
@@ -190,6 +203,9 @@ class Ordinal(AbstractSharedLoss):
 
     def check(self, y):
         domain(y, (y >= 0) & (y < self.num_levels) & (y == np.floor(y)), "ordinal", f"among 0, …, {self.num_levels - 1}")
+
+    def scale(self, y):
+        return LOG_PROBABILITY
 
     @property
     def own(self):

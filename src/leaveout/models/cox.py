@@ -152,7 +152,7 @@ class Cox(AbstractObjective):
 
     @property
     def units(self):
-        return Units(names=self.labels.index)
+        return Units(names=self.labels.index, score="−log partial likelihood")
 
     @property
     def convex(self):

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, Costs, Parameters, Units, float64, ravel
+from .._objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
 from ..inference.chain import best_path
 from ..inference.moments import expected_counts
@@ -340,8 +340,8 @@ class CRF(AbstractObjective):
     @property
     def units(self):
         if self.drop == "label":
-            return Units(self.steps.index, serial=True, kinds=("label", "state"))
-        return Units(kinds=("label",))
+            return Units(self.steps.index, serial=True, kinds=("label", "state"), score=LOG_PROBABILITY)
+        return Units(kinds=("label",), score=LOG_PROBABILITY)
 
     @property
     def costs(self):

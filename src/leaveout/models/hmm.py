@@ -231,11 +231,12 @@ class HMM(AbstractHiddenChain):
     @property
     def units(self):
         if self.drop == "sequence":
-            return Units(observed=self._observed(), kinds=KINDS)
+            return Units(observed=self._observed(), kinds=KINDS, score=self.emission.scale)
         names = self.labels.units(self.drop)
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
-        return Units(names=names, serial=True, observed=self._observed(), kinds=KINDS, scorable=later, target=target)
+        known = {"serial": True, "kinds": KINDS, "target": target, "score": self.emission.scale}
+        return Units(names=names, observed=self._observed(), scorable=later, **known)
 
     @property
     def costs(self):

@@ -22,6 +22,7 @@ from .._jax import Array, float64, jax, jnp, made, static
 from .._objective import AbstractLinearPredictor, Blocks, Parameters, Units, stored
 from .._read import Names, codes, matched, numbers
 from . import losses, penalties
+from ._distribution import classes, distribution
 from ._rows import column, design, pick, shift
 
 SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
@@ -45,6 +46,7 @@ class AbstractRegression(AbstractLinearPredictor):
     balanced: int = static()
     names: tuple[str, ...] = static()
     remark: str = static()
+    scale: str = static()
     labels: Names = static()
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
@@ -59,6 +61,7 @@ class AbstractRegression(AbstractLinearPredictor):
         y, self.classes = _coded(me, y, n) if isinstance(self.loss_function, losses.Multinomial) else (y, ())
         self.y = column(me, "y", y, n)
         self.loss_function.check(self.y)
+        self.scale = self.loss_function.scale(self.y)
         self.sample_weight = None if sample_weight is None else column(me, "sample_weight", sample_weight, n)
         if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
             raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
@@ -325,7 +328,14 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def units(self):
-        return Units(names=self.labels.index, weight=self.sample_weight, target=self.y)
+        return Units(
+            names=self.labels.index,
+            weight=self.sample_weight,
+            target=self.y,
+            classes=classes(self),
+            distribution=distribution(self),
+            score=self.scale,
+        )
 
     @property
     def note(self):

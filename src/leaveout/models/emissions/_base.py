@@ -101,6 +101,11 @@ class AbstractEmission(eqx.Module):
         return jnp.zeros(())
 
     @property
+    def scale(self) -> str:
+        """What the density's −log is: `LOG_DENSITY`, `LOG_PROBABILITY`; "" where the author of an emission does not say."""
+        return ""
+
+    @property
     def prior_note(self) -> str:
         """The prior in words, for the printed result."""
         own = type(self).log_prior is not AbstractEmission.log_prior

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._objective import LOG_DENSITY
 from ._base import REAL, Parameters, check
 from ._covariance import Covariance
 from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, Priors, choose
@@ -25,6 +26,8 @@ TOGETHER = 4096  # steps whose features are multiplied with one another at once
 
 class AbstractAutoregression(AbstractWithPrior):
     """`x_t | z_t = k, past ~ N(prediction_k(x_{t−1}, …, x_{t−p}), covariance_k)`."""
+
+    scale = LOG_DENSITY
 
     lags: eqx.AbstractVar[int]
     skip: eqx.AbstractVar[int]

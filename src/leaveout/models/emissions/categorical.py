@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ..._objective import LOG_PROBABILITY
 from ._base import SIMPLEX, check
 from ._priors import AbstractWithPrior, Choice, Dirichlet, Priors, choose
 
@@ -15,6 +16,8 @@ class Categorical(AbstractWithPrior):
     `prior={"probability": (concentration,)}`, a number or [S], gives another, None is flat. A symbol's `means` are the
     probabilities of all S symbols, as of S indicators: [T, K, S].
     """
+
+    scale = LOG_PROBABILITY
 
     num_symbols: int = eqx.field(static=True)
     prior: Priors

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
+from ..._objective import LOG_PROBABILITY
 from ._base import POSITIVE, PROBABILITY, check
 from ._priors import AbstractWithPrior, Beta, Choice, Gamma, Priors, choose
 from ._regressors import Regressors
@@ -102,6 +103,8 @@ class Poisson(AbstractWithPrior):
     another, None is flat.
     """
 
+    scale = LOG_PROBABILITY
+
     regressors: Regressors
     prior: Priors
     adaptive: frozenset[str] = eqx.field(static=True)
@@ -168,6 +171,8 @@ class NegativeBinomial(AbstractWithPrior):
     count for an exposure of one, size ~ Gamma(2, 0.1), coefficients as there; `prior={"mean": (shape, rate), ...}` gives
     others, None is flat (then the size has no interior optimum where the counts are no more dispersed than Poisson).
     """
+
+    scale = LOG_PROBABILITY
 
     regressors: Regressors
     prior: Priors
@@ -245,6 +250,8 @@ class Binomial(AbstractWithPrior):
     Parameters: `probability` [K], or [K, R] for R > 1 channels. `trials` is one number, or one a channel. Prior:
     Beta(1.5, 1.5), one pseudo-trial, half a success; `prior={"probability": (a, b)}` gives another, None is flat.
     """
+
+    scale = LOG_PROBABILITY
 
     trials: Int[np.ndarray, "..."]
     prior: Priors

@@ -8,6 +8,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._objective import LOG_PROBABILITY
 from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
 from ._priors import AbstractWithPrior, Choice, Dirichlet, Gamma, Priors, choose
 from .counts import check_counts, table_length
@@ -41,6 +42,8 @@ class EventCounts(AbstractWithPrior):
     print its numbers; `prior={"rate": (shape, rate), ...}` gives others, None is flat. Beta priors of the transitions
     are the model's own.
     """
+
+    scale = LOG_PROBABILITY
 
     season: Int[np.ndarray, " steps"]
     future: Int[np.ndarray, " ahead"]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..._objective import LOG_DENSITY
 from ._base import REAL
 from ._covariance import LOG_TAU, Covariance
 from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, Priors, choose
@@ -44,6 +45,8 @@ class Gaussian(AbstractWithPrior):
     InverseGamma(1, s²/10), a matrix InverseWishart(R + 1, diag(s²)/5). `prior={"mean": (m, s), "covariance": (a, b)}`
     gives them, None makes one or all of them flat; then a variance has no interior optimum when a state holds one point.
     """
+
+    scale = LOG_DENSITY
 
     covariance: Covariance
     prior: Priors

@@ -1,0 +1,141 @@
+"""Estimates of several models side by side: which predicts best, by how much, and how sure that is."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+
+from ._estimate import ROUNDING, Estimate
+from ._objective import LOG_DENSITY, LOG_PROBABILITY
+
+Array = np.ndarray
+FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densities, below which standard errors of differences
+# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296)
+
+
+def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
+    """Estimates of several models side by side, and each one's paired difference from the best.
+
+    Columns: `mean`, `se`, `difference` (from the lowest mean), `se_difference` (of the paired per-unit difference, by the same
+    rule as `se`), `worse` (the probability that the model is worse than the best, Φ(difference / se_difference)),
+    `approximation_error` (of the difference), `kind` of the standard error; and where losses are −log densities `weight`, by
+    which a mixture of the models' predictive densities has the lowest mean (stacking: Yao, Vehtari, Simpson & Gelman, 2018).
+
+    Warns where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
+    fewer than 100 independent units, or models whose summed log densities differ by less than 4.
+
+    Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score.
+    """
+    _comparable(estimates)
+    values = _of_same_units(estimates)
+    best = min(values, key=lambda name: estimates[name]._mean(values[name]))
+    rows, fewest = {}, FEW
+    for name, estimate in estimates.items():
+        own, difference = estimate._standard_error(values[name]), values[name] - values[best]
+        paired = estimate._standard_error(difference)
+        error = 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error
+        mean, apart = estimate._mean(values[name]), estimate._mean(difference)
+        rows[name] = {
+            "mean": mean,
+            "se": own.value,
+            "difference": apart,
+            "se_difference": 0.0 if name == best else paired.value,
+            "worse": 0.5 if name == best else _worse(apart, paired.value),
+            "approximation_error": error,
+            "kind": own.kind,
+        }
+        fewest = min(fewest, paired.count if name != best and np.isfinite(paired.value) else fewest)
+        if error > 0.1 * paired.value + ROUNDING * (1 + abs(mean)):
+            warnings.warn(
+                f"compare: the approximation error of {name!r} against {best!r}, {error:.1g}, exceeds a tenth of the standard "
+                f"error of their difference, {paired.value:.1g}; use Exact().",
+                stacklevel=2,
+            )
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
+        table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
+        count = np.isfinite(values[best]).sum()
+        close = [name for name in rows if name != best and 0 < rows[name]["difference"] * count < CLOSE]
+        if close:
+            warnings.warn(
+                f"compare: {', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they "
+                "predict about alike, and the standard error of the difference is too small to say more.",
+                stacklevel=2,
+            )
+    if fewest < FEW:
+        warnings.warn(
+            f"compare: {fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.",
+            stacklevel=2,
+        )
+    return table.sort_values("mean")
+
+
+def _worse(difference: float, se: float) -> float:
+    if np.isnan(se):
+        return float("nan")
+    return float(scipy.special.ndtr(difference / se)) if se > 0 else 0.5 + 0.5 * float(np.sign(difference))
+
+
+def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]:
+    """Weights of the mixture Σ_k a_k p_k of the lowest mean −log density, `min −Σ w log Σ_k a_k e^{−l_k}`, Σ a = 1, a ≥ 0."""
+    losses = np.stack(list(values.values()), axis=1)
+    seen = np.isfinite(losses).all(1) & (weight > 0)
+    losses, weight = losses[seen], weight[seen] / weight[seen].sum()
+    density = np.exp(losses.min(1, keepdims=True) - losses)
+
+    def criterion(free: Array) -> tuple[float, Array]:
+        share = scipy.special.softmax(free)
+        mixed = density @ share
+        slope = -(weight / mixed) @ density
+        return float(-weight @ np.log(mixed)), share * (slope - share @ slope)
+
+    found = scipy.optimize.minimize(criterion, np.zeros(losses.shape[1]), jac=True, method="L-BFGS-B", tol=1e-12)
+    return scipy.special.softmax(found.x)
+
+
+def _comparable(estimates: dict[str, Estimate]) -> None:
+    """ValueError where the responses or the scores are others."""
+    if len(estimates) < 2:
+        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
+    if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
+        raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+    known = {name: e.response for name, e in estimates.items() if e.response is not None}
+    first = next(iter(known), None)
+    for name, response in known.items():
+        own = known[first]
+        if response.shape != own.shape or not np.array_equal(response, own, equal_nan=True):
+            what = "of other lengths" if response.shape != own.shape else _first(own, response)
+            raise ValueError(
+                f"compare: {first!r} and {name!r} predict other responses, {what}: their losses are not of one thing. Fit all "
+                "models to the response as it was measured; for one that was transformed, compare densities with the "
+                "transformation's Jacobian, or write evaluate= in the units of the original."
+            )
+    scores = {name: e.score for name, e in estimates.items() if e.score}
+    if len(set(scores.values())) > 1:
+        listed = "; ".join(f"{name!r} by {score}" for name, score in scores.items())
+        both = {LOG_DENSITY, LOG_PROBABILITY} == set(scores.values())
+        why = "a density and a probability have no common scale. " if both else ""
+        raise ValueError(
+            f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
+            "'squared_error'), 'absolute_error', 'crps', 'zero_one' or 'log_density'."
+        )
+
+
+def _first(a: Array, b: Array) -> str:
+    at = int(np.flatnonzero(~np.isclose(a, b, rtol=0, atol=0, equal_nan=True).reshape(len(a), -1).all(1))[0])
+    return f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
+
+
+def _of_same_units(estimates: dict[str, Estimate]) -> dict[str, Array]:
+    """The losses per unit of several estimates, NaN where some have none."""
+    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
+    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
+    if any(not names.equals(named[0]) for names in named):
+        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
+    seen = np.isfinite(np.stack(list(values.values())))
+    if (seen.all(0) == seen.any(0)).all():
+        return values
+    warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
+    return {name: np.where(seen.all(0), v, np.nan) for name, v in values.items()}

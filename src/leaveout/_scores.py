@@ -1,0 +1,130 @@
+"""Scores of held-out units that are asked for by name: `cross_validate(..., evaluate="squared_error")`.
+
+    log_density      −log p(y), normalised; of discrete y −log P(y)
+    squared_error    (y − μ)²; of classes Σ_k (1[y = k] − μ_k)²
+    absolute_error   |y − μ|
+    zero_one         is the most probable class another one?
+    crps             ∫ (P(Y ≤ t) − 1[y ≤ t])² dt
+
+μ is the prediction of the response. A dispersion that the model does not have is that of the refit's own data: under squared
+loss the variance is φ = Σ w r² / Σ w, over what the refit sees. Errors are estimates (`_asked.reach`), but where the model's
+own loss is what was asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from ._asked import Scored, predictions, reach
+from ._fit import Fit
+from ._metrics import MEASURES, Measured
+from ._objective import LOG_DENSITY, LOG_PROBABILITY, Distribution
+from ._plan import Rows
+from .refit import Refitted
+
+Array = np.ndarray
+MEASURED = {"squared_error": "mse", "absolute_error": "mae", "zero_one": "accuracy"}
+NAMES = ("log_density", *MEASURED, "crps")
+TITLES = {
+    "log_density": LOG_DENSITY,
+    "squared_error": "squared error",
+    "absolute_error": "absolute error",
+    "zero_one": "share of wrong classes",
+    "crps": "CRPS",
+}
+WAYS_OUT = {
+    "crps": "it is there for squared, Gaussian, Poisson, negative binomial and gamma losses, and for two classes.",
+    "log_density": "its loss is no density: lo.Regression(X, y, 'gaussian') and others of its losses are densities whose dispersion "
+    "is estimated, and evaluate='squared_error' or 'absolute_error' compares models of one response.",
+}
+Measure = Callable[[Array, Array, Array, Array], Measured]
+
+
+def scored(fit: Fit, name: str) -> Scored | None:
+    """The score of that name; None where it is the model's own loss. ValueError where the model has no such score."""
+    if name not in NAMES:
+        raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(NAMES)}; got {name!r}.")
+    units = fit.objective.units
+    if name == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
+        return None
+    if name in MEASURED:
+        return OfPredictions(fit, TITLES[name], _measure(fit, name))
+    known = units.distribution
+    if known is None or name not in known.scores:
+        raise ValueError(f"cross_validate: {_named(fit)} has no {name}; {WAYS_OUT[name]}")
+    return OfDistribution(fit, TITLES[name], known, known.scores[name])
+
+
+def _named(fit: Fit) -> str:
+    loss = getattr(fit.objective, "loss_function", None)
+    return type(fit.objective).__name__ + ("" if loss is None else f" ({type(loss).__name__})")
+
+
+def _measure(fit: Fit, name: str) -> Measure:
+    """What each unit adds to a measure of predictions."""
+    units, model = fit.objective.units, _named(fit)
+    if units.target is None:
+        raise ValueError(f"cross_validate: evaluate={name!r} needs a model with predictions and a target; got {model}.")
+    if name == "zero_one" and not units.classes:
+        raise ValueError(f"cross_validate: evaluate='zero_one' needs classes; {model} has none.")
+    if name == "absolute_error" and units.classes > 2:
+        raise ValueError(f"cross_validate: evaluate={name!r} needs a response that is a number; {model} has classes.")
+    measure = MEASURES[MEASURED[name]]
+    if name != "zero_one":
+        return measure
+
+    def wrong(*args: Array) -> Measured:
+        right = measure(*args)
+        return Measured(1 - right.values, right.error)
+
+    return wrong
+
+
+@dataclass(frozen=True)
+class OfPredictions(Scored):
+    """A measure of each unit's prediction; how far it may be off, by how far the prediction may be."""
+
+    fit: Fit
+    title: str
+    measure: Measure
+
+    def losses(self, rows: Rows, theta: Array) -> Float[Array, "refits width"]:
+        values = predictions(self.fit, rows, theta, "response")
+        return self._measured(rows, values, np.zeros_like(values))[0]
+
+    def error(self, rows: Rows, done: Refitted, losses: Array) -> Float[Array, " refits"]:
+        del losses
+        at = lambda theta: predictions(self.fit, rows, theta, "response")
+        values = at(done.theta)
+        return self._measured(rows, values, reach(self.fit, done, values, at))[1].sum(1)
+
+    def _measured(self, rows: Rows, predicted: Array, off: Array) -> tuple[Array, Array]:
+        """Of a batch, zero where not scored: the values, and how far each may be off."""
+        target, held = np.asarray(self.fit.objective.units.target), rows.held
+        out = np.zeros((2, *rows.index.shape))
+        with np.errstate(invalid="ignore"):
+            found = self.measure(target[rows.index[held]], predicted[held], off[held], np.ones(int(held.sum())))
+        out[0][held], out[1][held] = found.values, found.error
+        return out[0], np.where(np.isnan(out[1]), np.inf, out[1])
+
+
+@dataclass(frozen=True)
+class OfDistribution(Scored):
+    """A score of the distribution that a refit predicts."""
+
+    fit: Fit
+    title: str
+    distribution: Distribution
+    score: Callable[[Array, Array, Array], Array]
+
+    def losses(self, rows: Rows, theta: Array) -> Float[Array, "refits width"]:
+        y = np.asarray(self.fit.objective.units.target)
+        mean = predictions(self.fit, rows, theta, "response")
+        with np.errstate(all="ignore"):
+            values = self.score(mean, self.distribution.dispersion(rows, theta), y[np.minimum(rows.index, len(y) - 1)])
+        return np.where(rows.held, values, 0.0)
+
+    def error(self, rows: Rows, done: Refitted, losses: Array) -> Float[Array, " refits"]:
+        return reach(self.fit, done, losses, lambda theta: self.losses(rows, theta)).sum(1)

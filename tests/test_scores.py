@@ -1,0 +1,182 @@
+"""Scores by name against their definitions on refits from scratch; what cannot be compared is refused."""
+
+import numpy as np
+import pytest
+import scipy
+from helpers import glm, regression, toy_hmm
+from sklearn.linear_model import LinearRegression
+
+import leaveout as lo
+
+N = 40
+
+
+def least_squares(weights=None):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((N, 2))
+    y = X @ [1.0, -0.5] + 2 + rng.standard_normal(N) * 3
+    return X, y, lo.fit(lo.GLM(X, y, "squared", sample_weight=weights))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("plan", [lo.leave_one_out(N), lo.kfold(N, 5, seed=0), lo.bootstrap(N, 4, seed=0)])
+def test_normal_scores_take_the_variance_of_what_a_refit_sees(plan, weighted):
+    weights = np.random.default_rng(5).gamma(2.0, 1.0, N) if weighted else None
+    X, y, fit = least_squares(weights)
+    density, crps = (lo.cross_validate(fit, plan, evaluate=name) for name in ("log_density", "crps"))
+    for k in range(plan.num_refits):
+        mine = slice(plan.indptr[k], plan.indptr[k + 1])
+        rest = np.ones(N) if weights is None else weights.copy()
+        rest[plan.index[mine]] *= plan.weight[mine]
+        host = LinearRegression().fit(X, y, rest)
+        sigma = np.sqrt(np.average((y - host.predict(X)) ** 2, weights=rest))
+        at = np.flatnonzero(plan.held[mine]) + mine.start
+        unit = plan.index[at]
+        z = (y[unit] - host.predict(X[unit])) / sigma
+        np.testing.assert_allclose(density.losses[at], -scipy.stats.norm.logpdf(z) + np.log(sigma), rtol=1e-9)
+        known = z * (2 * scipy.special.ndtr(z) - 1) + 2 * scipy.stats.norm.pdf(z) - 1 / np.sqrt(np.pi)
+        np.testing.assert_allclose(crps.losses[at], sigma * known, rtol=1e-9)
+
+
+def integral(cdf, y, whole):
+    """∫ (P(Y ≤ t) − 1[y ≤ t])² dt by summing, or by quadrature on both sides of y."""
+    if whole:
+        t = np.arange(4000)
+        return np.sum((cdf(t) - (y <= t)) ** 2)
+    below = scipy.integrate.quad(lambda t: cdf(t) ** 2, 0, y, limit=200)[0]
+    return below + scipy.integrate.quad(lambda t: (1 - cdf(t)) ** 2, y, y + 200 * (1 + y), limit=500)[0]
+
+
+@pytest.mark.parametrize("name", ["poisson", "gamma", "NegativeBinomial", "negative_binomial", "gamma shape"])
+def test_crps_is_the_integral(name):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((N, 2))
+    mean = np.exp(X @ [0.3, -0.4] + 1)
+    counts, sizes = rng.negative_binomial(2, 2 / (2 + mean)).astype(float), rng.gamma(2.0, mean / 2)
+    models = {
+        "poisson": lambda: lo.GLM(X, counts, "poisson"),
+        "gamma": lambda: lo.GLM(X, sizes, lo.losses.Gamma(2.0)),
+        "NegativeBinomial": lambda: lo.GLM(X, counts, lo.losses.NegativeBinomial(0.5)),
+        "negative_binomial": lambda: lo.Regression(X, counts, "negative_binomial"),
+        "gamma shape": lambda: lo.Regression(X, sizes, "gamma"),
+    }
+    fit, plan = lo.fit(models[name]()), lo.kfold(N, 4, seed=1)
+    cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate="crps")
+    theta, y = lo.fold_parameters(fit, plan, lo.Exact()), np.asarray(fit.objective.y)
+    for place in range(0, N, 5):
+        k, unit = plan.refit[place], plan.index[place]
+        mu = np.exp(theta["intercept"][k] + X[unit] @ theta["coef"][k])
+        alpha = theta["dispersion"][k] if "dispersion" in theta else 0.5
+        shape = theta["shape"][k] if "shape" in theta else 2.0
+        law = {
+            "poisson": scipy.stats.poisson(mu),
+            "gamma": scipy.stats.gamma(shape, scale=mu / shape),
+        }.get(name.split()[0], scipy.stats.nbinom(1 / alpha, 1 / (1 + alpha * mu)))
+        assert cv.losses[place] == pytest.approx(integral(law.cdf, y[unit], "gamma" not in name), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", ["logistic", "multinomial", "poisson", "ordinal"])
+def test_measures_of_predictions(model):
+    objective = regression("ordinal") if model == "ordinal" else glm(model)
+    fit, plan = lo.fit(objective), lo.kfold(60, 6, seed=0)
+    predicted, y = lo.cross_predict(fit, plan, lo.Exact()), np.asarray(objective.units.target)
+    classes = predicted.ndim > 1
+    wanted = {"squared_error": (((np.eye(3)[y.astype(int)] if classes else y) - predicted) ** 2).reshape(60, -1).sum(1)}
+    if classes or model == "logistic":
+        wanted["zero_one"] = (predicted.argmax(1) if classes else predicted > 0.5) != y
+    if not classes:
+        wanted["absolute_error"] = np.abs(y - predicted)
+    for name, values in wanted.items():
+        cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate=name)
+        np.testing.assert_allclose(cv.per_unit(), values, atol=1e-7)
+        near = lo.cross_validate(fit, plan, lo.NewtonStep(), evaluate=name)
+        off = np.bincount(plan.refit, np.abs(near.losses - cv.losses))
+        assert not near.proved.any() and (off <= near.error + cv.error + 1e-9).all() and np.isfinite(near.error).all()
+
+
+def test_a_models_own_density_is_its_own_loss():
+    for objective in (glm("logistic"), regression("negative_binomial"), toy_hmm()):
+        fit, plan = lo.fit(objective), lo.kfold(60, 3)
+        if not objective.units.score:
+            with pytest.raises(ValueError, match="has no log_density"):
+                lo.cross_validate(fit, plan, evaluate="log_density")
+            continue
+        own, named = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, evaluate="log_density")
+        np.testing.assert_array_equal(own.losses, named.losses)
+        np.testing.assert_array_equal(own.proved, named.proved)
+
+
+@pytest.mark.parametrize(
+    "model, name, message",
+    [
+        (lambda: glm("squared"), "rmse", "must be a function or one of log_density"),
+        (lambda: glm("squared"), "zero_one", "needs classes"),
+        (lambda: glm("multinomial"), "absolute_error", "needs a response that is a number"),
+        (lambda: glm("huber"), "log_density", "no density"),
+        (lambda: glm("huber"), "crps", "it is there for squared"),
+        (lambda: glm(lo.losses.Tweedie(1.5)), "log_density", "evaluate='squared_error'"),
+        (
+            lambda: lo.Cox(*np.random.default_rng(0).random((2, 30))[:, :, None][:1], np.arange(1.0, 31), np.ones(30)),
+            "crps",
+            "Cox",
+        ),
+    ],
+)
+def test_scores_that_a_model_does_not_have(model, name, message):
+    fit = lo.fit(model())
+    with pytest.raises(ValueError, match=message):
+        lo.cross_validate(fit, lo.leave_one_out(fit.objective.num_units), evaluate=name)
+
+
+def test_what_cannot_be_compared_is_refused():
+    rng = np.random.default_rng(0)
+    X, plan = rng.standard_normal((200, 2)), lo.kfold(200, 5)
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    of = lambda loss, y=y, **more: lo.cross_validate(lo.fit(lo.GLM(X, y, loss)), plan, **more)
+    with pytest.raises(ValueError, match="other responses, such as"):
+        lo.compare({"raw": of("squared"), "log": of("squared", np.log1p(y))})
+    with pytest.raises(
+        ValueError, match=r"other scores: 'a' by −log probability; 'b' by half the squared error.*squared_error"
+    ):
+        lo.compare({"a": of("poisson"), "b": of("squared")})
+    with pytest.raises(ValueError, match="a density and a probability have no common scale"):
+        lo.compare({"a": of("poisson"), "b": of("squared", evaluate="log_density")})
+    table = lo.compare({"a": of("poisson", evaluate="crps"), "b": of("squared", evaluate="crps")})
+    assert list(table.index) == ["a", "b"] and "weight" not in table
+    assert table.worse["b"] == pytest.approx(scipy.stats.norm.cdf(table.difference["b"] / table.se_difference["b"]))
+
+
+def test_stacking_finds_the_mixture_of_lowest_loss():
+    """Each of two models knows half of the units: neither is left out; one that knows nothing is."""
+    rng = np.random.default_rng(1)
+    half = np.arange(400) % 2 == 0
+    X = rng.standard_normal((400, 2))
+    y = (rng.random(400) < 1 / (1 + np.exp(-3 * np.where(half, X[:, 0], X[:, 1])))).astype(float)
+    plan = lo.kfold(400, 5)
+    parts = {"first": X[:, :1], "second": X[:, 1:], "none": rng.standard_normal((400, 1))}
+    found = {name: lo.cross_validate(lo.fit(lo.GLM(x, y, "logistic")), plan) for name, x in parts.items()}
+    table = lo.compare(found)
+    assert table.weight.sum() == pytest.approx(1) and table.weight[["first", "second"]].min() > 0.2
+    density = {name: np.exp(-cv.per_unit()) for name, cv in found.items()}
+    loss = lambda a: -np.mean(np.log(sum(a[name] * density[name] for name in a)))
+    best = table.weight.to_dict()
+    for name in best:  # no move towards one of them is better
+        assert loss({k: 0.99 * v + 0.01 * (k == name) for k, v in best.items()}) >= loss(best) - 1e-9
+
+
+def test_comparisons_that_say_little_are_told_of():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = (rng.random(60) < 0.5).astype(float)
+    of = lambda x: lo.cross_validate(lo.fit(lo.GLM(x, y, "logistic")), lo.kfold(60, 5))
+    with (
+        pytest.warns(UserWarning, match="60 independent units are fewer than 100"),
+        pytest.warns(UserWarning, match="less than 4"),
+    ):
+        lo.compare({"one": of(X[:, :1]), "two": of(X)})
+
+
+def test_the_printed_result_says_what_the_loss_is():
+    fit = lo.fit(glm("squared"))
+    assert "a unit, half the squared error (SE" in str(lo.cross_validate(fit, lo.kfold(60, 3)))
+    assert "a unit, CRPS (SE" in str(lo.cross_validate(fit, lo.kfold(60, 3), evaluate="crps"))
