@@ -147,7 +147,7 @@ def test_compare_pairs_the_units():
     np.testing.assert_allclose(table.loc["weak", "se_difference"], difference.std(ddof=1) / np.sqrt(300))
     with pytest.raises(ValueError, match="same units"):
         lo.compare({"a": both["weak"], "b": lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))})
-    with pytest.warns(UserWarning, match="approximation error"):
+    with pytest.warns(UserWarning, match="approximation error"), pytest.warns(UserWarning, match="less than 4"):
         near = lo.fit(glm("logistic", lo.penalties.Ridge(1.0001), n=300))
         lo.compare({"a": both["strong"], "b": lo.cross_validate(near, plan, lo.InfinitesimalJackknife())})
 
@@ -283,7 +283,8 @@ def test_flags_are_a_unit_s_and_printed():
 def test_the_difference_of_two_models_has_both_errors():
     plan = lo.kfold(60, 6)
     a, b = made(plan, seed=0), made(plan, seed=1)
-    table = lo.compare({"a": a, "b": b})
+    with pytest.warns(UserWarning, match="60 independent units are fewer than 100"):
+        table = lo.compare({"a": a, "b": b})
     best, other = table.index
     difference = {"a": a, "b": b}[other].per_unit() - {"a": a, "b": b}[best].per_unit()
     np.testing.assert_allclose(table.loc[other, "difference"], difference.mean())

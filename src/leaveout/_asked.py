@@ -1,5 +1,5 @@
-"""The loss that is asked for, of a batch of refits: the model's own score, one by name, or a user's function; and how far it may
-be off."""
+"""The loss that is asked for, of a batch of refits: the model's own score, one by name, or a user's function; and how far it
+may be off."""
 
 import abc
 import functools

@@ -7,6 +7,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float
 
+from ._errors import independent
 from ._estimate import ROUNDING, Estimate
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
 
@@ -31,45 +32,48 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
     _comparable(estimates)
     values = _of_same_units(estimates)
     best = min(values, key=lambda name: estimates[name]._mean(values[name]))
-    rows, fewest = {}, FEW
+    rows = {}
     for name, estimate in estimates.items():
         own, difference = estimate._standard_error(values[name]), values[name] - values[best]
-        paired = estimate._standard_error(difference)
-        error = 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error
-        mean, apart = estimate._mean(values[name]), estimate._mean(difference)
+        paired, apart = estimate._standard_error(difference), estimate._mean(difference)
         rows[name] = {
-            "mean": mean,
+            "mean": estimate._mean(values[name]),
             "se": own.value,
             "difference": apart,
             "se_difference": 0.0 if name == best else paired.value,
             "worse": 0.5 if name == best else _worse(apart, paired.value),
-            "approximation_error": error,
+            "approximation_error": 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error,
             "kind": own.kind,
         }
-        fewest = min(fewest, paired.count if name != best and np.isfinite(paired.value) else fewest)
-        if error > 0.1 * paired.value + ROUNDING * (1 + abs(mean)):
-            warnings.warn(
-                f"compare: the approximation error of {name!r} against {best!r}, {error:.1g}, exceeds a tenth of the standard "
-                f"error of their difference, {paired.value:.1g}; use Exact().",
-                stacklevel=2,
-            )
     table = pd.DataFrame.from_dict(rows, orient="index")
     if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
         table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
-        count = np.isfinite(values[best]).sum()
-        close = [name for name in rows if name != best and 0 < rows[name]["difference"] * count < CLOSE]
-        if close:
-            warnings.warn(
-                f"compare: {', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they "
-                "predict about alike, and the standard error of the difference is too small to say more.",
-                stacklevel=2,
-            )
-    if fewest < FEW:
-        warnings.warn(
-            f"compare: {fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.",
-            stacklevel=2,
-        )
+    _warn(table, estimates[best], values, best)
     return table.sort_values("mean")
+
+
+def _warn(table: pd.DataFrame, estimate: Estimate, values: dict[str, Array], best: str) -> None:
+    """Of differences that say less than they seem to."""
+    told = lambda text: warnings.warn(f"compare: {text}", stacklevel=3)
+    others = table.drop(index=best)
+    for name, row in others.iterrows():
+        if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
+            told(
+                f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
+                f"standard error of their difference, {row.se_difference:.1g}; use Exact()."
+            )
+    count = np.isfinite(values[best]).sum()
+    close = others.index[(others.difference > 0) & (others.difference * count < CLOSE)]
+    if "weight" in table and len(close):
+        told(
+            f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
+            "about alike, and the standard error of the difference is too small to say more."
+        )
+    if not estimate.joint:
+        found = [independent(values[name] - values[best], estimate._weight, estimate.plan) for name in others.index]
+        fewest = min((each.count for each in found if each.enough), default=FEW)
+        if fewest < FEW:
+            told(f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.")
 
 
 def _worse(difference: float, se: float) -> float:
@@ -101,10 +105,12 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
+    if any(not names.equals(named[0]) for names in named):
+        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
     known = {name: e.response for name, e in estimates.items() if e.response is not None}
-    first = next(iter(known), None)
+    first, own = next(iter(known.items()), ("", np.zeros(0)))
     for name, response in known.items():
-        own = known[first]
         if response.shape != own.shape or not np.array_equal(response, own, equal_nan=True):
             what = "of other lengths" if response.shape != own.shape else _first(own, response)
             raise ValueError(
@@ -131,9 +137,6 @@ def _first(a: Array, b: Array) -> str:
 def _of_same_units(estimates: dict[str, Estimate]) -> dict[str, Array]:
     """The losses per unit of several estimates, NaN where some have none."""
     values = {name: estimate.per_unit() for name, estimate in estimates.items()}
-    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
-    if any(not names.equals(named[0]) for names in named):
-        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
     seen = np.isfinite(np.stack(list(values.values())))
     if (seen.all(0) == seen.any(0)).all():
         return values

@@ -19,17 +19,26 @@ FEWEST = 20  # blocks or clusters below which a block standard error is not to b
 
 
 class StandardError(NamedTuple):
-    """A standard error, what it is, and of how many that are independent: `value` is NaN where it is not available."""
+    """A standard error and what it is: `value` is NaN where it is not available."""
 
     value: float
     kind: str
-    count: int = 0
 
 
-def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> StandardError:
-    """The standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are not there."""
+class Independent(NamedTuple):
+    """What of the scored units is taken to be independent: `label`, one a scored unit, None where each is by itself; how many
+    there are, what they are called, and whether they are enough for a standard error."""
+
+    label: NDArray[np.int64] | None
+    count: int
+    kind: str
+    enough: bool = True
+
+
+def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> Independent:
+    """The units that have a loss, by what depends on what."""
     seen = np.isfinite(losses) & (weight > 0)
-    missing = lambda why: StandardError(np.nan, f"not available: {why}")
+    missing = lambda why: Independent(None, 0, f"not available: {why}", False)
     if seen.sum() < 2:
         return missing("fewer than two scored units")
     label = plan.blocks if plan.clusters is None else plan.clusters
@@ -39,7 +48,7 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
             return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {FEWEST}")
         few = "; few groups, so a rough number" if count < FEWEST else ""
         what = f"groups{few}" if grouped else f"blocks of about {round(seen.sum() / count)} neighbours"
-        return StandardError(_over_groups(losses[seen], weight[seen], label[seen]), f"over {count} {what}", count)
+        return Independent(label[seen], count, f"over {count} {what}")
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")
     if plan.serial:
@@ -47,9 +56,19 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
         count = int(seen.sum()) // length
         if count < FEWEST:
             return missing(f"{count} blocks of {length} are fewer than {FEWEST}")
-        block = np.minimum(np.arange(seen.sum()) // length, count - 1)
-        return StandardError(_over_groups(losses[seen], weight[seen], block), f"over {count} blocks of {length}", count)
-    return StandardError(naive(losses, weight), "rows independent; usually optimistic", int(seen.sum()))
+        return Independent(np.minimum(np.arange(seen.sum()) // length, count - 1), count, f"over {count} blocks of {length}")
+    return Independent(None, int(seen.sum()), "rows independent; usually optimistic")
+
+
+def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> StandardError:
+    """The standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are not there."""
+    found = independent(losses, weight, plan)
+    if not found.enough:
+        return StandardError(np.nan, found.kind)
+    if found.label is None:
+        return StandardError(naive(losses, weight), found.kind)
+    seen = np.isfinite(losses) & (weight > 0)
+    return StandardError(_over_groups(losses[seen], weight[seen], found.label), found.kind)
 
 
 def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:

@@ -138,8 +138,8 @@ class Estimate(Printed):
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
         folds = replace(self.plan, clusters=None, serial=None if self.plan.serial is None else False)
-        found = standard_error(values, self._weight, folds)
-        return found._replace(kind=found.kind.replace("rows independent", "folds independent"))
+        value, kind = standard_error(values, self._weight, folds)
+        return StandardError(value, kind.replace("rows independent", "folds independent"))
 
     @property
     def se(self) -> float:

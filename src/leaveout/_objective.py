@@ -136,9 +136,7 @@ class Units:
     kinds: tuple[str, ...] = ("response", "link")  # of predictions
     classes: int = 0  # of the target, where it is the number of one
     distribution: Distribution | None = None  # of the target
-    score: str = (
-        ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or the name of a loss; "" where that is not known
-    )
+    score: str = ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or what else; "" where that is not known
 
     @property
     def repeatable(self) -> bool:

@@ -36,8 +36,8 @@ TITLES = {
 }
 WAYS_OUT = {
     "crps": "it is there for squared, Gaussian, Poisson, negative binomial and gamma losses, and for two classes.",
-    "log_density": "its loss is no density: lo.Regression(X, y, 'gaussian') and others of its losses are densities whose dispersion "
-    "is estimated, and evaluate='squared_error' or 'absolute_error' compares models of one response.",
+    "log_density": "its loss is no density: lo.Regression(X, y, 'gaussian') and others of its losses are densities "
+    "whose dispersion is estimated, and evaluate='squared_error' or 'absolute_error' compares models of one response.",
 }
 Measure = Callable[[Array, Array, Array, Array], Measured]
 

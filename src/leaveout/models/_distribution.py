@@ -1,7 +1,7 @@
 """The distributions that regressions predict: their dispersion in every refit, and proper scores of them.
 
-Under squared loss the variance is φ = Σ w r² / Σ w over what a refit sees. CRPS by scoringrules (Jordan, Krüger & Lerch, Journal
-of Statistical Software 90, 2019).
+Under squared loss the variance is φ = Σ w r² / Σ w over what a refit sees. CRPS by scoringrules (Jordan, Krüger & Lerch,
+Journal of Statistical Software 90, 2019).
 """
 
 import functools
@@ -28,9 +28,7 @@ def distribution(model: "AbstractRegression") -> Distribution | None:
     last = lambda rows, theta: np.exp(theta[:, -1:])
     match loss:
         case losses.Squared() if loss.convex:
-            return Distribution(
-                Variance(model), {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, np.sqrt(v), y)}
-            )
+            return Distribution(Variance(model), {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)})
         case losses.GaussianScale():
             return Distribution(last, {"crps": _normal})
         case losses.Poisson() if whole:

@@ -223,10 +223,10 @@ class MRF(AbstractHiddenField):
         """Blocks are of neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
-            return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.scale)
+            return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score)
         target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
         blocks = np.tile(self.block, len(self.x))
-        known = {"serial": True, "blocks": blocks, "kinds": KINDS, "target": target, "score": self.emission.scale}
+        known = {"serial": True, "blocks": blocks, "kinds": KINDS, "target": target, "score": self.emission.score}
         return Units(names, observed=self._observed(), **known)
 
     @property

@@ -101,7 +101,7 @@ class AbstractEmission(eqx.Module):
         return jnp.zeros(())
 
     @property
-    def scale(self) -> str:
+    def score(self) -> str:
         """What the density's −log is: `LOG_DENSITY`, `LOG_PROBABILITY`; "" where the author of an emission does not say."""
         return ""
 

@@ -27,7 +27,7 @@ TOGETHER = 4096  # steps whose features are multiplied with one another at once
 class AbstractAutoregression(AbstractWithPrior):
     """`x_t | z_t = k, past ~ N(prediction_k(x_{t−1}, …, x_{t−p}), covariance_k)`."""
 
-    scale = LOG_DENSITY
+    score = LOG_DENSITY
 
     lags: eqx.AbstractVar[int]
     skip: eqx.AbstractVar[int]

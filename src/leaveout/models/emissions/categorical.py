@@ -17,7 +17,7 @@ class Categorical(AbstractWithPrior):
     probabilities of all S symbols, as of S indicators: [T, K, S].
     """
 
-    scale = LOG_PROBABILITY
+    score = LOG_PROBABILITY
 
     num_symbols: int = eqx.field(static=True)
     prior: Priors

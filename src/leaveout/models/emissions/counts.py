@@ -103,7 +103,7 @@ class Poisson(AbstractWithPrior):
     another, None is flat.
     """
 
-    scale = LOG_PROBABILITY
+    score = LOG_PROBABILITY
 
     regressors: Regressors
     prior: Priors
@@ -172,7 +172,7 @@ class NegativeBinomial(AbstractWithPrior):
     others, None is flat (then the size has no interior optimum where the counts are no more dispersed than Poisson).
     """
 
-    scale = LOG_PROBABILITY
+    score = LOG_PROBABILITY
 
     regressors: Regressors
     prior: Priors
@@ -251,7 +251,7 @@ class Binomial(AbstractWithPrior):
     Beta(1.5, 1.5), one pseudo-trial, half a success; `prior={"probability": (a, b)}` gives another, None is flat.
     """
 
-    scale = LOG_PROBABILITY
+    score = LOG_PROBABILITY
 
     trials: Int[np.ndarray, "..."]
     prior: Priors

@@ -43,7 +43,7 @@ class EventCounts(AbstractWithPrior):
     are the model's own.
     """
 
-    scale = LOG_PROBABILITY
+    score = LOG_PROBABILITY
 
     season: Int[np.ndarray, " steps"]
     future: Int[np.ndarray, " ahead"]

@@ -46,7 +46,7 @@ class Gaussian(AbstractWithPrior):
     gives them, None makes one or all of them flat; then a variance has no interior optimum when a state holds one point.
     """
 
-    scale = LOG_DENSITY
+    score = LOG_DENSITY
 
     covariance: Covariance
     prior: Priors
