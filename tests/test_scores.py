@@ -178,3 +178,22 @@ def test_the_printed_result_says_what_the_loss_is():
     fit = lo.fit(glm("squared"))
     assert "a unit, half the squared error (SE" in str(lo.cross_validate(fit, lo.kfold(60, 3)))
     assert "a unit, CRPS (SE" in str(lo.cross_validate(fit, lo.kfold(60, 3), evaluate="crps"))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:The inplace keyword")
+def test_arviz_compares_alike():
+    az = pytest.importorskip("arviz")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 3))
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    plan = lo.leave_one_out(150)
+    found = {k: lo.cross_validate(lo.fit(lo.GLM(X[:, :k], y, "poisson")), plan) for k in (1, 2, 3)}
+    with pytest.warns(UserWarning, match="less than 4"):
+        ours = lo.compare(found)
+    theirs = az.compare({str(k): cv.to_arviz() for k, cv in found.items()})
+    assert [int(name) for name in theirs.index] == list(ours.index)
+    np.testing.assert_allclose(theirs["elpd_diff"], 150 * ours.difference, atol=1e-9)
+    np.testing.assert_allclose(theirs["weight"], ours.weight, atol=1e-3)
+    np.testing.assert_allclose(theirs["dse"], 150 * ours.se_difference, rtol=0.01)  # theirs divides by n
+    with pytest.raises(ValueError, match="to_arviz: ArviZ compares log densities"):
+        lo.cross_validate(lo.fit(glm("squared")), lo.kfold(60, 3)).to_arviz()

@@ -54,7 +54,7 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
 
 def _warn(table: pd.DataFrame, estimate: Estimate, values: dict[str, Array], best: str) -> None:
     """Of differences that say less than they seem to."""
-    told = lambda text: warnings.warn(f"compare: {text}", stacklevel=3)
+    told = lambda text: warnings.warn(f"compare: {text}", stacklevel=4)
     others = table.drop(index=best)
     for name, row in others.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
@@ -71,7 +71,7 @@ def _warn(table: pd.DataFrame, estimate: Estimate, values: dict[str, Array], bes
         )
     if not estimate.joint:
         found = [independent(values[name] - values[best], estimate._weight, estimate.plan) for name in others.index]
-        fewest = min((each.count for each in found if each.enough), default=FEW)
+        fewest = min((each.units for each in found if each.enough), default=FEW)
         if fewest < FEW:
             told(f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.")
 

@@ -30,7 +30,7 @@ class Independent(NamedTuple):
     there are, what they are called, and whether they are enough for a standard error."""
 
     label: NDArray[np.int64] | None
-    count: int
+    units: int
     kind: str
     enough: bool = True
 

@@ -7,13 +7,15 @@ refits, and the Monte-Carlo error of random folds.
 import html
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ._arviz import elpd_data
 from ._errors import StandardError, naive, standard_error
+from ._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._plan import Plan
 from ._results import RESULTS, among
 
@@ -278,6 +280,18 @@ class Estimate(Printed):
         """The largest share of the summed losses' sizes that one unit has, and its number."""
         size = np.nan_to_num(np.abs(self.per_unit()) * self._weight)
         return float(size.max() / max(size.sum(), 1e-300)), int(size.argmax())
+
+    def to_arviz(self) -> Any:
+        """The estimate as `arviz.compare({"name": ...})` takes it, an `ELPDData` of kind "loo": log densities summed over
+        units, their standard error, and, as the effective number of parameters, how much lower the losses with no update are.
+        Needs arviz. Raises `ValueError` where the losses are no −log densities of units."""
+        if self.joint or self.score not in (LOG_DENSITY, LOG_PROBABILITY):
+            what = "joint losses" if self.joint else self.score or "a loss that is not known to be a −log density"
+            raise ValueError(f"to_arviz: ArviZ compares log densities of units; this is {what}. See evaluate='log_density'.")
+        losses = self.per_unit()
+        if not np.isfinite(losses).all():
+            raise ValueError(f"to_arviz: {np.sum(~np.isfinite(losses))} units have no held-out loss; ArviZ needs one of each.")
+        return elpd_data(losses, self.averaged(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Held-out loss against no-update loss of each unit, flagged ones named. Needs matplotlib."""

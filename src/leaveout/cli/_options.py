@@ -19,6 +19,7 @@ REFITS: dict[str, lo.AbstractRefit] = {
     "ij": lo.InfinitesimalJackknife(),
     "none": lo.NoUpdate(),
 }
+SCORES = ("log-density", "squared-error", "absolute-error", "zero-one", "crps")
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -77,6 +78,10 @@ def out_option(what: str) -> typer.models.OptionInfo:
 Data = Annotated[Path, typer.Argument(help="A CSV file with a header, or Parquet; - is CSV on standard input.", readable=False)]
 Features = Annotated[str | None, typer.Option(help="Columns to use, with commas between; all others if not given.")]
 Categorical = Annotated[str | None, typer.Option(help="Columns of categories, with commas between.")]
+Score = Annotated[
+    str | None,
+    typer.Option("--score", help=f"Of the held-out rows: {', '.join(SCORES)}; the loss itself if not given."),
+]
 Seed = Annotated[int, typer.Option(help="Of the folds.")]
 Refit = Annotated[str, typer.Option(help=f"One of {', '.join(REFITS)}.", callback=one_of("--refit", tuple(REFITS)))]
 Starts = Annotated[int, typer.Option(help="Starts of each fit.", callback=at_least("--starts", 1))]

@@ -53,7 +53,8 @@ def compared(
         paired = lo.compare(estimates)
     for name in PAIRED:
         rows[name] = paired.loc[rows.index, name]
-    return rows, [str(warning.message) for warning in caught]
+    score = next((f"Losses: {estimate.score} a unit." for estimate in estimates.values() if estimate.score), "")
+    return rows, [score, *(str(warning.message) for warning in caught)]
 
 
 def mistrusted(name: str, estimate: lo.Estimate, refit: str) -> list[str]:

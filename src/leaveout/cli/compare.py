@@ -12,7 +12,7 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, named
 from ._files import complete, read, save
-from ._options import REFITS, Data, DropMissing, Offset, Plot, Refit, Seed, Table, Weights, kept
+from ._options import REFITS, Data, DropMissing, Offset, Plot, Refit, Score, Seed, Table, Weights, kept
 from ._table import LOSSES as COLUMNS, Heading, compared, comparison, mistrusted, show
 from .glm import OTHERS, Prepared, prepared, validated
 
@@ -35,6 +35,7 @@ def compare(
     weights: Weights = None,
     drop_missing: DropMissing = False,
     refit: Refit = "certified",
+    score: Score = None,
     seed: Seed = 0,
     out: Table = None,
     plot: Plot = None,
@@ -42,7 +43,8 @@ def compare(
     """Compare regressions of one file by their held-out loss, over the same rows and folds.
 
     Beside each mean: its standard error, the estimated error of the approximation, the paired difference from the lowest
-    and its standard error, the loss with no update (too low), and how many refits are flagged.
+    and its standard error, the loss with no update (too low), and how many refits are flagged. Models of different --loss
+    are compared by a --score that all of them have.
     """
     kept(data, out, plot)
     if len(model) < 2 or len(set(model)) < len(model):
@@ -60,11 +62,12 @@ def compare(
     notes = [rows.note]
     for text, model_and_folds in ready.items():
         with one_line(f"{text}: "):
-            estimates[text], _, said = validated(model_and_folds, REFITS[refit])
+            estimates[text], _, said = validated(model_and_folds, REFITS[refit], score)
         notes += [f"{text}: {said}" if said else "", *mistrusted(text, estimates[text], refit)]
-    if len({one.loss for one in models.values()}) > 1:
-        notes.append("The losses of different --loss are comparable only where both are −log densities of the same target.")
-    table, more = compared(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})
+    try:
+        table, more = compared(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})
+    except ValueError as error:
+        fail(f"{error} (here: --score squared-error)")
     table = table.sort_values("mean", kind="stable")
     console.print(f"{rows.name}: {len(rows.frame)} rows; {plan}, {refit}\n", markup=False)
     show(table, HEADINGS, [*notes, *more])

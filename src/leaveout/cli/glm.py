@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -12,7 +12,21 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, lone_levels, named, objective, plan_of
 from ._files import Rows, complete, picture, read, save
-from ._options import REFITS, Categorical, Data, DropMissing, Features, Offset, Plot, Refit, RowTable, Seed, Weights, kept
+from ._options import (
+    REFITS,
+    Categorical,
+    Data,
+    DropMissing,
+    Features,
+    Offset,
+    Plot,
+    Refit,
+    RowTable,
+    Score,
+    Seed,
+    Weights,
+    kept,
+)
 
 OTHERS = "name other columns by --features"
 
@@ -30,13 +44,15 @@ def glm(
     weights: Weights = None,
     drop_missing: DropMissing = False,
     refit: Refit = "certified",
+    score: Score = None,
     seed: Seed = 0,
     out: RowTable = None,
     plot: Plot = None,
 ) -> None:
     """Cross-validate a regression of the rows of a file.
 
-    The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared".
+    The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared";
+    the printed result says which. --score gives another.
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
     """
     kept(data, out, plot)
@@ -45,7 +61,7 @@ def glm(
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = read(data, named(model, plan))
     rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
-    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit])
+    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
     console.print(str(estimate), markup=False)
@@ -82,7 +98,7 @@ def prepared(model: Model, rows: Rows, plan: str, seed: int) -> Prepared:
     return Prepared(made, folds, said)
 
 
-def validated(model: Prepared, refit: lo.AbstractRefit) -> tuple[lo.Estimate, lo.Fit, str]:
+def validated(model: Prepared, refit: lo.AbstractRefit, score: str | None) -> tuple[lo.Estimate, lo.Fit, str]:
     """A model, fitted and cross-validated; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -90,6 +106,7 @@ def validated(model: Prepared, refit: lo.AbstractRefit) -> tuple[lo.Estimate, lo
             fit = lo.fit(model.objective)
         except (RuntimeError, lo.IndefiniteHessianError) as error:
             fail(f"{error} (here: --l2 1.0)")
-        estimate = lo.cross_validate(fit, model.folds, refit)
+        named: Any = None if score is None else score.replace("-", "_")
+        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named)
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     return estimate, fit, "; ".join(filter(None, (model.said, *dict.fromkeys(notes))))

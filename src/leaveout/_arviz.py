@@ -1,0 +1,33 @@
+"""Log densities of held-out units as ArviZ's `compare` takes them."""
+
+import dataclasses
+import importlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+
+def elpd_data(losses: NDArray[np.float64], baseline: NDArray[np.float64], names: pd.Index, se: float, *, suspect: bool) -> Any:
+    """An `ELPDData` of −log densities of units, held out and not, and the standard error of their mean: sums over units."""
+    made, n = _class(), len(losses)
+    import xarray
+
+    pointwise = xarray.DataArray(-losses, dims="unit", coords={"unit": np.asarray(names)})
+    known = {"se": n * se, "n_samples": 1, "n_data_points": n, "warning": suspect, "scale": "log"}
+    elpd, p, shape = -float(losses.sum()), float(np.sum(losses - baseline)), xarray.zeros_like(pointwise)
+    if dataclasses.is_dataclass(made):
+        new: Any = made
+        return new(kind="loo", elpd=elpd, p=p, good_k=0.7, elpd_i=pointwise, pareto_k=shape, **known)
+    old = {"elpd_loo": elpd, "p_loo": p, **known, "loo_i": pointwise.rename("loo_i"), "pareto_k": shape, "good_k": 0.7}
+    return made(data=list(old.values()), index=list(old))
+
+
+def _class() -> Any:
+    for name in ("arviz_stats", "arviz"):  # of version 1 and later, and before
+        try:
+            return importlib.import_module(name).ELPDData
+        except (ImportError, AttributeError):
+            continue
+    raise ImportError("to_arviz needs ArviZ: pip install 'leaveout[arviz]'.")
