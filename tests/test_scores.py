@@ -197,3 +197,12 @@ def test_arviz_compares_alike():
     np.testing.assert_allclose(theirs["dse"], 150 * ours.se_difference, rtol=0.01)  # theirs divides by n
     with pytest.raises(ValueError, match="to_arviz: ArviZ compares log densities"):
         lo.cross_validate(lo.fit(glm("squared")), lo.kfold(60, 3)).to_arviz()
+
+
+def test_refits_that_are_not_close_enough_for_another_score_go_on():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1500, 40))
+    y = (rng.random(1500) < 1 / (1 + np.exp(-X @ rng.standard_normal(40) / 6))) * 1.0
+    fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.leave_one_out(1500)
+    cv, exact = (lo.cross_validate(fit, plan, refit, evaluate="squared_error") for refit in (lo.Certified(), lo.Exact()))
+    assert not len(cv.flagged()) and (np.abs(cv.losses - exact.losses) <= cv.error + exact.error + 1e-12).all()

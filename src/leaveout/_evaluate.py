@@ -86,6 +86,8 @@ def cross_validate(
         )
     pooled = _Predictions(plan, "response", judged=True) if metrics else None
     gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
+    if evaluate is not None and refit.in_standard_errors:
+        gathered.sharpened()
     return gathered.estimate(metrics, improve=refit.in_standard_errors)
 
 
@@ -407,8 +409,14 @@ class Gathered:
         found.result[missed] = RESULTS.missed
         return table, said
 
+    def sharpened(self) -> None:
+        """Refits that are close enough for the model's own loss, but not for the one asked for, are iterated to the end."""
+        wide = self.found.flagged()
+        self._to_the_end(wide[~among(self.found.result[wide], LOST)])
+
     def _to_the_end(self, refits: NDArray[np.int64]) -> None:
-        settled(self.found, some_of(self.asked, Exact(), refits, self.found), refits)
+        if refits.size:
+            settled(self.found, some_of(self.asked, Exact(), refits, self.found), refits)
 
 
 def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known: Estimate, times: int = 1) -> Estimate:
