@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ._arviz import elpd_data
 from ._errors import StandardError, naive, standard_error
+from ._intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._plan import Plan
 from ._results import RESULTS, among
@@ -147,6 +148,29 @@ class Estimate(Printed):
     def se(self) -> float:
         return self.standard_error.value
 
+    def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
+        """An interval for the mean loss, on new units, of the models that were refitted; it is none for a new response.
+
+        `method` is "clusters" (Student's t over groups), "blocks" (of a series, by cosines, with fixed-b critical values; of
+        neighbours as of groups), "naive" (rows independent) or "corrected" (of random folds: Nadeau & Bengio, 2003); by default
+        the one that goes by what is independent in the plan. The approximation error of the refits is added on both sides.
+
+        Raises `ValueError` where the plan has nothing for the method to go by, or losses are joint.
+        """
+        if self.joint:
+            raise ValueError("interval: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
+        if not 0 < level < 1:
+            raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
+        method = usual(self.plan) if method is None else method
+        if method not in METHODS:
+            raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
+        if method == "corrected":
+            half = of_folds(self.losses, self._weight, self.plan, level)
+        else:
+            half = half_width(self.per_unit(), self._weight, self.plan, level, method)
+        half += self.approximation_error
+        return Interval(self.mean - half, self.mean + half, level, method)
+
     @property
     def approximation_error(self) -> float:
         """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored."""
@@ -236,6 +260,7 @@ class Estimate(Printed):
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {width} each, {self.labels.get('refit', '')}"),
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
+            ("95% interval", self._short_interval() if np.isnan(se.value) else ""),
             ("approximation", self._approximation()),
             ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
             ("no update", f"{self.no_update:.6g}"),
@@ -269,6 +294,14 @@ class Estimate(Printed):
         count, total = int(np.sum(self.proved)), len(self.error)
         how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
         return f"± {self.approximation_error:.1g} on that mean, {how}"
+
+    def _short_interval(self) -> str:
+        """Where there is no standard error: of a series too short for blocks."""
+        try:
+            found = self.interval()
+        except ValueError:
+            return ""
+        return f"{found.low:.4g} to {found.high:.4g}, by {found.method} with fixed-b critical values"
 
     def _metric(self, name: str) -> str:
         se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)

@@ -1,0 +1,89 @@
+"""Intervals for the loss cover as often as they say, and are their formulas."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy
+
+import leaveout as lo
+
+
+def estimate(losses, plan, error=0.0, weight=None):
+    count = plan.num_refits
+    return lo.Estimate(losses, np.full(count, error), np.zeros(count, np.int64), plan, losses, unit_weight=weight)
+
+
+def covered(draw, plan, repeats=400, **more):
+    """How often the interval of 90 % covers a mean of nothing."""
+    hits = 0
+    for seed in range(repeats):
+        found = estimate(draw(np.random.default_rng(seed)), plan).interval(0.9, **more)
+        hits += found.low <= 0 <= found.high
+    return hits / repeats
+
+
+def series(rng, n=100, phi=0.5):
+    noise = rng.standard_normal(n + 50)
+    return scipy.signal.lfilter([1.0], [1.0, -phi], noise)[50:]
+
+
+def test_each_covers():
+    """Within four binomial standard errors of 90 %; a series that is taken for rows does not."""
+    rows, steps = lo.leave_one_out(100), replace(lo.leave_one_out(100), serial=True)
+    groups = lo.groups(np.arange(100) // 10)
+    shared = lambda rng: np.repeat(rng.standard_normal(10), 10) + rng.standard_normal(100)
+    assert abs(covered(lambda rng: rng.standard_normal(100), rows) - 0.9) < 0.06
+    assert abs(covered(series, steps) - 0.9) < 0.06
+    ordered = lambda rng: shared(rng)[groups.index]
+    assert abs(covered(ordered, groups) - 0.9) < 0.06
+    assert covered(series, steps, method="naive") < 0.8 and covered(ordered, groups, method="naive") < 0.8
+
+
+def test_they_are_their_formulas():
+    rng = np.random.default_rng(0)
+    losses, weight = rng.standard_normal(60), rng.gamma(2.0, 1.0, 60)
+    plan, groups = lo.leave_one_out(60), lo.groups(np.arange(60) % 7)
+    found = estimate(losses, plan, 0.01).interval()
+    half = scipy.stats.norm.ppf(0.975) * losses.std(ddof=1) / np.sqrt(60) + 0.01
+    np.testing.assert_allclose((found.low, found.high), (losses.mean() - half, losses.mean() + half))
+    cv = estimate(losses[groups.index], groups, weight=weight)
+    found = cv.interval(0.8)
+    np.testing.assert_allclose(found.high - cv.mean, scipy.stats.t.ppf(0.9, 6) * cv.se)
+    assert found.method == "clusters" and found.level == 0.8
+    steps = estimate(losses, replace(plan, serial=True))
+    count = round(0.4 * 60 ** (2 / 3))
+    at = np.arange(60) + 0.5
+    waves = [np.sqrt(2 / 60) * np.sum((losses - losses.mean()) * np.cos(np.pi * j * at / 60)) for j in range(1, count + 1)]
+    half = scipy.stats.t.ppf(0.975, count) * np.sqrt(np.mean(np.square(waves)) / 60)
+    np.testing.assert_allclose(steps.interval().high - steps.mean, half)
+    folds = lo.random_subsets(60, 0.2, 9, seed=0)
+    own = rng.standard_normal(len(folds.index))
+    cv = estimate(own, folds)
+    half = scipy.stats.t.ppf(0.975, 8) * own.reshape(9, 12).mean(1).std(ddof=1) * np.sqrt(1 / 9 + 12 / 48)
+    np.testing.assert_allclose(cv.interval(method="corrected").high - cv.mean, half)
+
+
+def test_a_short_series_has_an_interval_where_it_has_no_standard_error():
+    cv = estimate(series(np.random.default_rng(1), phi=0.9), replace(lo.leave_one_out(100), serial=True))
+    low, high, *_ = cv.interval()
+    assert np.isnan(cv.se) and low < cv.mean < high and f"{low:.4g} to {high:.4g}" in str(cv)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(1.5), "level must lie between 0 and 1"),
+        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="bayes"), "one of naive, corrected"),
+        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="clusters"), "plan of groups"),
+        (lambda: estimate(np.ones(10), replace(lo.leave_one_out(10), serial=True)).interval(), "20 scored steps"),
+        (lambda: estimate(np.ones(3), lo.kfold(30, 3)).interval(), "not joint ones"),
+        (
+            lambda: estimate(np.r_[np.ones(15), np.full(15, np.nan)], lo.groups(np.arange(30) // 15)).interval(),
+            "fewer than two groups",
+        ),
+    ],
+)
+def test_what_there_is_no_interval_of(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
