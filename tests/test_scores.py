@@ -139,6 +139,9 @@ def test_what_cannot_be_compared_is_refused():
         lo.compare({"a": of("poisson"), "b": of("squared")})
     with pytest.raises(ValueError, match="a density and a probability have no common scale"):
         lo.compare({"a": of("poisson"), "b": of("squared", evaluate="log_density")})
+    own = of("poisson", evaluate=lambda held, seen, found: np.square(y[held]))
+    with pytest.warns(UserWarning, match="what the losses of 'own' are is not known"):
+        lo.compare({"a": of("poisson"), "own": own})
     table = lo.compare({"a": of("poisson", evaluate="crps"), "b": of("squared", evaluate="crps")})
     assert list(table.index) == ["a", "b"] and "weight" not in table
     assert table.worse["b"] == pytest.approx(scipy.stats.norm.cdf(table.difference["b"] / table.se_difference["b"]))

@@ -127,6 +127,13 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
             "'squared_error'), 'absolute_error', 'crps', 'zero_one' or 'log_density'."
         )
+    unknown = [name for name, e in estimates.items() if not e.score]
+    if scores and unknown:
+        warnings.warn(
+            f"compare: what the losses of {', '.join(map(repr, unknown))} are is not known; they are taken to be "
+            f"{next(iter(scores.values()))}, as the others are.",
+            stacklevel=3,
+        )
 
 
 def _first(a: Array, b: Array) -> str:
