@@ -1,6 +1,6 @@
 """Chains: against the obvious program, against other libraries, how often intervals cover, and how time and memory grow.
 
-    taskset -c 0 python benchmarks/chains.py [loops peers fits coverage growth short] [--quick] [--out out]
+    taskset -c 0 python benchmarks/chains.py [loops peers fits coverage growth short first] [--quick] [--out out]
 
 Each demand prints one table; `--quick` takes small sizes, to see that it runs. Times are in seconds, medians of repeats
 in which the contestants take turns, after a warm-up that compiles; what was timed once says so.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import fresh
 import growing
 import jax
 import jax.numpy as jnp
@@ -312,7 +313,30 @@ def left_out(fit: lo.Fit, plan: lo.Plan) -> dict[str, Any]:
     }
 
 
-DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, coverage, growth, short)}
+FIRST = """
+import time; times = [time.perf_counter()]
+tick = lambda: times.append(time.perf_counter())
+import leaveout as lo; tick()
+quakes = lo.datasets.earthquakes()["count"].to_numpy(); tick()
+fit = lo.fit(lo.HMM(quakes, lo.emissions.Poisson(), 3)); tick()
+lo.cross_validate(fit, lo.leave_one_out(107)); tick()
+lo.cross_validate(fit, lo.kfold(107, 10)); tick()
+fit = lo.fit(lo.HMM(quakes[:100], lo.emissions.Poisson(), 3)); lo.cross_validate(fit, lo.leave_one_out(100)); tick()
+import json, numpy as np
+names = "import", "data", "fit", "leave-one-out", "another plan", "another length"
+parts = dict(zip(names, np.diff(times)))
+print(json.dumps({"to the answer": times[4] - times[0], **parts, "its processor time": time.process_time()}))
+"""
+
+
+def first(quick: bool, out: Path) -> None:
+    """Three states of the earthquakes in fresh processes, on a machine that has compiled before."""
+    del out
+    rows = [fresh.run(FIRST) for _ in range(2 if quick else 5)]
+    show("first: 107 counts, three states, four starts, seconds in fresh processes; targets 2.5, and 0.3 for another", rows)
+
+
+DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, coverage, growth, short, first)}
 
 if __name__ == "__main__":
     main(DEMANDS, __doc__)
