@@ -228,14 +228,14 @@ FAULTS = (
     ),
     Fault(
         "an unpaired difference",
-        "_estimate.py",
+        "_compare.py",
         "estimate._standard_error(difference)",
         "estimate._standard_error(values[name])",
         "test_estimate.py",
     ),
     Fault(
         "the best model's error is left out",
-        "_estimate.py",
+        "_compare.py",
         "estimate.approximation_error + estimates[best].approximation_error",
         "estimate.approximation_error",
         "test_estimate.py",

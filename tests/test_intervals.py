@@ -78,6 +78,8 @@ def test_a_short_series_has_an_interval_where_it_has_no_standard_error():
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="clusters"), "plan of groups"),
         (lambda: estimate(np.ones(10), replace(lo.leave_one_out(10), serial=True)).interval(), "20 scored steps"),
         (lambda: estimate(np.ones(3), lo.kfold(30, 3)).interval(), "not joint ones"),
+        (lambda: estimate(np.r_[1.0, np.full(29, np.nan)], lo.leave_one_out(30)).interval(), "two scored units"),
+        (lambda: estimate(np.ones(30), replace(lo.leave_one_out(30), serial=True)).interval(method="corrected"), "independent"),
         (
             lambda: estimate(np.r_[np.ones(15), np.full(15, np.nan)], lo.groups(np.arange(30) // 15)).interval(),
             "fewer than two groups",

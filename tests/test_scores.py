@@ -1,6 +1,9 @@
 """Scores by name against their definitions on refits from scratch; what cannot be compared is refused."""
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 import scipy
 from helpers import cox, glm, regression, toy_hmm
@@ -47,7 +50,7 @@ def integral(cdf, y, whole):
     return below + scipy.integrate.quad(lambda t: (1 - cdf(t)) ** 2, y, y + 200 * (1 + y), limit=500)[0]
 
 
-@pytest.mark.parametrize("name", ["poisson", "gamma", "NegativeBinomial", "negative_binomial", "gamma shape"])
+@pytest.mark.parametrize("name", ["poisson", "NegativeBinomial", "negative_binomial", "gamma shape"])
 def test_crps_is_the_integral(name):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((N, 2))
@@ -55,7 +58,6 @@ def test_crps_is_the_integral(name):
     counts, sizes = rng.negative_binomial(2, 2 / (2 + mean)).astype(float), rng.gamma(2.0, mean / 2)
     models = {
         "poisson": lambda: lo.GLM(X, counts, "poisson"),
-        "gamma": lambda: lo.GLM(X, sizes, lo.losses.Gamma(2.0)),
         "NegativeBinomial": lambda: lo.GLM(X, counts, lo.losses.NegativeBinomial(0.5)),
         "negative_binomial": lambda: lo.Regression(X, counts, "negative_binomial"),
         "gamma shape": lambda: lo.Regression(X, sizes, "gamma"),
@@ -209,3 +211,85 @@ def test_refits_that_are_not_close_enough_for_another_score_go_on():
     fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.leave_one_out(1500)
     cv, exact = (lo.cross_validate(fit, plan, refit, evaluate="squared_error") for refit in (lo.Certified(), lo.Exact()))
     assert not len(cv.flagged()) and (np.abs(cv.losses - exact.losses) <= cv.error + exact.error + 1e-12).all()
+
+
+@pytest.mark.parametrize("size", [0.3, 5.0, 500.0, 1e5])
+@pytest.mark.parametrize("mean", [0.02, 3.0, 180.0, 4000.0])
+def test_crps_of_counts_large_and_small(mean, size):
+    """SciPy's ₂F₁ and unscaled Bessel functions overflow from a few hundred on."""
+    from leaveout.models import _distribution
+
+    laws = scipy.stats.nbinom(size, size / (size + mean)), scipy.stats.poisson(mean)
+    t = np.arange(int(laws[0].ppf(1 - 1e-13)) + 10)
+    for law, found in zip(laws, (_distribution._counts, _distribution._poisson), strict=True):
+        below = law.cdf(t)
+        for y in (0, int(mean), int(law.ppf(0.99))):
+            wanted = np.sum((below - (y <= t)) ** 2)
+            assert float(found(np.array([mean]), np.array([1 / size]), np.array([float(y)]))[0]) == pytest.approx(
+                wanted, rel=1e-8
+            )
+
+
+def test_one_outlier_does_not_cancel_what_is_left():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 2)), rng.standard_normal(50)
+    for size in (1e4, 1e8, 1e12):
+        y[7] = size
+        fit = lo.fit(lo.GLM(X, y, "squared"))
+        cv = lo.cross_validate(fit, lo.leave_one_out(50), evaluate="log_density")
+        rest = np.arange(50) != 7
+        host = LinearRegression().fit(X[rest], y[rest])
+        variance = np.mean((y[rest] - host.predict(X[rest])) ** 2)
+        wanted = 0.5 * ((size - host.predict(X[[7]])[0]) ** 2 / variance + np.log(2 * np.pi * variance))
+        assert cv.losses[7] == pytest.approx(wanted, rel=1e-6 if size < 1e12 else 0.1) or cv.error[7] > 0.1 * wanted
+
+
+def test_two_classes_are_scored_alike_whichever_loss():
+    """One column of probabilities or two; Brier's score of three classes is another."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 2))
+    y, plan = (X[:, 0] + rng.logistic(size=150) > 0).astype(float), lo.kfold(150, 5)
+    two = {
+        "one": lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)),
+        "two": lo.GLM(X, y, "multinomial", lo.penalties.Ridge(0.2)),
+    }
+    for name in ("squared_error", "absolute_error", "zero_one"):
+        a, b = (lo.cross_validate(lo.fit(m), plan, lo.Exact(), evaluate=name) for m in two.values())
+        assert a.mean == pytest.approx(b.mean, abs=1e-6) and a.score == b.score
+    three = lo.cross_validate(lo.fit(glm("multinomial")), lo.kfold(60, 3), evaluate="squared_error")
+    assert three.score == "Brier score"
+
+
+def test_the_same_response_under_other_names_or_weights():
+    rng = np.random.default_rng(0)
+    X, plan = rng.standard_normal((150, 2)), lo.kfold(150, 5)
+    kinds = pd.Series(pd.Categorical.from_codes(rng.integers(0, 3, 150), ["low", "mid", "high"], ordered=True))
+    of = lambda model, **more: lo.cross_validate(lo.fit(model), plan, **more)
+    ordinal, several = of(lo.Regression(X, kinds, "ordinal")), of(lo.GLM(X, kinds, "multinomial", lo.penalties.Ridge(0.1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lo.compare({"ordinal": ordinal, "several": several})  # numbered otherwise, the same classes
+        single = of(lo.GLM(X.astype(np.float32), (2 * X[:, 0]).astype(np.float32), "squared"))
+        lo.compare({"single": single, "double": of(lo.GLM(X, 2 * X[:, 0], "squared"))})
+    other = of(lo.GLM(X, np.roll(kinds, 1), "multinomial", lo.penalties.Ridge(0.1)))
+    with pytest.raises(ValueError, match="other responses"):
+        lo.compare({"ordinal": ordinal, "other": other})
+    y, weight = X[:, 0] + rng.standard_normal(150), rng.gamma(1.0, 1.0, 150)
+    with pytest.raises(ValueError, match="weigh the units of the mean differently"):
+        lo.compare({"a": of(lo.GLM(X, y, "squared")), "b": of(lo.GLM(X, y, "squared", sample_weight=weight))})
+    with pytest.raises(ValueError, match=r"to_arviz: units have other sample_weight"):
+        of(lo.Regression(X, y, "gaussian", sample_weight=weight)).to_arviz()
+    elsewhere = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.kfold(150, 3))
+    with pytest.warns(UserWarning, match="plans leave out other units"):
+        lo.compare({"a": of(lo.GLM(X[:, :1], y, "squared")), "b": elsewhere})
+
+
+def test_responses_of_chains_and_survival_times():
+    rng = np.random.default_rng(0)
+    x, plan = rng.standard_normal((120, 2)), lo.kfold(120, 5)
+    of = lambda model: lo.cross_validate(lo.fit(model, num_starts=1), plan, lo.NoUpdate())
+    with pytest.raises(ValueError, match="other responses"):
+        lo.compare({k: of(lo.HMM(v, lo.emissions.Gaussian(), 2)) for k, v in (("raw", x), ("twice", 2 * x))})
+    time = rng.exponential(1.0, 120)
+    with pytest.raises(ValueError, match="other responses"):
+        lo.compare({k: of(lo.Cox(x, v, np.ones(120))) for k, v in (("a", time), ("b", time[::-1].copy()))})

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from ._errors import independent
 from ._estimate import ROUNDING, Estimate
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
+from ._plan import Plan
 
 Array = np.ndarray
 FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densities, below which standard errors of differences
@@ -48,12 +49,18 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
     table = pd.DataFrame.from_dict(rows, orient="index")
     if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
         table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
-    _warn(table, estimates[best], values, best)
+    _warn(table, estimates, values, best)
     return table.sort_values("mean")
 
 
-def _warn(table: pd.DataFrame, estimate: Estimate, values: dict[str, Array], best: str) -> None:
+def _same_folds(a: Plan, b: Plan) -> bool:
+    parts = ("index", "indptr", "weight", "held")
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in parts)
+
+
+def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str) -> None:
     """Of differences that say less than they seem to."""
+    estimate = estimates[best]
     told = lambda text: warnings.warn(f"compare: {text}", stacklevel=4)
     others = table.drop(index=best)
     for name, row in others.iterrows():
@@ -69,8 +76,13 @@ def _warn(table: pd.DataFrame, estimate: Estimate, values: dict[str, Array], bes
             f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
             "about alike, and the standard error of the difference is too small to say more."
         )
+    if not all(_same_folds(each.plan, estimate.plan) for each in estimates.values()):
+        told("the plans leave out other units: models that see other data are compared, not models alone.")
     if not estimate.joint:
         found = [independent(values[name] - values[best], estimate._weight, estimate.plan) for name in others.index]
+        for each in found:
+            if not each.enough:
+                told(f"the difference has no standard error: {each.kind}.")
         fewest = min((each.units for each in found if each.enough), default=FEW)
         if fewest < FEW:
             told(f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.")
@@ -108,16 +120,18 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
     named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
     if any(not names.equals(named[0]) for names in named):
         raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
-    known = {name: e.response for name, e in estimates.items() if e.response is not None}
-    first, own = next(iter(known.items()), ("", np.zeros(0)))
-    for name, response in known.items():
-        if response.shape != own.shape or not np.array_equal(response, own, equal_nan=True):
-            what = "of other lengths" if response.shape != own.shape else _first(own, response)
+    known = {name: e for name, e in estimates.items() if e.response is not None}
+    first, own = next(iter(known.items()), ("", None))
+    for name, other in known.items():
+        if own is not None and not _alike(own, other):
             raise ValueError(
-                f"compare: {first!r} and {name!r} predict other responses, {what}: their losses are not of one thing. Fit all "
-                "models to the response as it was measured; for one that was transformed, compare densities with the "
-                "transformation's Jacobian, or write evaluate= in the units of the original."
+                f"compare: {first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their "
+                "losses are not of one thing. Fit all models to the response as it was measured; for one that was transformed, "
+                "compare densities with the transformation's Jacobian, or write evaluate= in the units of the original."
             )
+    weights = [e._weight / e._weight.mean() for e in estimates.values()]
+    if not all(np.allclose(weight, weights[0]) for weight in weights):
+        raise ValueError("compare: the models weigh the units of the mean differently; give all the same sample_weight.")
     scores = {name: e.score for name, e in estimates.items() if e.score}
     if len(set(scores.values())) > 1:
         listed = "; ".join(f"{name!r} by {score}" for name, score in scores.items())
@@ -125,7 +139,7 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         why = "a density and a probability have no common scale. " if both else ""
         raise ValueError(
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
-            "'squared_error'), 'absolute_error', 'crps', 'zero_one' or 'log_density'."
+            "'squared_error'), 'absolute_error', 'crps' or another that all have."
         )
     unknown = [name for name, e in estimates.items() if not e.score]
     if scores and unknown:
@@ -136,8 +150,22 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         )
 
 
-def _first(a: Array, b: Array) -> str:
-    at = int(np.flatnonzero(~np.isclose(a, b, rtol=0, atol=0, equal_nan=True).reshape(len(a), -1).all(1))[0])
+def _alike(a: Estimate, b: Estimate) -> bool:
+    """Are these of one response? Classes may be numbered otherwise: what has one number here has one number there."""
+    first, second = a.response, b.response
+    assert first is not None and second is not None
+    if first.shape != second.shape:
+        return False
+    if not (a.classes or b.classes):
+        return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))  # one of them may come in single precision
+    pairs = np.unique(np.stack([np.unique(part, return_inverse=True)[1].ravel() for part in (first, second)]), axis=1)
+    return all(len(np.unique(part)) == pairs.shape[1] for part in pairs)
+
+
+def _first(a: Array | None, b: Array | None) -> str:
+    if a is None or b is None or a.shape != b.shape:
+        return "of other shapes"
+    at = np.flatnonzero(~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1))[0]
     return f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
 
 

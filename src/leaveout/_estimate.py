@@ -79,7 +79,8 @@ class Estimate(Printed):
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
     score: str = ""  # what a loss is, "" where that is not known
-    response: NDArray | None = None  # of every unit, where the model has one
+    response: NDArray | None = None  # what the losses are of, where the model has one
+    classes: bool = False  # is `response` the numbers of classes?
 
     @property
     def joint(self) -> bool:
@@ -301,7 +302,7 @@ class Estimate(Printed):
             found = self.interval()
         except ValueError:
             return ""
-        return f"{found.low:.4g} to {found.high:.4g}, by {found.method} with fixed-b critical values"
+        return f"{found.low:.4g} to {found.high:.4g}, by the slowest cosines of the series"
 
     def _metric(self, name: str) -> str:
         se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)
@@ -322,6 +323,8 @@ class Estimate(Printed):
             what = "joint losses" if self.joint else self.score or "a loss that is not known to be a −log density"
             raise ValueError(f"to_arviz: ArviZ compares log densities of units; this is {what}. See evaluate='log_density'.")
         losses = self.per_unit()
+        if self.unit_weight is not None and np.ptp(self.unit_weight) > 0:
+            raise ValueError("to_arviz: units have other sample_weight, which ArviZ does not know of; lo.compare does.")
         if not np.isfinite(losses).all():
             raise ValueError(f"to_arviz: {np.sum(~np.isfinite(losses))} units have no held-out loss; ArviZ needs one of each.")
         return elpd_data(losses, self.averaged(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)

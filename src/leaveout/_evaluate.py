@@ -325,11 +325,18 @@ def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> 
         baseline=baseline,
         unit_weight=None if weight is None else np.asarray(weight),
         score=asked.title,
-        response=None if fit.objective.units.target is None else np.asarray(fit.objective.units.target),
+        response=_response(fit),
+        classes=fit.objective.units.classes > 0,
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
     )
+
+
+def _response(fit: Fit) -> NDArray | None:
+    units = fit.objective.units
+    found = units.target if units.response is None else units.response
+    return None if found is None else np.asarray(found)
 
 
 class Gathered:

@@ -41,6 +41,8 @@ def usual(plan: Plan) -> Method:
 def half_width(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan, level: float, method: str) -> float:
     """Of per-unit losses `[units]`, NaN where there is none. ValueError where the method has nothing to go by."""
     tail = 0.5 + level / 2
+    if np.sum(np.isfinite(losses) & (weight > 0)) < 2:
+        raise ValueError("interval: it needs two scored units or more.")
     if method == "naive":
         return float(scipy.stats.norm.ppf(tail)) * naive(losses, weight)
     if method == "clusters" and plan.clusters is None:
@@ -69,11 +71,12 @@ def of_folds(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Pla
     """That of losses `[entries]` of random folds, corrected for the units that they share."""
     seen = plan.held & np.isfinite(losses)
     mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
+    if plan.serial or plan.blocks is not None:
+        raise ValueError("interval: method='corrected' is for units that are independent; these are in a series or a field.")
     if plan.num_refits < 2 or (mass <= 0).any() or plan.weight.any():
         raise ValueError(
             "interval: method='corrected' needs two or more folds, each with held-out losses, such as random_subsets."
         )
     means = np.bincount(plan.refit[seen], weight[plan.index[seen]] * losses[seen], plan.num_refits) / mass
-    out = np.mean(np.diff(plan.indptr))
-    share = out / (plan.num_units - out)
+    share = np.mean(np.bincount(plan.refit[seen], minlength=plan.num_refits) / (plan.num_units - np.diff(plan.indptr)))
     return float(scipy.stats.t.ppf(0.5 + level / 2, len(means) - 1) * means.std(ddof=1) * np.sqrt(1 / len(means) + share))

@@ -133,6 +133,7 @@ class Units:
     scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
     weight: Float[np.ndarray, " units"] | None = None  # in the mean loss, where units differ
     target: Float[np.ndarray, " units"] | None = None  # what predictions are measured against
+    response: np.ndarray | None = None  # what losses are of, where that is not `target`
     kinds: tuple[str, ...] = ("response", "link")  # of predictions
     classes: int = 0  # of the target, where it is the number of one
     distribution: Distribution | None = None  # of the target

@@ -140,7 +140,8 @@ class Path(Printed):
     def _lines(self) -> list[tuple[str, str]]:
         best, mean = self.best, self.best.mean
         value, kind = best.estimate.standard_error
-        known = f" ± {value:.2g}" if np.isfinite(value) else ""
+        known, score = f" ± {value:.2g}" if np.isfinite(value) else "", best.estimate.score
+        what = f", {score}" if score else ""
         flagged = [point.value for point in self.points if len(point.estimate.flagged())]
         apart = lambda point: point.mean - point.estimate.approximation_error
         close = [p for p in self._compared if p is not best and apart(p) <= mean + best.estimate.approximation_error]
@@ -151,7 +152,7 @@ class Path(Printed):
             ("model", self.labels["model"]),
             ("penalties", f"{len(self.points)}: {_listed(self.values)}"),
             ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
-            ("best", f"{_shown(best.value)}: held-out loss {mean:.6g}{known} a unit (SE {kind})"),
+            ("best", f"{_shown(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})"),
             ("one SE", self._within()),
             ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
             ("not told apart", f"{_listed([p.value for p in close])}: within refit error of the best" if close else ""),

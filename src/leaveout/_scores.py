@@ -1,7 +1,7 @@
 """Scores of held-out units that are asked for by name: `cross_validate(..., evaluate="squared_error")`.
 
     log_density      −log p(y), normalised; of discrete y −log P(y)
-    squared_error    (y − μ)²; of classes Σ_k (1[y = k] − μ_k)²
+    squared_error    (y − μ)²; of three classes and more Brier's Σ_k (1[y = k] − μ_k)²
     absolute_error   |y − μ|
     zero_one         is the most probable class another one?
     crps             ∫ (P(Y ≤ t) − 1[y ≤ t])² dt
@@ -35,9 +35,10 @@ TITLES = {
     "crps": "CRPS",
 }
 WAYS_OUT = {
-    "crps": "it is there for squared, Gaussian, Poisson, negative binomial and gamma losses, and for two classes.",
-    "log_density": "its loss is no density: lo.Regression(X, y, 'gaussian') and others of its losses are densities "
-    "whose dispersion is estimated, and evaluate='squared_error' or 'absolute_error' compares models of one response.",
+    "crps": "it is there for squared loss, for Gaussian, Poisson, negative binomial and gamma responses, and for two classes; "
+    "dispersions that a host does not estimate are by lo.Regression(X, y, 'gamma').",
+    "log_density": "its loss is no density, or one whose dispersion is not estimated: lo.Regression(X, y, 'gaussian'), "
+    "'gamma' and others estimate it, and evaluate='squared_error' or 'absolute_error' compares models of one response.",
 }
 Measure = Callable[[Array, Array, Array, Array], Measured]
 
@@ -50,7 +51,8 @@ def scored(fit: Fit, name: str) -> Scored | None:
     if name == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
         return None
     if name in MEASURED:
-        return OfPredictions(fit, TITLES[name], _measure(fit, name))
+        brier = name == "squared_error" and units.classes > 2
+        return OfPredictions(fit, "Brier score" if brier else TITLES[name], _measure(fit, name))
     known = units.distribution
     if known is None or name not in known.scores:
         raise ValueError(f"cross_validate: {_named(fit)} has no {name}; {WAYS_OUT[name]}")
@@ -91,14 +93,23 @@ class OfPredictions(Scored):
     measure: Measure
 
     def losses(self, rows: Rows, theta: Array) -> Float[Array, "refits width"]:
-        values = predictions(self.fit, rows, theta, "response")
+        values = self._predicted(rows, theta)
         return self._measured(rows, values, np.zeros_like(values))[0]
 
     def error(self, rows: Rows, done: Refitted, losses: Array) -> Float[Array, " refits"]:
         del losses
-        at = lambda theta: predictions(self.fit, rows, theta, "response")
+        at = lambda theta: self._predicted(rows, theta)
         values = at(done.theta)
         return self._measured(rows, values, reach(self.fit, done, values, at))[1].sum(1)
+
+    def _predicted(self, rows: Rows, theta: Array) -> Array:
+        """μ; of two classes that of the second."""
+        values, classes = predictions(self.fit, rows, theta, "response"), self.fit.objective.units.classes
+        if values.ndim > 2 and not classes:
+            raise ValueError(
+                f"cross_validate: evaluate= by predictions needs one number a unit; {_named(self.fit)} predicts several."
+            )
+        return values[..., 1] if values.ndim > 2 and classes == 2 else values
 
     def _measured(self, rows: Rows, predicted: Array, off: Array) -> tuple[Array, Array]:
         """Of a batch, zero where not scored: the values, and how far each may be off."""

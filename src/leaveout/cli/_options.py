@@ -80,7 +80,10 @@ Features = Annotated[str | None, typer.Option(help="Columns to use, with commas 
 Categorical = Annotated[str | None, typer.Option(help="Columns of categories, with commas between.")]
 Score = Annotated[
     str | None,
-    typer.Option("--score", help=f"Of the held-out rows: {', '.join(SCORES)}; the loss itself if not given."),
+    typer.Option(
+        help=f"Of the held-out rows: {', '.join(SCORES)}; the loss itself if not given.",
+        callback=lambda value: None if value is None else one_of("--score", SCORES)(value),
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Of the folds.")]
 Refit = Annotated[str, typer.Option(help=f"One of {', '.join(REFITS)}.", callback=one_of("--refit", tuple(REFITS)))]

@@ -24,10 +24,11 @@ LOSSES: dict[str, Heading] = {
     "approximation": ("± refit", ".0e"),
     "difference": ("diff.", ".4f"),
     "se_difference": ("SE", ".4f"),
+    "worse": ("P(worse)", ".2f"),
     "no_update": ("no upd.", ".4f"),
 }
 NAME, WIDE = 40, 400  # the most that a name of a model, and a whole table, may take
-PAIRED = ("mean", "se", "difference", "se_difference", "kind")  # over the units that all models score
+PAIRED = ("mean", "se", "difference", "se_difference", "worse", "kind")  # over the units that all models score
 
 
 def compared(

@@ -11,7 +11,6 @@ import scipy
 from jaxtyping import Float
 
 from .._jax import Array, jnp, jspecial, static
-from .._objective import LOG_DENSITY
 from . import links
 from ._loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, probability, within
 
@@ -140,7 +139,7 @@ class Gamma(AbstractMeanLoss):
         return mean**2 / self.shape
 
     def scale(self, y):
-        return LOG_DENSITY
+        return f"−log density of shape {float(self.shape):g}"  # which nothing has estimated
 
 
 class InverseGaussian(AbstractMeanLoss):
@@ -177,7 +176,7 @@ class InverseGaussian(AbstractMeanLoss):
         return mean**3 / self.shape
 
     def scale(self, y):
-        return LOG_DENSITY
+        return f"−log density of shape {float(self.shape):g}"  # which nothing has estimated
 
 
 class NegativeBinomial(AbstractMeanLoss):

@@ -157,6 +157,9 @@ class HuberScale(AbstractScaleLoss):
         median = float(np.median(y))
         return median, np.log([max(1.48 * float(np.median(np.abs(y - median))), 1e-6)])
 
+    def scale(self, y):
+        return f"Huber loss of ε = {float(self.epsilon):g} with its scale"
+
 
 class Ordinal(AbstractSharedLoss):
     """`P(y ≤ k) = sigmoid(c_k − η)`, y the number of a level, 0, 1, …: proportional odds, no intercept.

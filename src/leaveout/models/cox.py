@@ -152,7 +152,8 @@ class Cox(AbstractObjective):
 
     @property
     def units(self):
-        return Units(names=self.labels.index, score="−log partial likelihood")
+        order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
+        return Units(names=self.labels.index, score="−log partial likelihood", response=order)
 
     @property
     def convex(self):

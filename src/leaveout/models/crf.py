@@ -340,8 +340,8 @@ class CRF(AbstractObjective):
     @property
     def units(self):
         if self.drop == "label":
-            return Units(self.steps.index, serial=True, kinds=("label", "state"), score=LOG_PROBABILITY)
-        return Units(kinds=("label",), score=LOG_PROBABILITY)
+            return Units(self.steps.index, serial=True, kinds=("label", "state"), response=self.codes, score=LOG_PROBABILITY)
+        return Units(kinds=("label",), response=self.codes, score=LOG_PROBABILITY)
 
     @property
     def costs(self):

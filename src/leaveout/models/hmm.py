@@ -231,11 +231,11 @@ class HMM(AbstractHiddenChain):
     @property
     def units(self):
         if self.drop == "sequence":
-            return Units(observed=self._observed(), kinds=KINDS, score=self.emission.score)
+            return Units(observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
         names = self.labels.units(self.drop)
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
-        known = {"serial": True, "kinds": KINDS, "target": target, "score": self.emission.score}
+        known = {"serial": True, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
         return Units(names=names, observed=self._observed(), scorable=later, **known)
 
     @property

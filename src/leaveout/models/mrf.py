@@ -223,11 +223,11 @@ class MRF(AbstractHiddenField):
         """Blocks are of neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
-            return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score)
+            return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
         target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
         blocks = np.tile(self.block, len(self.x))
-        known = {"serial": True, "blocks": blocks, "kinds": KINDS, "target": target, "score": self.emission.score}
-        return Units(names, observed=self._observed(), **known)
+        known = {"blocks": blocks, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
+        return Units(names, serial=True, observed=self._observed(), **known)
 
     @property
     def costs(self):
