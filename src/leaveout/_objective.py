@@ -136,7 +136,7 @@ class Units:
     response: np.ndarray | None = None  # what losses are of, where that is not `target`
     kinds: tuple[str, ...] = ("response", "link")  # of predictions
     classes: int = 0  # of the target, where it is the number of one
-    distribution: Distribution | None = None  # of the target
+    distribution: Callable[[], Distribution | None] = lambda: None  # of the target, where one is asked for
     score: str = ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or what else; "" where that is not known
 
     @property

@@ -53,7 +53,7 @@ def scored(fit: Fit, name: str) -> Scored | None:
     if name in MEASURED:
         brier = name == "squared_error" and units.classes > 2
         return OfPredictions(fit, "Brier score" if brier else TITLES[name], _measure(fit, name))
-    known = units.distribution
+    known = units.distribution()
     if known is None or name not in known.scores:
         raise ValueError(f"cross_validate: {_named(fit)} has no {name}; {WAYS_OUT[name]}")
     return OfDistribution(fit, TITLES[name], known, known.scores[name])

@@ -333,7 +333,7 @@ class AbstractRegression(AbstractLinearPredictor):
             weight=self.sample_weight,
             target=self.y,
             classes=classes(self),
-            distribution=distribution(self),
+            distribution=functools.partial(distribution, self),
             score=self.scale,
         )
 
