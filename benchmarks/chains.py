@@ -1,6 +1,6 @@
 """Chains: against the obvious program, against other libraries, how often intervals cover, and how time and memory grow.
 
-    taskset -c 0 python benchmarks/chains.py [loops peers fits coverage growth short first] [--quick] [--out out]
+    taskset -c 0 python benchmarks/chains.py [loops peers fits coverage growth short dodgers first] [--quick] [--out out]
 
 Each demand prints one table; `--quick` takes small sizes, to see that it runs. Times are in seconds, medians of repeats
 in which the contestants take turns, after a warm-up that compiles; what was timed once says so.
@@ -284,6 +284,15 @@ def short(quick: bool, out: Path) -> None:
     show(f"{title} tolerance; seconds by the clock, the first time and the second, and of processors", rows)
 
 
+def dodgers(quick: bool, out: Path) -> None:
+    """The steps of Dodgers alone."""
+    del out
+    cars = lo.datasets.dodgers().counts[: 3_000 if quick else None]
+    event = lo.emissions.EventCounts(cars["time"].dt.day_of_week.to_numpy())
+    fit = lo.fit(lo.HMM(cars["count"].to_numpy(), event, 2, initial=[0.5, 0.5]), num_starts=1)
+    show("short: Dodgers", [{"T": len(cars), "D": fit.num_params} | left_out(fit, lo.leave_one_out(len(cars)))])
+
+
 def left_out(fit: lo.Fit, plan: lo.Plan) -> dict[str, Any]:
     """Seconds of all refits, and how far some are off."""
     first, _ = once(lambda: lo.cross_validate(fit, plan))
@@ -336,7 +345,7 @@ def first(quick: bool, out: Path) -> None:
     show("first: 107 counts, three states, four starts, seconds in fresh processes; targets 2.5, and 0.3 for another", rows)
 
 
-DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, coverage, growth, short, first)}
+DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, coverage, growth, short, dodgers, first)}
 
 if __name__ == "__main__":
     main(DEMANDS, __doc__)

@@ -70,6 +70,11 @@ def test_a_short_series_has_an_interval_where_it_has_no_standard_error():
     assert np.isnan(cv.se) and low < cv.mean < high and f"{low:.4g} to {high:.4g}" in str(cv)
 
 
+def test_units_of_which_nothing_is_known_have_no_interval_in_print():
+    cv = estimate(np.random.default_rng(0).standard_normal(30), replace(lo.leave_one_out(30), serial=None))
+    assert np.isnan(cv.se) and "interval" not in str(cv) and cv.interval(method="naive").low < cv.mean
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -78,6 +83,10 @@ def test_a_short_series_has_an_interval_where_it_has_no_standard_error():
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="clusters"), "plan of groups"),
         (lambda: estimate(np.ones(10), replace(lo.leave_one_out(10), serial=True)).interval(), "20 scored steps"),
         (lambda: estimate(np.ones(3), lo.kfold(30, 3)).interval(), "not joint ones"),
+        (
+            lambda: estimate(np.ones(30), replace(lo.leave_one_out(30), serial=None)).interval(),
+            "does not say whether its units",
+        ),
         (lambda: estimate(np.r_[1.0, np.full(29, np.nan)], lo.leave_one_out(30)).interval(), "two scored units"),
         (lambda: estimate(np.ones(30), replace(lo.leave_one_out(30), serial=True)).interval(method="corrected"), "independent"),
         (

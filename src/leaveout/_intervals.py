@@ -32,9 +32,14 @@ class Interval(NamedTuple):
 
 
 def usual(plan: Plan) -> Method:
-    """The method that goes by what is independent in a plan."""
+    """The method that goes by what is independent in a plan. ValueError where that is not known."""
     if plan.clusters is not None:
         return "clusters"
+    if plan.serial is None and plan.blocks is None:
+        raise ValueError(
+            "interval: the objective does not say whether its units depend on one another; name a method, or say so by "
+            'lo.Objective(..., dependence="independent" or "serial").'
+        )
     return "blocks" if plan.serial or plan.blocks is not None else "naive"
 
 

@@ -13,11 +13,12 @@ own loss is what was asked for.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from jaxtyping import Float
 
-from ._asked import Scored, predictions, reach
+from ._asked import Named, Scored, predictions, reach
 from ._fit import Fit
 from ._metrics import MEASURES, Measured
 from ._objective import LOG_DENSITY, LOG_PROBABILITY, Distribution
@@ -26,7 +27,7 @@ from .refit import Refitted
 
 Array = np.ndarray
 MEASURED = {"squared_error": "mse", "absolute_error": "mae", "zero_one": "accuracy"}
-NAMES = ("log_density", *MEASURED, "crps")
+NAMES = get_args(Named)
 TITLES = {
     "log_density": LOG_DENSITY,
     "squared_error": "squared error",
