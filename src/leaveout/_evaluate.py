@@ -19,9 +19,9 @@ from ._audit import Candidates, affordable, audited
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import listed, weights_of, work
-from ._jax import Module, PyTree, float64
+from ._jax import PyTree, float64
 from ._metrics import Metric, measure
-from ._objective import AbstractLinearPredictor, AbstractObjective, aligned
+from ._objective import AbstractLinearPredictor, AbstractObjective, aligned, called
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._results import RESULTS, among
@@ -313,10 +313,9 @@ def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
 def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
     """An estimate of which the losses with no update are known only."""
     fit, count = asked.fit, asked.plan.num_refits
-    loss, weight = getattr(fit.objective, "loss_function", None), fit.objective.units.weight
-    name = f" ({type(loss).__name__})" if isinstance(loss, Module) else ""
+    weight = fit.objective.units.weight
     size = f"{fit.num_params} parameters{fit.of_rank}"
-    what = f"{type(fit.objective).__name__}{name}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+    what = f"{called(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
     return Estimate(
         losses=np.full_like(baseline, np.nan),
         error=np.full(count, np.inf),

@@ -321,6 +321,12 @@ def padded_weights(objective: AbstractObjective, weights: Float[np.ndarray, "*re
     return np.concatenate([weights, np.ones((*weights.shape[:-1], beyond))], axis=-1) if beyond else weights
 
 
+def called(objective: AbstractObjective) -> str:
+    """The kind of model, and its loss where it has one of ours."""
+    loss = getattr(objective, "loss_function", None)
+    return type(objective).__name__ + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")
+
+
 def repeatable(objective: AbstractObjective) -> AbstractObjective:
     """The objective as programs are compiled for it: where the model knows how, of one of few numbers of units."""
     padded = objective.costs.padded

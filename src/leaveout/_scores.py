@@ -21,7 +21,7 @@ from jaxtyping import Float
 from ._asked import Named, Scored, predictions, reach
 from ._fit import Fit
 from ._metrics import MEASURES, Measured
-from ._objective import LOG_DENSITY, LOG_PROBABILITY, Distribution
+from ._objective import LOG_DENSITY, LOG_PROBABILITY, Distribution, called
 from ._plan import Rows
 from .refit import Refitted
 
@@ -56,18 +56,13 @@ def scored(fit: Fit, name: str) -> Scored | None:
         return OfPredictions(fit, "Brier score" if brier else TITLES[name], _measure(fit, name))
     known = units.distribution()
     if known is None or name not in known.scores:
-        raise ValueError(f"cross_validate: {_named(fit)} has no {name}; {WAYS_OUT[name]}")
+        raise ValueError(f"cross_validate: {called(fit.objective)} has no {name}; {WAYS_OUT[name]}")
     return OfDistribution(fit, TITLES[name], known, known.scores[name])
-
-
-def _named(fit: Fit) -> str:
-    loss = getattr(fit.objective, "loss_function", None)
-    return type(fit.objective).__name__ + ("" if loss is None else f" ({type(loss).__name__})")
 
 
 def _measure(fit: Fit, name: str) -> Measure:
     """What each unit adds to a measure of predictions."""
-    units, model = fit.objective.units, _named(fit)
+    units, model = fit.objective.units, called(fit.objective)
     if units.target is None:
         raise ValueError(f"cross_validate: evaluate={name!r} needs a model with predictions and a target; got {model}.")
     if name == "zero_one" and not units.classes:
@@ -108,7 +103,7 @@ class OfPredictions(Scored):
         values, classes = predictions(self.fit, rows, theta, "response"), self.fit.objective.units.classes
         if values.ndim > 2 and not classes:
             raise ValueError(
-                f"cross_validate: evaluate= by predictions needs one number a unit; {_named(self.fit)} predicts several."
+                f"cross_validate: evaluate= needs a prediction of one number; {called(self.fit.objective)} has several."
             )
         return values[..., 1] if values.ndim > 2 and classes == 2 else values
 
