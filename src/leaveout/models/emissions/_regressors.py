@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
-from sklearn.linear_model import PoissonRegressor
 
 from ..._objective import stored
 from ..._read import Names, matched, numbers, places
@@ -136,6 +135,8 @@ class Regressors(eqx.Module):
         counts, c = np.asarray(data["count"], np.float64)[observed], np.asarray(data["covariates"])[observed]
         if not len(counts):
             return {"coefficients": np.zeros((c.shape[1], *data["count"].shape[1:]))}
+        from sklearn.linear_model import PoissonRegressor
+
         scale, risk = np.asarray(self.scale), np.exp(np.asarray(data.get("exposure", np.zeros(len(observed)))))[observed]
         fitted = [
             PoissonRegressor(alpha=1e-4, max_iter=300).fit(c / scale, y / risk, sample_weight=risk / risk.mean()).coef_ / scale

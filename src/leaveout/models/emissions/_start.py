@@ -4,10 +4,9 @@ import warnings
 
 import numpy as np
 from jaxtyping import Float, Int
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
+from scipy.cluster import vq
 
-SUBSAMPLE = 5000
+SUBSAMPLE, STEPS = 5000, 30
 
 
 def clusters(x: Float[np.ndarray, "steps features"], num_states: int, seed: int) -> Int[np.ndarray, " steps"]:
@@ -19,5 +18,6 @@ def clusters(x: Float[np.ndarray, "steps features"], num_states: int, seed: int)
     z = (x - x.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
     some = z if len(z) <= SUBSAMPLE else z[rng.choice(len(z), SUBSAMPLE, replace=False)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than states leave a cluster empty
-        return KMeans(num_states, n_init=1, random_state=seed).fit(some).predict(z)
+        warnings.simplefilter("ignore", UserWarning)  # fewer distinct rows than states leave a cluster empty
+        centres, _ = vq.kmeans2(some, num_states, STEPS, minit="++", rng=rng)
+    return vq.vq(z, centres)[0].astype(int)
