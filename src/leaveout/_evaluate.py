@@ -24,7 +24,8 @@ from ._objective import AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
 from ._results import LOST, RESULTS, among
-from ._walk import Walk, blank, put, stopped
+from ._stopping import Interrupted
+from ._walk import Walk, blank, put
 from .refit import AbstractRefit, Certified, Exact, Refitted
 from .refit._linear import copies
 
@@ -173,6 +174,7 @@ def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions |
     walk = Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
     nothing = blank(asked, refit, walk.baseline(asked))
     gathered = Gathered(asked, nothing, audit, pooled)
+    assert gathered.emptied is not None  # now, so that Ctrl-C need not wait for it
     own = nothing if asked.evaluate is None else None  # tolerances are of own losses
     with gathered.stoppable():
         walk.refits(gathered.add, gathered.merge, asked.losses_of, own)
@@ -226,6 +228,10 @@ class Gathered:
         self.asked, self.found, self.pooled = asked, blank, pooled
         self.candidates, self.gradients = Candidates(blank, audit), 0.0
         self.made = np.zeros(len(blank.error), bool)
+
+    @functools.cached_property
+    def emptied(self) -> NDArray[np.bool_]:
+        return _emptied(self.asked.fit, self.asked.plan)
 
     def add(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
         """A batch of refits, and what it says."""
@@ -287,7 +293,8 @@ class Gathered:
         try:
             yield
         except KeyboardInterrupt:
-            raise stopped("cross_validate", int(self.made.sum()), len(self.made), self.partial()) from None
+            told = f"cross_validate: stopped after {self.made.sum()} of {len(self.made)} refits"
+            raise Interrupted(told, self.partial) from None
 
     def partial(self) -> Estimate:
         """What came so far; refits that were not made have a code that says so, and no unit of theirs has a loss."""
@@ -311,8 +318,8 @@ class Gathered:
 
     def ended(self, table: pd.DataFrame | None, audit: str, copied: str) -> Estimate:
         """All that came, with an audit and what is said of it."""
-        fit, plan, found = self.asked.fit, self.asked.plan, self.found
-        found.result[among(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
+        found = self.found
+        found.result[among(found.result, MILD) & self.emptied] = RESULTS.emptied
         return replace(found, audit=table, labels=found.labels | {"audit": audit, "copies": copied})
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:

@@ -110,11 +110,7 @@ def _stopped(found: dict[Any, Judged], named: dict[Any, AbstractPenalty], plan: 
     told = f"{len(found)} of {len(named)} penalties"
     labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
     points = tuple(Point(value, named[value], found[value], None, "") for value in named if value in found)
-    return Interrupted(
-        f"path: stopped after {told}; `partial` of this exception (sys.last_value.partial) is what is done so far. With "
-        "checkpoint=FILE the next such call goes on from where this one ended.",
-        Path(points, plan, labels) if points else None,
-    )
+    return Interrupted(f"path: stopped after {told}", lambda: Path(points, plan, labels) if points else None)
 
 
 def _mean(found: Estimate) -> float:

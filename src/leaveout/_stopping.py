@@ -6,6 +6,7 @@ told to go. A thread that nobody waits for any more ends before its next program
 
 import collections
 import contextvars
+import functools
 import itertools
 import os
 import threading
@@ -26,9 +27,16 @@ class Interrupted(KeyboardInterrupt):
     It need not be caught: afterwards it is `sys.last_value`, in a notebook too.
     """
 
-    def __init__(self, message: str, partial: Any = None):
-        super().__init__(message)
-        self.partial = partial
+    def __init__(self, told: str, make: Callable[[], Any]):
+        super().__init__(
+            f"{told}; `partial` of this exception (sys.last_value.partial) is what is done so far. With checkpoint=FILE the "
+            "next such call goes on from where this one ended."
+        )
+        self.make = make
+
+    @functools.cached_property
+    def partial(self) -> Any:
+        return self.make()
 
 
 class Stopped(Exception):

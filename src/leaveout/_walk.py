@@ -126,7 +126,7 @@ class Walk:
         try:
             yield
         except KeyboardInterrupt:
-            raise stopped(caller, self.done, self.plan.num_refits, partial()) from None
+            raise Interrupted(f"{caller}: stopped after {self.done} of {self.plan.num_refits} refits", partial) from None
 
     def baseline(self, asked: Asked) -> NDArray[np.float64]:
         """The losses with no update."""
@@ -159,15 +159,6 @@ class Walk:
             return 0.0
         own = Asked(self.fit, self.plan, None)
         return blank(own, self.refit, self.baseline(own)).scale
-
-
-def stopped(caller: str, done: int, count: int, partial: object) -> Interrupted:
-    """What is raised on Ctrl-C."""
-    return Interrupted(
-        f"{caller}: stopped after {done} of {count} refits; `partial` of this exception (sys.last_value.partial) is what is "
-        "done so far. With checkpoint=FILE the next such call goes on from where this one ended.",
-        partial,
-    )
 
 
 def put(out: NDArray, batch: Batch, values: NDArray) -> None:

@@ -1,7 +1,7 @@
 """The verb: folds → injected fits → one linear system → the loss with no leakage, with its errors and its limits."""
 
+import functools
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -72,20 +72,14 @@ def leakage_corrected(
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
     edges = None if bins is None else _edges(bins)
-    common: dict[str, Any] = {
-        "plan": plan,
-        "shares": shares,
-        "names": names,
-        "measure": task.measure,
-        "seed": seed,
-        "edges": edges,
-    }
+    common: dict[str, Any] = {"plan": plan, "shares": shares, "names": names, "measure": task.measure}
 
     def result(runs: list[FoldLosses], iid: float, *more: str) -> LeakageResult:
         pooled, slope = pool(plan, runs, shares, ORDER), slope_test(plan, runs, slope_level(plan))
         told = (*more, *notes, *_size_notes(plan, injection))
-        return LeakageResult(runs=runs, pooled=pooled, slope_test=slope, iid=iid, notes=told, learner=learner.name, **common)
+        return LeakageResult(runs=runs, pooled=pooled, slope_test=slope, iid=iid, notes=told, **common, **drawn)
 
+    drawn: dict[str, Any] = {"seed": seed, "edges": edges, "learner": learner.name}
     of = known(estimator_or_fit, task, folds, injection, seed) | {"bins": edges, "p_test above zero": outside}
     runs: list[FoldLosses] = []
     try:
@@ -93,22 +87,14 @@ def leakage_corrected(
             runs = run(plan, learner, task.measure, task.codes, injection.num_boot, outside=outside, edges=edges)
             iid = kept(lambda: {"iid": np.asarray(_iid(learner, task.measure, task.codes, plan, seed))})["iid"]
     except KeyboardInterrupt as stop:
-        raise _stopped(stop, runs or getattr(stop, "partial", []), result) from None
+        runs = getattr(stop, "partial", runs)
+        draws = runs[0].test.shape[1] if runs else 0
+        told = f"stopped after {draws} of {injection.num_boot} draws of each fold"
+        partial = functools.partial(result, runs, float("nan"), f"{told}: this is what these say.")
+        raise Interrupted(f"{caller}: {told}", partial if draws > 1 else lambda: None) from None
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
     return result(runs, float(iid))
-
-
-def _stopped(stop: KeyboardInterrupt, runs: list[FoldLosses], result: Callable[..., LeakageResult]) -> Interrupted:
-    """What is raised on Ctrl-C: the result of the draws that all folds have, if these are two or more."""
-    draws = runs[0].test.shape[1] if runs else 0
-    told = f"{str(stop) or f'stopped after {draws} draws of each fold'}"
-    partial = result(runs, float("nan"), f"{told}: this is what these say.") if draws > 1 else None
-    return Interrupted(
-        f"leakage_corrected: {told}; `partial` of this exception (sys.last_value.partial) is what these say. With "
-        "checkpoint=FILE the next such call goes on from where this one ended.",
-        partial,
-    )
 
 
 def _few_clusters(folds: list[Fold]) -> list[str]:

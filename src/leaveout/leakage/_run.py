@@ -78,8 +78,9 @@ def run(
                 drawn[k] = stop
                 bar.advance(stop - start)
     except KeyboardInterrupt:
-        some = [result.first(int(drawn.min())) for result in results]
-        raise Interrupted(f"stopped after {drawn.min()} of {num_boot} draws of each fold", some) from None
+        least = int(drawn.min())
+        some = lambda: [result.first(least) for result in results]
+        raise Interrupted(f"leakage: stopped after {least} of {num_boot} draws of each fold", some) from None
     return results
 
 

@@ -9,6 +9,7 @@ from scipy import stats
 
 from .._checkpoint import File, keeping
 from .._fit import Fit
+from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ._hosts import make_learner
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
@@ -77,8 +78,14 @@ def leakage_slope_test(
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = [_two_levels(part) for part in plan_injection(folds, injection, seed)]
     of = known(estimator, task, folds, injection, seed)
-    with keeping("leakage_slope_test", checkpoint, of):
-        return slope_test(plan, run(plan, learner, task.measure, task.codes, injection.num_boot, outside=False), 1)
+    try:
+        with keeping("leakage_slope_test", checkpoint, of):
+            return slope_test(plan, run(plan, learner, task.measure, task.codes, injection.num_boot, outside=False), 1)
+    except Interrupted as stop:
+        runs = stop.partial
+        draws = runs[0].test.shape[1]
+        told = f"leakage_slope_test: stopped after {draws} of {injection.num_boot} draws of each fold"
+        raise Interrupted(told, lambda: slope_test(plan, runs, 1) if draws > 1 else None) from None
 
 
 def _two_levels(part: FoldInjection) -> FoldInjection:
