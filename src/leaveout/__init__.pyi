@@ -39,6 +39,7 @@ from ._plan import (
     random_subsets as random_subsets,
 )
 from ._results import RESULTS as RESULTS
+from ._stopping import Interrupted as Interrupted
 from .influence import (
     cooks_distance as cooks_distance,
     dfbetas as dfbetas,

@@ -13,9 +13,11 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from ._asked import Asked
+from ._checkpoint import Told, kept
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import function, listed, weights_of
+from ._progress import Slow
 
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
@@ -41,8 +43,10 @@ class Candidates:
         self.moved, self.exists = np.zeros(len(found.error)), np.zeros(len(found.error), bool)
         self.start: dict[int, Array] = {}
 
-    def add(self, refits: Int[Array, " some"], moved: Float[Array, " some"], theta: Callable[[], Array] | None) -> None:
-        """Refits and the lengths of their first steps; `theta`, where they stand, is formed only if some of them may be
+    def add(
+        self, refits: Int[Array, " some"], moved: Float[Array, " some"], theta: Callable[[list[int]], Array] | None
+    ) -> None:
+        """Refits and the lengths of their first steps; `theta`, where some of them stand, is formed only of those that may be
         repeated. None where it is not to be formed."""
         self.moved[refits], self.exists[refits] = moved, True
         if theta is None or not self.number:
@@ -50,7 +54,7 @@ class Candidates:
         best = set().union(*_orders(*self._told, self.number))
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
-            self.start |= dict(zip(refits[mine].tolist(), theta()[mine], strict=True))
+            self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
             self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
     @property
@@ -126,8 +130,9 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
 def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
     """The table `refit, reason, reported, exact, error, difference, beyond`: where refits, each chosen for a reason, are off by
     more than was reported. Descent begins where they stand, at θ̂ if that is not told."""
-    fit, at, lines = asked.fit, asked.fit.vector, []
-    for refit, reason in chosen.items():
+    fit, at = asked.fit, asked.fit.vector
+
+    def exactly(refit: int) -> Told:
         _, place, rows = asked.plan.one(refit, listed(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
         u, reached = repeated(fit, weights, fit.back(start.get(refit, at) - at))
@@ -137,5 +142,12 @@ def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[i
         off = float(np.abs(told - exact).sum())
         beyond = bool(reached and off > found.error[refit] * (1 + 1e-6) + SLACK * (1 + np.abs(exact).sum()))
         known = (exact.sum(), found.error[refit], off) if reached else (np.nan, found.error[refit], np.nan)
-        lines.append((refit, reason, told.sum(), *known, beyond))
+        return {"line": np.array([told.sum(), *known, beyond])}
+
+    lines = []
+    with Slow("audit", len(chosen)) as bar:
+        for refit, reason in chosen.items():
+            *line, beyond = kept(lambda refit=refit: exactly(refit))["line"].tolist()
+            lines.append((refit, reason, *line, bool(beyond)))
+            bar.advance()
     return pd.DataFrame(lines, columns=["refit", "reason", "reported", "exact", "error", "difference", "beyond"])

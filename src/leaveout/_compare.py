@@ -11,6 +11,7 @@ from ._errors import independent
 from ._estimate import ROUNDING, Estimate
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._plan import Plan
+from ._results import RESULTS
 
 Array = np.ndarray
 FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densities, below which standard errors of differences
@@ -117,6 +118,9 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+    for name, estimate in estimates.items():
+        if np.any(estimate.result == RESULTS.interrupted):
+            raise ValueError(f"compare: {name!r} was stopped before all its refits were made; let it go on first.")
     named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
     if any(not names.equals(named[0]) for names in named):
         raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")

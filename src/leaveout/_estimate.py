@@ -160,6 +160,8 @@ class Estimate(Printed):
         """
         if self.joint:
             raise ValueError("interval: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
+        if self._stopped():
+            raise ValueError("interval: the run was stopped before all its refits were made; let it go on first.")
         if not 0 < level < 1:
             raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
         method = usual(self.plan) if method is None else method
@@ -247,7 +249,8 @@ class Estimate(Printed):
             "no update, mean": self.no_update,
             "flagged refits": len(self.flagged()),
         }
-        return pd.DataFrame({"value": rows | self.metrics})
+        missing = int(np.sum(self.result == RESULTS.interrupted))
+        return pd.DataFrame({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
 
     def _lines(self) -> list[tuple[str, str]]:
         plan, se, flagged, random = self.plan, self.standard_error, self.flagged(), self.monte_carlo_error
@@ -260,6 +263,7 @@ class Estimate(Printed):
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {width} each, {self.labels.get('refit', '')}"),
+            ("stopped", self._stopped()),
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
             ("95% interval", self._short_interval() if np.isnan(se.value) else ""),
             ("approximation", self._approximation()),
@@ -278,6 +282,12 @@ class Estimate(Printed):
             message = list(RESULTS)[code].message or "error above a tenth of the SE"
             lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {message}"))
         return [(name, text) for name, text in [*lines, ("note", self.labels.get("note", ""))] if text]
+
+    def _stopped(self) -> str:
+        """What is to be said of an estimate of some of the refits only."""
+        missing, count = int(np.sum(self.result == RESULTS.interrupted)), self.plan.num_refits
+        made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
+        return made if missing else ""
 
     def _other_minimum(self) -> str:
         if self.elsewhere is None:

@@ -1,12 +1,10 @@
 """The verb: plan → refit → score, in batches of bounded memory."""
 
-import collections
+import contextlib
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -14,28 +12,25 @@ import scipy
 from numpy.typing import NDArray
 
 from . import _minima as minima
-from ._asked import Asked, Evaluate, Named, Scored, natural, predictions, reach, scores
+from ._asked import Asked, Evaluate, Named, Scored, natural
 from ._audit import Candidates, affordable, audited
+from ._checkpoint import File, Told, keeping
 from ._estimate import Estimate
 from ._fit import Fit
-from ._functions import listed, weights_of, work
+from ._functions import weights_of
 from ._jax import PyTree, float64
 from ._metrics import Metric, measure
-from ._objective import AbstractLinearPredictor, AbstractObjective, aligned, called
-from ._plan import CAPACITY, Batch, Plan, Rows
-from ._progress import Slow
-from ._results import RESULTS, among
-from ._runs import Runs
-from ._starts import cores
-from .refit import AbstractRefit, Certified, Exact, Refitted, completed, expandable, is_narrow
-from .refit._linear import copies, unit_losses
+from ._objective import AbstractObjective
+from ._plan import Batch, Plan
+from ._pooled import UNSEEN, Predictions
+from ._results import LOST, RESULTS, among
+from ._stopping import Interrupted
+from ._walk import Walk, blank, put
+from .refit import AbstractRefit, Certified, Exact, Refitted
+from .refit._linear import copies
 
-SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
-SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
 LARGEST_KEPT = 2**25 - 2**14  # bytes: the most that moves the C library's threshold
 LEAST = 0.5  # observations of a part of the model that a refit must be left
-LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
-UNSEEN = LOST[1:]  # those none of whose units has a loss; of undetermined ones the units that have are `held`
 MILD = (
     RESULTS.successful,
     RESULTS.kink,
@@ -44,10 +39,6 @@ MILD = (
     RESULTS.leaving,
 )  # that an emptied refit may hide behind
 DEFAULT = Certified()
-
-Made = TypeVar("Made")
-Take = Callable[[Batch, Refitted, NDArray], None]
-Losses = Callable[[Rows, Refitted], NDArray]
 
 
 @float64
@@ -59,6 +50,7 @@ def cross_validate(
     evaluate: Evaluate | Named | None = None,
     metric: Metric | Sequence[Metric] = (),
     audit: int = 5,
+    checkpoint: File | None = None,
 ) -> Estimate:
     """The held-out loss of every unit that `plan` scores, each refit by `refit` (default `Certified()`).
 
@@ -72,9 +64,10 @@ def cross_validate(
     `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, one at least
     (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
     that were judged like it are iterated to the end.
+    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers.
 
     Where plan and fit have labels they are matched by these. Raises `ValueError` where the labels differ, or plan and fit count
-    different units.
+    different units, or `checkpoint` is of another run; `Interrupted` on Ctrl-C, with the estimate so far.
     """
     plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
     if int(audit) != audit or audit < 0:
@@ -84,11 +77,19 @@ def cross_validate(
         raise ValueError(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
-    pooled = _Predictions(plan, "response", judged=True) if metrics else None
-    gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
-    if evaluate is not None and refit.in_standard_errors:
-        gathered.sharpened()
-    return gathered.estimate(metrics, improve=refit.in_standard_errors)
+    pooled = Predictions(plan, "response", judged=True) if metrics else None
+    with keeping("cross_validate", checkpoint, known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=int(audit))):
+        gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
+        with gathered.stoppable():
+            if evaluate is not None and refit.in_standard_errors:
+                gathered.sharpened()
+            return gathered.estimate(metrics, improve=refit.in_standard_errors)
+
+
+def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
+    """What a verb's result depends on, by names."""
+    reached = fit.vector, fit.value, fit.gradient, fit.minima.theta
+    return {"model or data": fit.objective, "fit": reached, "plan": plan, "refit": refit, **more}
 
 
 def _wanted(fit: Fit, evaluate: Evaluate | Named | None) -> Evaluate | Scored | None:
@@ -101,38 +102,61 @@ def _wanted(fit: Fit, evaluate: Evaluate | Named | None) -> Evaluate | Scored | 
 
 @float64
 def cross_predict(
-    fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, kind: Literal["response", "link", "state", "label"] = "response"
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit = DEFAULT,
+    kind: Literal["response", "link", "state", "label"] = "response",
+    *,
+    checkpoint: File | None = None,
 ) -> NDArray[np.float64]:
     """Each unit's prediction from the refits that leave it out, `[units]` or `[units, outputs]`, averaged over them.
 
     `kind` is "response" (through the inverse link; for a hidden Markov model, the predictive mean), "link" (the linear
     predictor), "state" (the probabilities of the states, `[units, states]`) or "label" (of a conditional random field, the
     codes of the decoded labels; of sequences `[units, longest]`, −1 behind the end: `crf.join` puts them together). NaN
-    where a unit is never held out, or no refit that leaves it out exists.
+    where a unit is never held out, or no refit that leaves it out exists. `checkpoint` is as in `cross_validate`.
     """
     plan = _matched("cross_predict", _objective("cross_predict", fit), plan, refit)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    pooled = _Predictions(plan, kind, judged=False)
-    _Walk(fit, plan, refit).refits(lambda batch, done, _: pooled.add(fit, batch.rows, done, done.result))
+    pooled = Predictions(plan, kind, judged=False)
+
+    def take(batch, done, _):
+        told = pooled.told(fit, batch.rows, done, done.result)
+        pooled.merge(batch, told)
+        return told
+
+    with keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
+        walk = Walk(fit, plan, refit)
+        with walk.stoppable("cross_predict", lambda: pooled.per_unit()[0]):
+            walk.refits(take, pooled.merge)
     return pooled.per_unit()[0]
 
 
 @float64
-def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT) -> PyTree:
-    """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`."""
-    return natural(fit, fold_thetas(fit, plan, refit, "fold_parameters"))
+def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> PyTree:
+    """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`. `checkpoint` is as
+    in `cross_validate`."""
+    return natural(fit, fold_thetas(fit, plan, refit, "fold_parameters", checkpoint))
 
 
-def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDArray[np.float64]:
+def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> NDArray[np.float64]:
     """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
     plan = _matched(caller, _objective(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
-    def take(batch, done, _):
-        theta[batch.refits] = np.where(among(done.result, LOST)[:, None], np.nan, done.theta)
+    def merge(batch, told):
+        theta[batch.refits] = told["theta"]
 
-    _Walk(fit, plan, refit).refits(take)
+    def take(batch, done, _):
+        told = {"theta": np.where(among(done.result, LOST)[:, None], np.nan, done.theta)}
+        merge(batch, told)
+        return told
+
+    with keeping(caller, checkpoint, known(fit, plan, refit)):
+        walk = Walk(fit, plan, refit)
+        with walk.stoppable(caller, lambda: natural(fit, theta)):
+            walk.refits(take, merge)
     return theta
 
 
@@ -144,13 +168,16 @@ def keep_freed() -> None:
     np.empty(LARGEST_KEPT, np.uint8)
 
 
-def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: "_Predictions | None" = None, times: int = 1) -> "Gathered":
+def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions | None = None, times: int = 1) -> "Gathered":
     """Every refit of a plan, gathered; `times` as many such plans share what may be spent on one."""
     keep_freed()
-    walk = _Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
+    walk = Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
     nothing = blank(asked, refit, walk.baseline(asked))
     gathered = Gathered(asked, nothing, audit, pooled)
-    walk.refits(gathered.add, asked.losses_of, nothing if asked.evaluate is None else None)  # tolerances are of own losses
+    assert gathered.emptied is not None  # now, so that Ctrl-C need not wait for it
+    own = nothing if asked.evaluate is None else None  # tolerances are of own losses
+    with gathered.stoppable():
+        walk.refits(gathered.add, gathered.merge, asked.losses_of, own)
     return gathered
 
 
@@ -194,159 +221,36 @@ def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstra
     return plan.known(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 
-class _Walk:
-    """The batches of a plan, and what is made of each: side by side on the cores there are, and taken in order. Where no
-    parameters are to be `formed`, batches of single rows are large."""
-
-    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
-        self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
-        linear = isinstance(fit.objective, AbstractLinearPredictor)
-        self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
-        self.whole, self.runs = self._together()
-        self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
-
-    def _together(self) -> tuple[Batch | None, Runs | None]:
-        """All refits as one batch, where these are without a short run of units each."""
-        fit, plan = self.fit, self.plan
-        if fit.objective.costs.runs is None or plan.weight.any():
-            return None, None
-        if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
-            return None, None
-        (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
-        found = expandable(fit, batch.rows)
-        return (batch, found) if found is not None else (None, None)
-
-    def _made(self) -> Iterator[Batch]:
-        fit, plan = self.fit, self.plan
-        if self.whole is not None and self.refit.together:
-            yield self.whole
-            return
-        narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
-        wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
-        own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
-        least = self.workers if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
-        uniform = not fit.objective.local  # there a pass over all units is made anyway
-        model = fit.predictors if narrow and not self.formed else None
-        each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
-        for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):
-            if fit.predictors is not None:
-                yield batch
-                continue
-            index, weight, held = map(aligned, batch.rows[:3])
-            yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
-
-    def batches(self) -> Iterable[Batch]:
-        """To be gone through several times; kept where they are small."""
-        return self._made() if self.kept is None else self.kept
-
-    def over(self, run: Callable[[Batch], Made], take: Callable[[Made], None]) -> None:
-        """`take(run(batch))` of every batch. Of many the first goes alone, so that programs are compiled once."""
-        run, batches = float64(run), iter(self.batches())
-        if self.workers == 1:
-            for batch in batches:
-                take(run(batch))
-            return
-        some = list(itertools.islice(batches, 2 * self.workers + 1))
-        if len(some) > 2 * self.workers:
-            take(run(some.pop(0)))
-        with ThreadPoolExecutor(self.workers) as pool:
-            waiting: collections.deque = collections.deque()
-            for batch in itertools.chain(some, batches):
-                waiting.append(pool.submit(run, batch))
-                if len(waiting) > self.workers:
-                    take(waiting.popleft().result())
-            while waiting:
-                take(waiting.popleft().result())
-
-    def refits(self, take: Take, losses: Losses | None = None, known: Estimate | None = None) -> None:
-        """Every batch refitted, and if `losses` are asked for these, judged; a progress bar where it takes long. `known` has
-        the losses with no update, where these are at hand."""
-        scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
-
-        def run(batch):
-            rows = batch.rows._replace(scale=scale, num_refits=number)
-            done = self.refit(self.fit, rows, judge=losses is not None)
-            rows, done = completed(self.fit, batch.rows, done)
-            return batch._replace(rows=rows), done, None if losses is None else losses(rows, done)
-
-        def taken(found):
-            take(*found)
-            bar.advance(len(found[0].refits))
-
-        with Slow("refits", self.plan.num_refits) as bar:
-            self.over(run, taken)
-
-    def baseline(self, asked: Asked) -> NDArray[np.float64]:
-        """The losses with no update."""
-        fit, plan = self.fit, self.plan
-        if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
-            every = Rows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
-            each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
-            return np.where(plan.held, each[plan.index], np.nan)
-        baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
-        if self.whole is not None and self.runs is not None and asked.evaluate is None:
-            losses, _ = self.runs.scores(fit.vector)
-            _put(baseline, self.whole, self.runs.shaped(self.runs.scored(losses, self.whole.rows)))
-            return baseline
-        theta = lambda batch: np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
-        self.over(lambda batch: (batch, asked.losses(batch.rows, theta(batch))), lambda found: _put(baseline, *found))
-        return baseline
-
-    def _scale(self, known: Estimate | None) -> float:
-        """The naive standard error of the no-update mean, where it is at hand or the strategy's tolerance is stated in it."""
-        if known is not None:
-            return known.scale
-        if not self.refit.in_standard_errors:
-            return 0.0
-        own = Asked(self.fit, self.plan, None)
-        return blank(own, self.refit, self.baseline(own)).scale
-
-
-def _put(out: NDArray, batch: Batch, values: NDArray) -> None:
-    """Losses of a batch to where they belong."""
-    if values.ndim == 1:
-        out[batch.refits] = values
-    else:
-        out[batch.place[batch.rows.held]] = values[batch.rows.held]
-
-
-def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
-    """An estimate of which the losses with no update are known only."""
-    fit, count = asked.fit, asked.plan.num_refits
-    weight = fit.objective.units.weight
-    size = f"{fit.num_params} parameters{fit.of_rank}"
-    what = f"{called(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
-    return Estimate(
-        losses=np.full_like(baseline, np.nan),
-        error=np.full(count, np.inf),
-        result=np.zeros(count, np.int64),
-        plan=asked.plan,
-        baseline=baseline,
-        unit_weight=None if weight is None else np.asarray(weight),
-        score=asked.title,
-        response=_response(fit),
-        classes=fit.objective.units.classes > 0,
-        labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
-        proved=np.zeros(count, bool),
-        elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
-    )
-
-
-def _response(fit: Fit) -> NDArray | None:
-    units = fit.objective.units
-    found = units.target if units.response is None else units.response
-    return None if found is None else np.asarray(found)
-
-
 class Gathered:
     """Batches of refits, put together: the arrays of an estimate are filled as they come."""
 
-    def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: "_Predictions | None" = None):
+    def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
         self.asked, self.found, self.pooled = asked, blank, pooled
         self.candidates, self.gradients = Candidates(blank, audit), 0.0
+        self.made = np.zeros(len(blank.error), bool)
 
-    def add(self, batch: Batch, done: Refitted, values: NDArray) -> None:
-        asked, found, rows = self.asked, self.found, batch.rows
+    @functools.cached_property
+    def emptied(self) -> NDArray[np.bool_]:
+        return _emptied(self.asked.fit, self.asked.plan)
+
+    def add(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
+        """A batch of refits, and what it says."""
+        told = self._told(batch, done, values)
+
+        def start(mine):
+            told["start"] = done.theta[told["exists"]][mine]
+            return told["start"]
+
+        single = self.asked.fit.predictors is not None and batch.rows.index.shape[1] == 1  # no θ of theirs is formed
+        self._merged(batch, told, None if single else start)
+        return told
+
+    def merge(self, batch: Batch, told: Told) -> None:
+        """What a batch said before."""
+        self._merged(batch, told, (lambda _: told["start"]) if "start" in told else None)
+
+    def _told(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
+        asked, rows = self.asked, batch.rows
         result, pointwise = np.array(done.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
         result[bad & ~among(result, LOST)] = RESULTS.nonfinite
@@ -354,32 +258,53 @@ class Gathered:
         told = ~among(result, UNSEEN) if pointwise else exists
         values = np.array(values)
         values[~told] = np.nan
-        _put(found.losses, batch, values)
         error = asked.error(rows, done, values)
         known = told & np.isfinite(error)
-        found.error[batch.refits] = np.where(known, error, np.inf)
-        found.proved[batch.refits] = known & (False if done.proved is None or asked.evaluate is not None else done.proved)
-        if found.elsewhere is not None:
-            result[self._compared(batch, done.theta, exists)] = RESULTS.other_minimum
+        found = {"losses": values, "error": np.where(known, error, np.inf), "exists": exists, "moved": np.asarray(done.moved)}
+        found["proved"] = known & (False if done.proved is None or asked.evaluate is not None else done.proved)
+        if self.found.elsewhere is not None:
+            lower, there = minima.lower(asked.fit, rows, done.theta, exists)
+            result[lower] = RESULTS.other_minimum
+            found |= {"lower": lower, "elsewhere": asked.losses(rows, there)[lower]} if lower.any() else {}
         leaving = asked.fit.objective.parameters.leaving
         if leaving is not None:
             at, weights = np.where(exists[:, None], done.theta, asked.fit.vector), weights_of(rows, asked.plan.num_units)
             result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = RESULTS.leaving
-        found.result[batch.refits] = result
-        if self.pooled is not None:
-            self.pooled.add(asked.fit, rows, done, result)
-        self.gradients += done.gradients
-        single = asked.fit.predictors is not None and rows.index.shape[1] == 1  # no θ of theirs is formed
-        theta = None if single else lambda: done.theta[exists]
-        self.candidates.add(batch.refits[exists], np.asarray(done.moved)[exists], theta)
+        found |= {"result": result, "gradients": np.asarray(done.gradients)}
+        return found if self.pooled is None else found | self.pooled.told(asked.fit, rows, done, result)
 
-    def _compared(self, batch: Batch, theta: NDArray, exists: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which refits have a lower minimum elsewhere; their losses there are kept."""
-        lower, there = minima.lower(self.asked.fit, batch.rows, theta, exists)
-        if lower.any():
-            assert self.found.elsewhere is not None
-            _put(self.found.elsewhere, batch.take(lower), self.asked.losses(batch.rows, there)[lower])
-        return lower
+    def _merged(self, batch: Batch, told: Told, start: Callable[[list[int]], NDArray] | None) -> None:
+        found, refits, exists = self.found, batch.refits, told["exists"]
+        put(found.losses, batch, told["losses"])
+        for name in ("error", "proved", "result"):
+            getattr(found, name)[refits] = told[name]
+        if "lower" in told:
+            assert found.elsewhere is not None
+            put(found.elsewhere, batch.take(told["lower"]), told["elsewhere"])
+        if self.pooled is not None:
+            self.pooled.merge(batch, told)
+        self.gradients += float(told["gradients"])
+        self.candidates.add(refits[exists], told["moved"][exists], start)
+        self.made[refits] = True
+
+    @contextlib.contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """On Ctrl-C, the estimate of what is done so far."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            told = f"cross_validate: stopped after {self.made.sum()} of {len(self.made)} refits"
+            raise Interrupted(told, self.partial) from None
+
+    def partial(self) -> Estimate:
+        """What came so far; refits that were not made have a code that says so, and no unit of theirs has a loss."""
+        found, rest = self.found, ~self.made
+        entries = rest if found.joint else rest[found.plan.refit]
+        for losses in (found.losses, found.baseline, found.elsewhere):
+            if losses is not None:
+                losses[entries] = np.nan
+        found.error[rest], found.proved[rest], found.result[rest] = np.inf, False, RESULTS.interrupted
+        return self.ended(None, "none, since it was stopped", "")
 
     def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
         """All that came, and what an audit finds; if it finds a miss, refits of its kind are to be `improved`."""
@@ -393,8 +318,8 @@ class Gathered:
 
     def ended(self, table: pd.DataFrame | None, audit: str, copied: str) -> Estimate:
         """All that came, with an audit and what is said of it."""
-        fit, plan, found = self.asked.fit, self.asked.plan, self.found
-        found.result[among(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
+        found = self.found
+        found.result[among(found.result, MILD) & self.emptied] = RESULTS.emptied
         return replace(found, audit=table, labels=found.labels | {"audit": audit, "copies": copied})
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
@@ -403,6 +328,7 @@ class Gathered:
         chosen = candidates.chosen(affordable(self.gradients))
         table = audited(self.asked, found, chosen, candidates.start)
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
+        found.result[missed] = RESULTS.missed
         its, count = ("its" if len(chosen) == 1 else "their"), f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
         said = f"{count} repeated exactly, {len(missed)} beyond {its} error"
         short = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
@@ -430,7 +356,7 @@ def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known
     some = replace(asked, plan=asked.plan.some(refits))
     at = refits if asked.joint else np.isin(asked.plan.refit, refits)
     own = Gathered(some, blank(some, refit, known.baseline[at]))
-    _Walk(asked.fit, some.plan, refit, times).refits(own.add, some.losses_of, known)
+    Walk(asked.fit, some.plan, refit, times).refits(own.add, own.merge, some.losses_of, known)
     return own.found
 
 
@@ -449,27 +375,3 @@ def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
     change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
     total = np.asarray(shares).sum(0)
     return np.any((total + change @ shares < LEAST) & (total >= 2 * LEAST), axis=1)
-
-
-class _Predictions:
-    """Held-out predictions of a kind, and if they are `judged` how far they may be off, summed by unit as batches come in."""
-
-    def __init__(self, plan: Plan, kind: str, *, judged: bool):
-        self.kind, self.judged, self.times = kind, judged, np.zeros(plan.num_units)
-        self.total = self.off = np.zeros(0)
-
-    def add(self, fit: Fit, rows: Rows, done: Refitted, result: NDArray[np.int64]) -> None:
-        at = lambda theta: predictions(fit, rows, theta, self.kind)
-        values = at(done.theta)
-        if not self.total.size:
-            self.total, self.off = np.zeros((2, len(self.times), *values.shape[2:]))
-        keep = rows.held & ~among(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
-        np.add.at(self.total, rows.index[keep], values[keep])
-        np.add.at(self.times, rows.index[keep], 1.0)
-        if self.judged:
-            np.add.at(self.off, rows.index[keep], reach(fit, done, values, at)[keep])
-
-    def per_unit(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each unit's mean over its refits, and how far that may be off at most; NaN where there is none."""
-        times = np.where(self.times > 0, self.times, np.nan).reshape(-1, *[1] * (self.total.ndim - 1))
-        return self.total / times, self.off / times

@@ -22,6 +22,8 @@ import platformdirs
 import scipy
 from jaxtyping import Shaped
 
+from ._stopping import aside
+
 P, R = ParamSpec("P"), TypeVar("R")
 
 
@@ -146,12 +148,23 @@ def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` compiled for the shapes of its arrays, all else of its arguments constant: Equinox's `filter_jit`."""
+    """`function` compiled for the shapes of its arrays, all else of its arguments constant: Equinox's `filter_jit`. Ctrl-C
+    does not wait for it."""
 
     def make() -> Callable[P, R]:
         import equinox
 
-        return equinox.filter_jit(function)
+        program = equinox.filter_jit(function)
+        run = lambda args, more: jax.block_until_ready(program(*args, **more))
+        double = float64(run)
+
+        def called(*args: P.args, **more: P.kwargs) -> R:
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, more))):
+                return program(*args, **more)
+            chosen = double if jax.config.jax_enable_x64 else run  # type: ignore[attr-defined]
+            return aside(lambda: chosen(args, more))
+
+        return called
 
     return functools.wraps(function)(made(make))
 

@@ -8,8 +8,8 @@ are estimated instead of proved, and what is repeated exactly to audit them.
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,180 +18,47 @@ from jaxtyping import Float
 
 from ._asked import Asked
 from ._audit import affordable, audited, ranked
+from ._checkpoint import File, Told, keeping, kept
 from ._design import Predictors
 from ._errors import naives
-from ._estimate import Estimate, Printed
+from ._estimate import Estimate
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, keep_freed, settled, some_of, walked
 from ._fit import DOUBTFUL, Fit, anchored_at, fit
 from ._functions import TOGETHER, Penalised
 from ._jax import float64
 from ._minimise import factorised, newton
 from ._objective import stored
+from ._penalised import Judged, Path, Point, shown
 from ._plan import Plan
+from ._progress import Slow
 from ._read import numbers
 from ._ridge import applies, ridges
+from ._stopping import Interrupted
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit
 from .refit._linear import copies
 from .refit._stacked import Leaving, Settled, Stack, groups
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 Array = np.ndarray
 COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
-SHOWN = 5  # labels in a printed list
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
 Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Point:
-    """One penalty of a path: its label, itself, the mean held-out loss under it (NaN where some refits do not exist); and the
-    estimate and the fit, put together when they are first asked for."""
-
-    value: Any
-    penalty: AbstractPenalty
-    made: "_Judged"
-    audit: pd.DataFrame | None
-    said: str  # of the audit of the path
-
-    @property
-    def mean(self) -> float:
-        return self.made.mean
-
-    @functools.cached_property
-    def estimate(self) -> Estimate:
-        """The estimate under this penalty."""
-        found = self.made.estimate
-        return replace(found, audit=self.audit, labels=found.labels | {"audit": self.said})
-
-    @property
-    def fit(self) -> Fit:
-        """θ̂ under this penalty."""
-        return self.made.fit
-
-    def __repr__(self) -> str:
-        return f"Point({_shown(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Path(Printed):
-    """What came of every penalty, in the order in which they were given."""
-
-    points: tuple[Point, ...]
-    plan: Plan
-    labels: dict[str, str]  # model, refit, audit: for the printed result
-
-    @property
-    def values(self) -> pd.Index:
-        """The labels: numbers where the penalties have one each, the keys of a mapping, else 0, 1, …"""
-        return pd.Index([point.value for point in self.points], name="penalty")
-
-    @property
-    def penalties(self) -> list[AbstractPenalty]:
-        return [point.penalty for point in self.points]
-
-    @property
-    def estimates(self) -> list[Estimate]:
-        return [point.estimate for point in self.points]
-
-    @property
-    def fits(self) -> list[Fit]:
-        return [point.fit for point in self.points]
-
-    @functools.cached_property
-    def _compared(self) -> list[Point]:
-        """Those under which every loss that the plan asks for exists: means over fewer units are no match for theirs."""
-        found = [point for point in self.points if np.isfinite(point.mean)]
-        if not found:
-            raise ValueError("Path: under every penalty some refits do not exist: see Path.table(), or penalise more.")
-        return found
-
-    @functools.cached_property
-    def best(self) -> Point:
-        """The penalty of the lowest mean held-out loss, among those under which every refit exists."""
-        return min(self._compared, key=lambda point: point.mean)
-
-    @functools.cached_property
-    def one_standard_error(self) -> Point:
-        """The simplest whose mean is within one standard error of the best's (Breiman and others, 1984): the standard error of
-        the best's own mean, over what is independent in the plan (`Estimate.se`); the simplest fits the data worst, which of
-        penalties that differ by a factor is the strongest.
-
-        Raises ValueError where the plan has no standard error.
-        """
-        value, kind = self.best.estimate.standard_error
-        if not np.isfinite(value):
-            raise ValueError(f"Path.one_standard_error: the standard error is {kind}. Path.best needs none.")
-        near = [point for point in self._compared if point.mean <= self.best.mean + value]
-        return max(near, key=lambda point: point.estimate.no_update)
-
-    def table(self) -> pd.DataFrame:
-        """A row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`, how many `flagged`."""
-        rows = [
-            {"mean": e.mean, "se": e.se, "no_update": e.no_update}
-            | {"approximation_error": e.approximation_error, "proved": float(np.mean(e.proved)), "flagged": len(e.flagged())}
-            for e in self.estimates
-        ]
-        return pd.DataFrame(rows, index=self.values)
-
-    def _lines(self) -> list[tuple[str, str]]:
-        best, mean = self.best, self.best.mean
-        value, kind = best.estimate.standard_error
-        known, score = f" ± {value:.2g}" if np.isfinite(value) else "", best.estimate.score
-        what = f", {score}" if score else ""
-        flagged = [point.value for point in self.points if len(point.estimate.flagged())]
-        apart = lambda point: point.mean - point.estimate.approximation_error
-        close = [p for p in self._compared if p is not best and apart(p) <= mean + best.estimate.approximation_error]
-        ends = best.value in (self.values.min(), self.values.max()) if self.values.dtype == float else False
-        worst = max(point.estimate.approximation_error for point in self._compared)
-        proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
-        lines = [
-            ("model", self.labels["model"]),
-            ("penalties", f"{len(self.points)}: {_listed(self.values)}"),
-            ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
-            ("best", f"{_shown(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})"),
-            ("one SE", self._within()),
-            ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
-            ("not told apart", f"{_listed([p.value for p in close])}: within refit error of the best" if close else ""),
-            ("at the end", "the best is the least or the largest of the penalties: look further" if ends else ""),
-            ("audit", self.labels["audit"]),
-            ("not compared", self._missing()),
-            ("flagged", f"refits under {_listed(flagged)}: see their estimates" if flagged else "none"),
-            ("note", "the best's mean is a little optimistic: it was chosen by the same losses"),
-        ]
-        return [(name, text) for name, text in lines if text]
-
-    def _within(self) -> str:
-        if not np.isfinite(self.best.estimate.se):
-            return ""
-        point = self.one_standard_error
-        return f"{_shown(point.value)}: {point.mean:.6g}, the simplest within one SE of the best"
-
-    def _missing(self) -> str:
-        without = [point.value for point in self.points if point not in self._compared]
-        return f"{_listed(without)}: some refits do not exist" if without else ""
-
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Held-out loss ± standard error against the penalty, both choices marked. Needs matplotlib."""
-        from .plot import path
-
-        return path(self, ax=ax)
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
-
-
-def _listed(values: Iterable[Any]) -> str:
-    shown = [_shown(value) for value in values]
-    return ", ".join(shown if len(shown) <= SHOWN else [*shown[:2], "…", shown[-1]])
-
-
 @float64
-def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefit = DEFAULT, *, audit: int = 5) -> Path:
+def path(
+    objective: Model,
+    penalties: Penalties,
+    plan: Plan,
+    refit: AbstractRefit = DEFAULT,
+    *,
+    audit: int = 5,
+    checkpoint: File | None = None,
+) -> Path:
     """Cross-validate an objective under each of many penalties, which take the place of its own.
 
     `objective` is a `GLM`, a `Regression` or a `Cox`. `penalties` are penalties of `lo.penalties`, in a sequence or, by names,
@@ -199,7 +66,8 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
     the squared loss, C = 1/α for the logistic). `plan` and `refit` are as in `cross_validate`, and so is every estimate, but
     that the penalties share the operations of one such call: of many rows left out by themselves fewer refits are proved and
     more estimated, and `audit` refits of the whole path are repeated exactly, as many as a tenth of its operations pay for,
-    one at least. Where one is off by more than was reported, every penalty is cross-validated by itself.
+    one at least. Where one is off by more than was reported, every penalty is cross-validated by itself. `checkpoint` is as in
+    `cross_validate`; Ctrl-C raises `Interrupted` with the path of the penalties that are done.
 
     Raises TypeError on objectives without such a penalty, ValueError on numbers that are not positive, finite and distinct, and
     what `fit` raises where there is no minimiser, the penalty named in a note.
@@ -210,38 +78,39 @@ def path(objective: Model, penalties: Penalties, plan: Plan, refit: AbstractRefi
     if int(audit) != audit or audit < 0:
         raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
     keep_freed()
-    named = _named(objective, penalties)
-    found = _found(objective, named, plan, refit, int(audit))
-    said, tables, missed = _audited(found, int(audit))
-    if missed:  # nothing that was judged like it is taken for granted
-        said += ": every penalty was cross-validated by itself"
-        whole = {value: cross_validate(each.fit, plan, refit, audit=int(audit)) for value, each in found.items()}
-        found = {value: _whole(found[value], estimate) for value, estimate in whole.items()}
-        tables = {value: estimate.audit for value, estimate in whole.items()}
+    named, found = _named(objective, penalties), dict[Any, Judged]()
+    labels = {"model": repr(objective), "refit": repr(refit)}
+    of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": int(audit)}
+    try:
+        with keeping("path", checkpoint, of):
+            _find(found, objective, named, plan, refit, int(audit))
+            said, tables = _checked(found, plan, refit, int(audit))
+    except KeyboardInterrupt:
+        raise _stopped(found, named, plan, labels) from None
     points = tuple(Point(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
-    return Path(points, plan, {"model": repr(objective), "refit": repr(refit), "audit": said})
+    return Path(points, plan, labels | {"audit": said})
 
 
-@dataclass(frozen=True, eq=False)
-class _Judged:
-    """A penalty on its way: how its fit and its estimate are made, the mean of this and of the errors that are known, which
-    refits are worth repeating, where these stand, and the gradients that were made."""
+def _checked(
+    found: dict[Any, Judged], plan: Plan, refit: AbstractRefit, audit: int
+) -> tuple[str, dict[Any, pd.DataFrame | None]]:
+    """A sentence on the audits, and their tables; after a miss nothing that was judged like it is taken for granted."""
+    said, tables, missed = _audited(found, audit)
+    if not missed:
+        return said, tables
+    judged = dict(found)
+    found.clear()
+    for value, each in judged.items():
+        found[value] = _whole(each, cross_validate(each.fit, plan, refit, audit=audit))
+    return f"{said}: every penalty was cross-validated by itself", {value: each.estimate.audit for value, each in found.items()}
 
-    fitted: Callable[[], Fit]
-    judged: Callable[[Fit], Estimate]
-    mean: float
-    error: float
-    chosen: Callable[[int], dict[int, str]]
-    start: dict[int, np.ndarray]
-    gradients: float
 
-    @functools.cached_property
-    def fit(self) -> Fit:
-        return self.fitted()
-
-    @functools.cached_property
-    def estimate(self) -> Estimate:
-        return self.judged(self.fit)
+def _stopped(found: dict[Any, Judged], named: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]) -> Interrupted:
+    """What is raised on Ctrl-C: the path of the penalties that are done."""
+    told = f"{len(found)} of {len(named)} penalties"
+    labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
+    points = tuple(Point(value, named[value], found[value], None, "") for value in named if value in found)
+    return Interrupted(f"path: stopped after {told}", lambda: Path(points, plan, labels) if points else None)
 
 
 def _mean(found: Estimate) -> float:
@@ -256,7 +125,7 @@ def _known(error: Float[Array, " refits"]) -> float:
     return float(known.mean()) if known.size else 0.0
 
 
-def _whole(each: _Judged, estimate: Estimate) -> _Judged:
+def _whole(each: Judged, estimate: Estimate) -> Judged:
     """The same with another estimate."""
     return replace(each, fitted=lambda: each.fit, judged=lambda fit: estimate, mean=_mean(estimate))
 
@@ -316,9 +185,14 @@ def _under(objective: Model, penalty: AbstractPenalty) -> Model:
     return other
 
 
-def _found(
-    objective: Model, named: dict[Any, AbstractPenalty], plan: Plan, refit: AbstractRefit, audit: int
-) -> dict[Any, _Judged]:
+def _find(
+    found: dict[Any, Judged],
+    objective: Model,
+    named: dict[Any, AbstractPenalty],
+    plan: Plan,
+    refit: AbstractRefit,
+    audit: int,
+) -> None:
     """Every penalty's estimate: of single rows at once where that can be, the others one after another, the strongest first."""
     plan = adapted("path", objective, plan, refit)
     said: list[str] = []
@@ -329,31 +203,32 @@ def _found(
         return said[0]
 
     judged = functools.partial(_judged, objective, plan, refit, copied)
-    every = _at_once(objective, named, plan) if refit.quadratic else None
-    found = {} if every is None else judged(named, every)
+    every = _kept(lambda: _at_once(objective, named, plan)) if refit.quadratic else None
+    found.update({} if every is None else judged(named, every))
     order = [value for value in named if value not in found]
     model = _predictors(objective, [named[value] for value in order])
     thetas = {} if model is None else _minimisers(objective, model, {value: named[value] for value in order})
     if model is not None and thetas:
         for some, every in _side_by_side(objective, model, {value: named[value] for value in thetas}, thetas, plan, refit):
-            found |= judged(some, every)
+            found.update(judged(some, every))
     order = [value for value in order if value not in found]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before = None
-    for value in order:
-        try:
-            under = _under(objective, named[value])
-            own = _anchored(under, thetas[value]) if value in thetas else fit(under, before)
-        except (RuntimeError, ValueError) as error:
-            error.add_note(f"In lo.path, under the penalty {_shown(value)}.")
-            raise
-        gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
-        before, kept, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
-        estimate = gathered.ended(None, "", copied(own))
-        known = lambda kept=kept: kept, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
-        found[value] = _Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
-    return found
+    with Slow("penalties", len(order)) as bar:
+        for value in order:
+            try:
+                under = _under(objective, named[value])
+                own = _anchored(under, thetas[value]) if value in thetas else fit(under, before)
+            except (RuntimeError, ValueError) as error:
+                error.add_note(f"In lo.path, under the penalty {shown(value)}.")
+                raise
+            gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
+            before, same, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
+            estimate = gathered.ended(None, "", copied(own))
+            known = lambda same=same: same, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
+            found[value] = Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
+            bar.advance()
 
 
 def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.ndarray, "penalties params params"]:
@@ -416,10 +291,22 @@ def _side_by_side(
     for some in groups(len(theta), model):
         stack = Stack(model, second[some], theta[some], leaving, len(theta))
         baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
-        every = refit.stacked(stack, naives(baseline, stack.weight[plan.index[plan.held]]))
+        scale = naives(baseline, stack.weight[plan.index[plan.held]])
+        every = _kept(lambda stack=stack, scale=scale: refit.stacked(stack, scale))
         if every is None:
             return
         yield dict(zip(labels[some], penalties[some], strict=True)), every
+
+
+def _kept(make: Callable[[], Settled | None]) -> Settled | None:
+    """What arrays say of some penalties, or said before."""
+
+    def told() -> Told:
+        found = make()
+        return {} if found is None else {name: part for name, part in found._asdict().items() if part is not None}
+
+    parts: dict[str, Any] = kept(told)
+    return Settled(**{"moved": None, **parts}) if parts else None
 
 
 def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> Settled | None:
@@ -437,7 +324,7 @@ def _judged(
     copied: Callable[[Fit], str],
     named: dict[Any, AbstractPenalty],
     every: Settled,
-) -> dict[Any, _Judged]:
+) -> dict[Any, Judged]:
     """What arrays over penalties say of each but the `bad`; fits and estimates are put together when they are asked for."""
 
     def estimate(k: int, fit: Fit) -> Estimate:
@@ -457,7 +344,7 @@ def _judged(
             continue
         make = lambda k=k, penalty=penalty: _anchored(_under(objective, penalty), every.theta[k])
         known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
-        found[value] = _Judged(*known, {}, float(every.gradients[k]))
+        found[value] = Judged(*known, {}, float(every.gradients[k]))
         if wanting[k]:
             asked, whole, rest = Asked(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
             settled(whole, some_of(asked, refit, rest, whole, len(named)), rest)
@@ -470,7 +357,7 @@ def _anchored(objective: Model, theta: np.ndarray) -> Fit:
     return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
 
 
-def _audited(found: dict[Any, _Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame], int]:
+def _audited(found: dict[Any, Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame], int]:
     """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed."""
     number = min(audit, affordable(sum(each.gradients for each in found.values()))) if audit else 0
     order = sorted(found, key=lambda value: -found[value].error)

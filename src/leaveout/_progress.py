@@ -1,4 +1,4 @@
-"""A progress bar on standard error for what takes more than two seconds, and nothing for what does not."""
+"""A progress bar on standard error, with the time left, for what takes more than two seconds, and nothing for what does not."""
 
 import functools
 import os
@@ -27,10 +27,11 @@ class Slow:
     @functools.cached_property
     def bar(self) -> "Progress":
         """Made where it is to be seen."""
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
-        bar = Progress(*columns, TimeElapsedColumn(), console=_console(), transient=True)
+        times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+        bar = Progress(*columns, *times, console=_console(), transient=True, speed_estimate_period=3600)
         bar.add_task(self.label, total=self.total, completed=self.done)
         return bar
 

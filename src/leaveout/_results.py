@@ -48,6 +48,10 @@ class RESULTS(enum.IntEnum):
         "a probability that the fit holds at zero, where its data put it, would leave zero in this fold: F falls that way; "
         "the refit reported holds it, and so does its held-out loss; a prior keeps probabilities off zero",
     )
+    interrupted = 10, "not made: the run was stopped before; with checkpoint= the same call goes on from there"
+
+
+LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
 
 
 def among(result: NDArray[np.int64], codes: Iterable[RESULTS]) -> NDArray[np.bool_]:

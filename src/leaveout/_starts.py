@@ -9,7 +9,6 @@ four times as far in turn.
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +19,7 @@ from ._jax import PyTree, float64
 from ._minimise import LARGE, Run
 from ._objective import AbstractObjective, mapped, placed, ravel, stored
 from ._progress import Slow
+from ._stopping import side_by_side
 
 STARTS = 4  # by default, where F is not convex and a start is affordable
 WIDER = (1, 2, 4)  # times as far: a first start deep in a narrow basin says little of how far off others are
@@ -113,8 +113,8 @@ class Watched(Function):
 def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Run]) -> list[Run]:
     """Where each start leads, lowest first, a line of progress each. One goes alone, so that programs are compiled once; the
     others side by side."""
-    workers = min(len(starts), cores())
-    with Slow("starts", len(starts)) as bar, ThreadPoolExecutor(workers) as pool, warnings.catch_warnings():
+    runs: list[Run] = []
+    with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
 
         @float64
@@ -125,7 +125,8 @@ def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Fu
             bar.advance()
             return found
 
-        runs = [run(0), *pool.map(run, range(1, len(starts)))]
+        runs.append(run(0))
+        side_by_side(run, range(1, len(starts)), lambda _, found: runs.append(found), min(len(starts) - 1, cores()) or 1)
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 

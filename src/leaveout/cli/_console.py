@@ -10,15 +10,27 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+STOPPED = 130  # exit code of what Ctrl-C ended
 console = Console(highlight=False, soft_wrap=True)
 INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)  # not faults of ours
 
 
 class OneLine(TyperGroup):
-    """Commands that end in one line on standard error, whatever went wrong, and exit code 2; 1 for a fault of ours.
+    """Commands that end in one line on standard error, whatever went wrong, and exit code 2; 1 for a fault of ours; 130 on
+    Ctrl-C, after what is done so far.
 
     With LEAVEOUT_TRACEBACK set, what is neither usage nor a message of ours is raised as it is.
     """
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            partial = getattr(stop, "partial", None)
+            if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):  # a result, and no array
+                console.print(str(partial), markup=False)
+            _say(str(stop) or "stopped.")
+            raise typer.Exit(STOPPED) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
         if not standalone_mode:
@@ -29,6 +41,10 @@ class OneLine(TyperGroup):
             code = 1
         except Exception as error:
             code = _ended(error)
+        if code == STOPPED and sys.stdout is sys.__stdout__:  # in a process of its own, of which some threads may be at work
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+            os._exit(STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -54,6 +54,11 @@ def writable(file: Path | None) -> Path | None:
     return file
 
 
+def numbered(file: Path | None, number: int) -> Path | None:
+    """Of several models each has a file of its own: `run.ckpt`, `run-2.ckpt`, …"""
+    return file if file is None or number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
+
+
 def drawable(file: Path | None) -> Path | None:
     """A callback: it must be possible to draw a picture into the file."""
     if file is not None and file.suffix.lower() not in PICTURES:
@@ -95,4 +100,12 @@ Weights = Annotated[str | None, typer.Option(help="A column of weights.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave rows with missing values out.")]
 Table = Annotated[Path | None, out_option("the table")]
 RowTable = Annotated[Path | None, out_option("the losses of the rows")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file that keeps what is done: the same command goes on from there, if it was stopped.",
+        readable=False,
+        callback=writable,
+    ),
+]
 Plot = Annotated[Path | None, typer.Option(help="A file for a picture (png, pdf, svg).", readable=False, callback=drawable)]

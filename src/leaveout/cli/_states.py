@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 import leaveout as lo
 
 from ._console import fail
-from ._options import REFITS
+from ._options import REFITS, numbered
 from ._table import Heading, compared, mistrusted
 
 CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
@@ -76,15 +77,18 @@ class Fitted:
             fail("; ".join(f"{name}: {message}" for name, message in self.failures.items()) + f" {way}")
 
 
-def fitted(models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, refit: str, starts: int, seed: int) -> Fitted:
+def fitted(
+    models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, refit: str, starts: int, seed: int, checkpoint: Path | None
+) -> Fitted:
     """Every model fitted and cross-validated. Ends the command where none could be."""
     found = Fitted(models)
-    for name, model in models.items():
+    for number, (name, model) in enumerate(models.items(), 1):
+        file = numbered(checkpoint, number)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 found.fits[name] = lo.fit(model, num_starts=starts, seed=seed)
-                found.estimates[name] = lo.cross_validate(found.fits[name], folds, REFITS[refit])
+                found.estimates[name] = lo.cross_validate(found.fits[name], folds, REFITS[refit], checkpoint=file)
             except (ValueError, TypeError, RuntimeError) as error:
                 found.failures[name] = str(error)
         found.notes += mistrusted(name, found.estimates[name], refit) if name in found.estimates else []

@@ -12,7 +12,7 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, named
 from ._files import complete, read, save
-from ._options import REFITS, Data, DropMissing, Offset, Plot, Refit, Score, Seed, Table, Weights, kept
+from ._options import REFITS, Checkpoint, Data, DropMissing, Offset, Plot, Refit, Score, Seed, Table, Weights, kept, numbered
 from ._table import LOSSES as COLUMNS, Heading, compared, comparison, mistrusted, show
 from .glm import OTHERS, Prepared, prepared, validated
 
@@ -37,6 +37,7 @@ def compare(
     refit: Refit = "certified",
     score: Score = None,
     seed: Seed = 0,
+    checkpoint: Checkpoint = None,
     out: Table = None,
     plot: Plot = None,
 ) -> None:
@@ -46,7 +47,7 @@ def compare(
     and its standard error, the loss with no update (too low), and how many refits are flagged. Models of different --loss
     are compared by a --score that all of them have.
     """
-    kept(data, out, plot)
+    kept(data, out, plot, checkpoint)
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     common = Model(target, loss, l2, features, categorical, None, offset, weights)
@@ -60,9 +61,9 @@ def compare(
             ready[text] = prepared(one, rows, plan, seed)
     estimates: dict[str, lo.Estimate] = {}
     notes = [rows.note]
-    for text, model_and_folds in ready.items():
+    for number, (text, model_and_folds) in enumerate(ready.items(), 1):
         with one_line(f"{text}: "):
-            estimates[text], _, said = validated(model_and_folds, REFITS[refit], score)
+            estimates[text], _, said = validated(model_and_folds, REFITS[refit], score, numbered(checkpoint, number))
         notes += [f"{text}: {said}" if said else "", *mistrusted(text, estimates[text], refit)]
     try:
         table, more = compared(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})

@@ -19,7 +19,7 @@ import leaveout as lo
 
 from ._console import console, fail
 from ._files import content, save, text
-from ._options import REFITS, Refit, at_least, kept, out_option
+from ._options import REFITS, Checkpoint, Refit, at_least, kept, out_option
 
 ENTITY = re.compile(r"O|[BI]-.+")
 
@@ -52,6 +52,7 @@ def crf(
         int,
         typer.Option(help="How many of the sentences that surprise most to print.", callback=at_least("--worst", 0)),
     ] = 5,
+    checkpoint: Checkpoint = None,
     out: Annotated[Path | None, out_option("the losses of all sentences")] = None,
 ) -> None:
     """Cross-validate a linear-chain conditional random field of tagged sentences.
@@ -62,7 +63,7 @@ def crf(
     """
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")
-    kept(train, out)
+    kept(train, out, checkpoint)
     tagged, name = _read(train, word, label, limit)
     x, names = indicators(tagged.words, tagged.lengths, features)
     model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))
@@ -71,7 +72,7 @@ def crf(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit = lo.fit(model)
-        cv = lo.cross_validate(fit, plan, REFITS[refit])
+        cv = lo.cross_validate(fit, plan, REFITS[refit], checkpoint=checkpoint)
         held_out = model.join(lo.cross_predict(fit, plan, REFITS[refit], kind="label"))
     kinds = len(set(tagged.labels))
     console.print(f"{name}: {n} sentences, {len(tagged.words)} words, {kinds} labels; {len(names)} indicators", markup=False)

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ._files import Rows, complete, picture, read, save
 from ._options import (
     REFITS,
     Categorical,
+    Checkpoint,
     Data,
     DropMissing,
     Features,
@@ -46,6 +48,7 @@ def glm(
     refit: Refit = "certified",
     score: Score = None,
     seed: Seed = 0,
+    checkpoint: Checkpoint = None,
     out: RowTable = None,
     plot: Plot = None,
 ) -> None:
@@ -55,13 +58,13 @@ def glm(
     the printed result says which. --score gives another.
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
     """
-    kept(data, out, plot)
+    kept(data, out, plot, checkpoint)
     if formula and (features or categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = read(data, named(model, plan))
     rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
-    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score)
+    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score, checkpoint)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
     console.print(str(estimate), markup=False)
@@ -98,7 +101,9 @@ def prepared(model: Model, rows: Rows, plan: str, seed: int) -> Prepared:
     return Prepared(made, folds, said)
 
 
-def validated(model: Prepared, refit: lo.AbstractRefit, score: str | None) -> tuple[lo.Estimate, lo.Fit, str]:
+def validated(
+    model: Prepared, refit: lo.AbstractRefit, score: str | None, checkpoint: Path | None
+) -> tuple[lo.Estimate, lo.Fit, str]:
     """A model, fitted and cross-validated; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -107,6 +112,6 @@ def validated(model: Prepared, refit: lo.AbstractRefit, score: str | None) -> tu
         except (RuntimeError, lo.IndefiniteHessianError) as error:
             fail(f"{error} (here: --l2 1.0)")
         named: Any = None if score is None else score.replace("-", "_")
-        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named)
+        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named, checkpoint=checkpoint)
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     return estimate, fit, "; ".join(filter(None, (model.said, *dict.fromkeys(notes))))

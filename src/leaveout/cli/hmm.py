@@ -12,7 +12,7 @@ import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._files import Rows, listed, read, save
-from ._options import Data, Plot, Refit, Starts, StartSeed, States, Table, kept
+from ._options import Checkpoint, Data, Plot, Refit, Starts, StartSeed, States, Table, kept
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, show
 
@@ -43,6 +43,7 @@ def hmm(
     trials: Annotated[int | None, typer.Option(help="Number of trials, for binomial emissions.")] = None,
     starts: Starts = 10,
     seed: StartSeed = 0,
+    checkpoint: Checkpoint = None,
     out: Table = None,
     plot: Plot = None,
 ) -> None:
@@ -54,7 +55,7 @@ def hmm(
     Beside it: its standard error, the estimated error of the approximation, the paired difference from the lowest and its
     standard error, the loss with no update (too low), and, of the whole series, AIC and BIC.
     """
-    kept(series, out, plot)
+    kept(series, out, plot, checkpoint)
     wanted = numbers(states)
     rows = read(series, [*listed(column), *listed(sequence)])
     x = _series(rows, column)
@@ -75,7 +76,7 @@ def hmm(
     what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (f", {missing} missing" if missing else "")
     what += "" if lengths is None else f", {len(lengths)} sequences"
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
-    found = fitted(models, folds, refit, starts, seed)
+    found = fitted(models, folds, refit, starts, seed, checkpoint)
     table = found.table(states=lambda name: models[name].num_states)
     show(table, HEADINGS, [*found.notes, rows.note, models[list(found.estimates)[-1]].note])
     save(table, out)

@@ -16,7 +16,7 @@ import leaveout as lo
 
 from ._console import console, fail
 from ._files import WIDEST, Rows, complete, listed, picture, read, save
-from ._options import Data, DropMissing, Features, Plot, kept, one_of, out_option, writable
+from ._options import Checkpoint, Data, DropMissing, Features, Plot, kept, one_of, out_option
 
 MODELS = ("ridge", "logistic", "knn", "forest")
 MECHANISMS = ("record", "split")
@@ -46,9 +46,7 @@ def leakage(
     drop_missing: DropMissing = False,
     seed: Annotated[int, typer.Option(help="Of the draws and the folds.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes, for models that are fitted one by one.")] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="A file from which a stopped run goes on.", readable=False, callback=writable)
-    ] = None,
+    checkpoint: Checkpoint = None,
     out: Annotated[Path | None, out_option("the table by cluster")] = None,
     plot: Plot = None,
 ) -> None:

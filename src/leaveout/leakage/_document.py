@@ -5,6 +5,7 @@ At level p′ every record trained on comes from V̂ with probability p′, else
 estimator to use; this one is for comparison with the document.
 """
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from .._checkpoint import File, Told, keeping, kept
 from .._fit import Fit
 from .._progress import Slow
 from ..interop.sklearn import Host
@@ -21,6 +23,8 @@ from ._hosts import make_learner
 from ._losses import Loss, Measure
 from ._prepare import prepare
 from ._solve import Curve, differences, nonincreasing, solve_curve
+
+FEW = 64  # draws that are kept together, where each is fitted by itself
 
 Direction = Literal["train", "test", "both"]
 
@@ -75,12 +79,14 @@ def binomial_block_bootstrap(
     loss: Loss = "squared",
     seed: int = 0,
     n_jobs: int | None = None,
+    checkpoint: File | None = None,
 ) -> BlockBootstrap:
     """The bootstrap losses of Algorithm 1 (`direction` "train": V̂ leaks into T̂; "test": T̂ into V̂) or 3 ("both").
 
     `train` and `test` are the rows of T̂ and V̂, `size` the records drawn (n′), `levels` the probabilities of
     injection, or how many from 0 to 1.
-    Drawn records are never scored (or, for "test", never trained on). Raises ValueError on probabilities outside [0, 1).
+    Drawn records are never scored (or, for "test", never trained on). `checkpoint` names a file that keeps what is done: a
+    call that was killed goes on from there. Raises ValueError on probabilities outside [0, 1).
     """
     caller = "binomial_block_bootstrap"
     check_probabilities(caller, p_train, p_test)
@@ -101,7 +107,10 @@ def binomial_block_bootstrap(
         raise ValueError(f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}.")
     job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)
     inject = {"train": job.into_train, "test": job.into_test, "both": job.into_both}[direction]
-    mean, variance = inject(injected)
+    drawn = {"direction": direction, "size": size, "levels": injected, "draws": num_boot, "seed": seed}
+    of = {"estimator": estimator, "data": (task.X, task.y, *sides), "loss": task.measure, "refit": task.refit} | drawn
+    with keeping(caller, checkpoint, of):
+        mean, variance = inject(injected)
     reach = 1 - p_train - p_test  # injected records of V̂ are themselves T's with probability p_test, and the other way round
     matrices = [binomial_matrix(np.minimum(p + reach * injected, 1.0), size) for p in (p_train, p_test)]
     A = {"train": matrices[0], "test": matrices[1], "both": tuple(matrices)}[direction]
@@ -125,10 +134,13 @@ class _Job:
         with Slow("levels", len(levels)) as bar:
             for number, level in enumerate(levels):
                 for at, rows, own in self._mixtures(number, level):
-                    losses = self.measure(self.y[self.test], self._predict(rows, own)[0])
-                    out[number, at] = _left(losses, rows, self.test)
+                    out[number, at] = kept(functools.partial(self._of_train, rows, own))["losses"]
                 bar.advance()
         return out.mean(1), out.var(1, ddof=1)
+
+    def _of_train(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Told:
+        losses = self.measure(self.y[self.test], self._predict(rows, own)[0])
+        return {"losses": _left(losses, rows, self.test)}
 
     def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """b over test sets that T̂ is mixed into; trained on is all of T̂ that was not drawn."""
@@ -136,13 +148,19 @@ class _Job:
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = np.random.default_rng([self.seed, number])
-                for r in range(self.num_boot):
-                    rows = self._mixture(rng, 1, level, self.train, self.test)[0]
-                    kept = np.setdiff1d(self.train, rows)[None]
-                    value = self.measure(self.y[rows], self.learner(kept, rows, np.zeros((1, 0), np.int64), np.array([r]))[0])
-                    out[number, r] = value.mean()
-                    bar.advance()
+                for start in range(0, self.num_boot, FEW):
+                    some = range(start, min(start + FEW, self.num_boot))
+                    rows = [self._mixture(rng, 1, level, self.train, self.test)[0] for _ in some]
+                    out[number, some] = kept(functools.partial(self._of_test, rows, some))["losses"]
+                    bar.advance(len(some))
         return out.mean(1), out.var(1, ddof=1)
+
+    def _of_test(self, drawn: list[NDArray[np.int64]], numbers: range) -> Told:
+        losses, none = [], np.zeros((1, 0), np.int64)
+        for rows, r in zip(drawn, numbers, strict=True):
+            rest = np.setdiff1d(self.train, rows)[None]
+            losses.append(self.measure(self.y[rows], self.learner(rest, rows, none, np.array([r]))[0]).mean())
+        return {"losses": np.array(losses)}
 
     def into_both(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """b on the product grid: each fit is tested on mixtures at all levels, of records that it was not trained on."""
@@ -150,11 +168,14 @@ class _Job:
         with Slow("levels", len(levels)) as bar:
             for number, level in enumerate(levels):
                 for at, rows, own in self._mixtures(number, level, every=True):
-                    shared, beside = self._predict(rows, own)
-                    both = self.measure(self.y[self.test], shared), self.measure(self.y[own], beside)
-                    out[number][:, at] = self._tested(number, levels, rows, both).T
+                    out[number][:, at] = kept(functools.partial(self._of_both, number, levels, rows, own))["losses"]
                 bar.advance()
         return out.mean(2), out.var(2, ddof=1)
+
+    def _of_both(self, number: int, levels: NDArray, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Told:
+        shared, beside = self._predict(rows, own)
+        both = self.measure(self.y[self.test], shared), self.measure(self.y[own], beside)
+        return {"losses": self._tested(number, levels, rows, both).T}
 
     def _tested(self, number: int, levels: NDArray, rows: NDArray, losses: tuple[NDArray, NDArray]) -> NDArray[np.float64]:
         """Mean losses of draws from V̂ and T̂ less what was trained on, `[fits, test levels]`."""

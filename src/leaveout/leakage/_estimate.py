@@ -1,6 +1,6 @@
 """The verb: folds → injected fits → one linear system → the loss with no leakage, with its errors and its limits."""
 
-import os
+import functools
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from .._checkpoint import File, keeping, kept
 from .._fit import Fit
+from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ..refit import AbstractRefit
 from ._fits import AbstractLearner
@@ -20,7 +22,7 @@ from ._models import Fold, Leakage, check_known
 from ._pool import ORDER, pool
 from ._prepare import prepare
 from ._result import LeakageResult
-from ._run import fingerprint, run
+from ._run import FoldLosses, known, run
 from ._slope import slope_test
 from ._spread import FEW
 
@@ -43,7 +45,7 @@ def leakage_corrected(
     response: str = "auto",
     bins: ArrayLike | None = None,
     refit: AbstractRefit | None = None,
-    checkpoint: str | os.PathLike | None = None,
+    checkpoint: File | None = None,
 ) -> LeakageResult:
     """The loss on new clusters, where `groups`, the clusters as they are filed, are wrong for some records.
 
@@ -52,7 +54,8 @@ def leakage_corrected(
     vectorised, to which `response` "predict_proba" gives probabilities. `cv` is a number of folds (5, balanced by size), a
     splitter, or pairs of rows; whole clusters are left out. `estimator_or_fit` is a scikit-learn estimator or the `Fit` of a
     `GLM`, refitted by `refit` (default `Exact()`). `n_jobs` is joblib's, as is the backend. `bins`, edges of classes of
-    losses, asks for their histogram. `checkpoint` names a file from which a stopped run goes on.
+    losses, asks for their histogram. `checkpoint` names a file that keeps what is done: a call that was killed goes on from
+    there, to the same numbers; Ctrl-C raises `Interrupted` with the result of the draws that all folds have.
 
     Raises ValueError or TypeError on what cannot give a number: `leakage=None`, NaN, V̂ too small, a metric that is not a
     mean over records where `p_test > 0`, an estimator that cannot be cloned.
@@ -61,37 +64,37 @@ def leakage_corrected(
     leakage = check_known(leakage)
     task = prepare(caller, estimator_or_fit, X, y, loss, response, refit)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
-    notes = _few_clusters(folds)
     injection, said = _agreed(injection, leakage)
-    notes += said
+    notes = _few_clusters(folds) + said
     shares = leakage.shares(folds)
     outside = bool(np.any(shares.p_test > 0))
     _check_per_record(task.measure, outside, injection)
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
     edges = None if bins is None else _edges(bins)
-    told = repr(estimator_or_fit), learner.name, task.measure.name, repr(injection), str(seed), task.X, task.codes
-    divided = [(f.train, f.test) for f in folds], folds[0].clusters, edges, outside
-    mark = "" if checkpoint is None else fingerprint(*told, *divided)
-    drawn = plan, learner, task.measure, task.codes, injection.num_boot
-    runs = run(*drawn, outside=outside, edges=edges, checkpoint=checkpoint, fingerprint=mark)
+    common: dict[str, Any] = {"plan": plan, "shares": shares, "names": names, "measure": task.measure}
+
+    def result(runs: list[FoldLosses], iid: float, *more: str) -> LeakageResult:
+        pooled, slope = pool(plan, runs, shares, ORDER), slope_test(plan, runs, slope_level(plan))
+        told = (*more, *notes, *_size_notes(plan, injection))
+        return LeakageResult(runs=runs, pooled=pooled, slope_test=slope, iid=iid, notes=told, **common, **drawn)
+
+    drawn: dict[str, Any] = {"seed": seed, "edges": edges, "learner": learner.name}
+    of = known(estimator_or_fit, task, folds, injection, seed) | {"bins": edges, "p_test above zero": outside}
+    runs: list[FoldLosses] = []
+    try:
+        with keeping(caller, checkpoint, of):
+            runs = run(plan, learner, task.measure, task.codes, injection.num_boot, outside=outside, edges=edges)
+            iid = kept(lambda: {"iid": np.asarray(_iid(learner, task.measure, task.codes, plan, seed))})["iid"]
+    except KeyboardInterrupt as stop:
+        runs = getattr(stop, "partial", runs)
+        draws = runs[0].test.shape[1] if runs else 0
+        told = f"stopped after {draws} of {injection.num_boot} draws of each fold"
+        partial = functools.partial(result, runs, float("nan"), f"{told}: this is what these say.")
+        raise Interrupted(f"{caller}: {told}", partial if draws > 1 else lambda: None) from None
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
-    notes += _size_notes(plan, injection)
-    return LeakageResult(
-        plan=plan,
-        runs=runs,
-        shares=shares,
-        names=names,
-        measure=task.measure,
-        seed=seed,
-        learner=learner.name,
-        edges=edges,
-        notes=tuple(notes),
-        pooled=pool(plan, runs, shares, ORDER),
-        slope_test=slope_test(plan, runs, slope_level(plan)),
-        iid=_iid(learner, task.measure, task.codes, plan, seed),
-    )
+    return result(runs, float(iid))
 
 
 def _few_clusters(folds: list[Fold]) -> list[str]:

@@ -267,7 +267,7 @@ class LeakageResult:
             ("learner", f"{self.learner}; {fits} fits to {trained} records; loss {self.measure.name}"),
             ("folds", f"{len(self.plan)}, of {len(self.names)} clusters"),
             ("leakage", f"{leak} ({first.mechanism})"),
-            ("i.i.d.", f"{self.iid:.5g}"),
+            *([("i.i.d.", f"{self.iid:.5g}")] if np.isfinite(self.iid) else []),
             ("naive", f"{self.naive:.5g}, by cluster as filed"),
             ("corrected", estimate),
             ("extrapolants", told),

@@ -1,23 +1,23 @@
-"""All fits of all folds: draw, fit, score what was neither injected nor trained on; stop and resume where wanted."""
+"""All fits of all folds: draw, fit, score what was neither injected nor trained on."""
 
-import hashlib
-import os
-import time
-from dataclasses import dataclass, field
-from pathlib import Path
+import functools
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import joblib
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from .._checkpoint import Told, kept
+from .._fit import Fit
 from .._progress import Slow
+from .._stopping import Interrupted
+from ..interop.sklearn import Host
 from ._fits import CAPACITY, AbstractLearner
-from ._injection import Draws, FoldInjection
+from ._injection import FoldInjection, Injection
 from ._losses import Measure
-
-PAUSE = 10.0  # seconds between two checkpoints
+from ._models import Fold
+from ._prepare import Task
 
 
 @dataclass(eq=False)
@@ -38,7 +38,11 @@ class FoldLosses:
     members: NDArray[np.int64] = field(repr=False)  # the position in `clusters` of each record of V̂
     clusters: NDArray[np.int64] = field(repr=False)  # the clusters of V̂
 
-    ARRAYS = ("test", "outside", "cluster", "record", "times", "histogram")
+    SUMS, BY_DRAW = ("record", "times"), ("test", "outside", "cluster", "histogram")
+
+    def first(self, count: int) -> "FoldLosses":
+        """The same of so many draws; sums over some more, since they are only ever divided by one another."""
+        return replace(self, **{name: getattr(self, name)[:, :count] for name in self.BY_DRAW})
 
 
 def empty_losses(part: FoldInjection, num_boot: int, bins: int) -> FoldLosses:
@@ -59,27 +63,38 @@ def run(
     *,
     outside: bool,
     edges: NDArray[np.float64] | None = None,
-    checkpoint: str | os.PathLike | None = None,
-    fingerprint: str = "",
 ) -> list[FoldLosses]:
-    """The losses of every fold. A run that was stopped goes on from its `checkpoint`, to the same numbers."""
+    """The losses of every fold. Raises `Interrupted` on Ctrl-C, with those of as many draws as all folds have."""
     bins = 0 if edges is None else len(edges) - 1
     results = [empty_losses(part, num_boot, bins) for part in plan]
     chunks = [(k, *chunk) for k, part in enumerate(plan) for chunk in _chunks(part, learner, num_boot)]
-    done = 0 if checkpoint is None else _resume(Path(checkpoint), results, fingerprint)
-    saved = time.monotonic()
-    with Slow("draws", len(chunks)) as bar:
-        bar.advance(done)
-        for number in range(done, len(chunks)):
-            k, start, stop = chunks[number]
-            part = plan[k]
-            drawn = part.draw(start, stop)
-            _one_chunk(part, drawn, start, learner, measure, y, results[k], outside, edges)
-            bar.advance()
-            if checkpoint is not None and (time.monotonic() - saved > PAUSE or number + 1 == len(chunks)):
-                _save(Path(checkpoint), results, number + 1, fingerprint)
-                saved = time.monotonic()
+    chunks.sort(key=lambda chunk: chunk[1])  # the same draws of all folds together
+    drawn = np.zeros(len(plan), int)
+    try:
+        with Slow("draws", num_boot * len(plan)) as bar:
+            for k, start, stop in chunks:
+                make = functools.partial(_one_chunk, plan[k], start, stop, learner, measure, y, results[k], outside, edges)
+                _add(results[k], start, stop, kept(make))
+                drawn[k] = stop
+                bar.advance(stop - start)
+    except KeyboardInterrupt:
+        least = int(drawn.min())
+        some = lambda: [result.first(least) for result in results]
+        raise Interrupted(f"leakage: stopped after {least} of {num_boot} draws of each fold", some) from None
     return results
+
+
+def known(estimator: Host | Fit, task: Task, folds: list[Fold], injection: Injection, seed: int) -> dict[str, Any]:
+    """What the losses of injected fits depend on, by names."""
+    return {
+        "estimator": estimator,
+        "data": (task.X, task.y, task.codes),
+        "folds": [(fold.train, fold.test, fold.clusters) for fold in folds],
+        "loss": task.measure,
+        "refit": task.refit,
+        "injection": injection,
+        "seed": seed,
+    }
 
 
 def _chunks(part: FoldInjection, learner: AbstractLearner, num_boot: int) -> list[tuple[int, int]]:
@@ -91,44 +106,53 @@ def _chunks(part: FoldInjection, learner: AbstractLearner, num_boot: int) -> lis
 
 def _one_chunk(
     part: FoldInjection,
-    drawn: Draws,
     start: int,
+    stop: int,
     learner: AbstractLearner,
     measure: Measure,
     y: NDArray[np.float64],
     result: FoldLosses,
     outside: bool,
     edges: NDArray[np.float64] | None,
-) -> None:
+) -> Told:
+    """Some draws of one fold: their losses by the names of `FoldLosses`, sums where these are sums."""
+    drawn = part.draw(start, stop)
     draws, levels, size = drawn.train.shape
     rows = drawn.train.reshape(-1, size)
     own = np.repeat(drawn.outside if outside else drawn.outside[:, :0], levels, axis=0)
-    seeds = np.repeat(np.array([_seed(part, r) for r in range(start, start + draws)]), levels)
-    at = slice(start, start + draws)
+    seeds = np.repeat(np.array([_seed(part, r) for r in range(start, stop)]), levels)
     shared, beside = learner(rows, part.fold.test, own, seeds)
     target = y[part.fold.test]
     scored = drawn.scored.reshape(len(rows), -1)
     back = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
     if not measure.per_record:
         pairs = zip(scored, shared, strict=True)
-        result.test[:, at] = back(np.array([float(measure.function(target[use], p[use])) for use, p in pairs]))
-        return
+        return {"test": back(np.array([float(measure.function(target[use], p[use])) for use, p in pairs]))}
     losses = np.where(scored, measure(target, shared), 0.0)
     sums, counts = _by_cluster(losses, result), _by_cluster(scored * 1.0, result)
     with np.errstate(invalid="ignore"):
-        result.cluster[:, at] = back(sums / counts)
+        told = {"cluster": back(sums / counts)}
         if part.mechanism == "split":  # what is left of a cluster stands for all of it
-            result.test[:, at] = back(sums / counts @ np.bincount(result.members) / len(target))
+            told["test"] = back(sums / counts @ np.bincount(result.members) / len(target))
         else:
-            result.test[:, at] = back(losses.sum(1) / scored.sum(1))
-    result.record += back(losses).sum(1)
-    result.times += back(scored).sum(1)
+            told["test"] = back(losses.sum(1) / scored.sum(1))
+    told |= {"record": back(losses).sum(1), "times": back(scored).sum(1)}
     if outside:
-        result.outside[:, at] = back(measure(y[own], beside).mean(1))
+        told["outside"] = back(measure(y[own], beside).mean(1))
     if edges is not None:
         into = np.searchsorted(edges[1:-1], losses, side="right")
         shares = [np.where(scored, into == k, False).sum(1) / scored.sum(1) for k in range(len(edges) - 1)]
-        result.histogram[:, at] = back(np.stack(shares, -1))
+        told["histogram"] = back(np.stack(shares, -1))
+    return told
+
+
+def _add(result: FoldLosses, start: int, stop: int, told: Told) -> None:
+    """Some draws more."""
+    for name, values in told.items():
+        if name in FoldLosses.SUMS:
+            getattr(result, name)[...] += values
+        else:
+            getattr(result, name)[:, start:stop] = values
 
 
 def _by_cluster(values: NDArray[np.float64], result: FoldLosses) -> NDArray[np.float64]:
@@ -140,34 +164,3 @@ def _by_cluster(values: NDArray[np.float64], result: FoldLosses) -> NDArray[np.f
 def _seed(part: FoldInjection, draw: int) -> int:
     """For the estimator's own random numbers: one a draw, common to all levels."""
     return int(np.random.SeedSequence([part.seed, part.number, draw, 1]).generate_state(1)[0] >> 1)
-
-
-def fingerprint(*parts: Any) -> str:
-    """A hash of all that the losses depend on."""
-    return hashlib.sha256("|".join(p if isinstance(p, str) else joblib.hash(p) for p in parts).encode()).hexdigest()
-
-
-def _resume(file: Path, results: list[FoldLosses], mark: str) -> int:
-    if not file.exists():
-        if not file.parent.is_dir():
-            raise ValueError(f"leakage_corrected: checkpoint={file}: there is no folder {file.parent}; make it first.")
-        return 0
-    with np.load(file, allow_pickle=False) as stored:
-        if str(stored["fingerprint"]) != mark:
-            raise ValueError(
-                f"leakage_corrected: checkpoint={file} is of another run (data, estimator, injection or seed differ); remove "
-                "it, or name another file."
-            )
-        for k, result in enumerate(results):
-            for name in FoldLosses.ARRAYS:
-                getattr(result, name)[...] = stored[f"{name}_{k}"]
-        return int(stored["done"])
-
-
-def _save(file: Path, results: list[FoldLosses], done: int, mark: str) -> None:
-    """Written beside and then renamed, so that a run killed while writing leaves the last whole checkpoint."""
-    arrays = {f"{name}_{k}": getattr(result, name) for k, result in enumerate(results) for name in FoldLosses.ARRAYS}
-    beside = file.with_name(file.name + ".part")
-    with beside.open("wb") as stream:
-        np.savez(stream, done=done, fingerprint=mark, **arrays)
-    beside.replace(file)

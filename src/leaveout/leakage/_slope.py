@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from .._checkpoint import File, keeping
 from .._fit import Fit
+from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ._hosts import make_learner
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
 from ._losses import Loss
 from ._prepare import prepare
-from ._run import FoldLosses, run
+from ._run import FoldLosses, known, run
 
 LEVEL = 0.95  # of the interval
 FEW = 8  # clusters, below which the interval is over something else
@@ -62,19 +64,28 @@ def leakage_slope_test(
     cv: Any = None,
     seed: int = 0,
     n_jobs: int | None = None,
+    checkpoint: File | None = None,
 ) -> SlopeTest:
     """Does the loss fall when a tenth of V̂'s records (or halves of a tenth of its clusters) are injected into training?
 
     The interval is Student's over clusters (over folds where clusters are fewer than eight), its variance inflated by
     1 + K |V|/|T| for the training data that K folds share (Nadeau & Bengio 2003); of a single fold with fewer than eight
-    clusters in V̂ it is over draws only, and says so.
+    clusters in V̂ it is over draws only, and says so. `checkpoint` and Ctrl-C are as in `leakage_corrected`.
     """
     injection = Injection(num_boot=50) if injection is None else injection
     task = prepare("leakage_slope_test", estimator, X, y, loss, "auto")
     folds, _ = make_folds("leakage_slope_test", X, task.y, groups, cv, seed)
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = [_two_levels(part) for part in plan_injection(folds, injection, seed)]
-    return slope_test(plan, run(plan, learner, task.measure, task.codes, injection.num_boot, outside=False), 1)
+    of = known(estimator, task, folds, injection, seed)
+    try:
+        with keeping("leakage_slope_test", checkpoint, of):
+            return slope_test(plan, run(plan, learner, task.measure, task.codes, injection.num_boot, outside=False), 1)
+    except Interrupted as stop:
+        runs = stop.partial
+        draws = runs[0].test.shape[1]
+        told = f"leakage_slope_test: stopped after {draws} of {injection.num_boot} draws of each fold"
+        raise Interrupted(told, lambda: slope_test(plan, runs, 1) if draws > 1 else None) from None
 
 
 def _two_levels(part: FoldInjection) -> FoldInjection:

@@ -1,0 +1,134 @@
+"""A hash of what a result depends on: arrays by their bytes, objects by their parts, functions by their code and what it uses.
+
+Nothing is read back from it, and two runs of one program give the same.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import sysconfig
+import types
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), Enum, slice, range)
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})  # whose code goes by its name
+
+
+def fingerprint(value: Any) -> str:
+    """Raises TypeError on what cannot be taken apart, as an open file or a lock."""
+    found = _Hash()
+    found.add(value)
+    return found.sum.hexdigest()
+
+
+class _Hash:
+    """What was added so far; an object that comes again is told by when it came first."""
+
+    def __init__(self) -> None:
+        self.sum, self.seen, self.alive = hashlib.blake2b(digest_size=16), dict[int, int](), list[Any]()
+
+    def add(self, value: Any) -> None:
+        """One more value, whatever it is."""
+        if isinstance(value, PLAIN):
+            return self._told(type(value).__name__, repr(value))
+        if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+            return self._array(np.asarray(value))
+        if id(value) in self.seen:
+            return self._told("again", str(self.seen[id(value)]))
+        self.seen[id(value)] = len(self.seen)
+        self.alive.append(value)  # so that no other takes its id
+        if isinstance(value, np.ndarray):
+            return self._parts(f"objects {value.shape}", value.ravel().tolist())
+        if isinstance(value, types.ModuleType):
+            return self._told("module", value.__name__)
+        if isinstance(value, type):
+            return self._class(value)
+        if inspect.isroutine(value) or isinstance(value, functools.partial) or hasattr(value, "__wrapped__"):
+            return self._function(value)
+        return self._object(value)
+
+    def _told(self, kind: str, text: str) -> None:
+        self.sum.update(f"{kind}:{len(text)}:{text};".encode())
+
+    def _array(self, value: np.ndarray) -> None:
+        self._told("array", f"{value.dtype.str}{value.shape}")
+        self.sum.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+
+    def _parts(self, kind: str, parts: Iterable[Any]) -> None:
+        listed = list(parts)
+        self._told(kind, str(len(listed)))
+        for part in listed:
+            self.add(part)
+
+    def _object(self, value: Any) -> None:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if isinstance(value, tuple | list):
+            return self._parts(kind, value)
+        if isinstance(value, dict):
+            return self._parts(kind, (part for pair in value.items() for part in pair))
+        if isinstance(value, set | frozenset):
+            return self._parts(kind, sorted(map(fingerprint, value)))
+        if isinstance(value, pd.DataFrame):
+            return self._parts(kind, [value.index, *(part for pair in value.items() for part in pair)])
+        if isinstance(value, pd.Series):
+            return self._parts(kind, [value.index, value.to_numpy()])
+        if hasattr(value, "__array__"):  # also what JAX holds, and an index
+            return self._parts(kind, [np.asarray(value)])
+        self.add(type(value))
+        if dataclasses.is_dataclass(value):  # what was worked out from the fields since is no part of it
+            names = [field.name for field in dataclasses.fields(value)]
+            return self._parts(kind, [(name, getattr(value, name, None)) for name in names])
+        made = value.__reduce_ex__(4)
+        return self._told(kind, made) if isinstance(made, str) else self._parts(kind, map(_listed, made))
+
+    def _class(self, value: type) -> None:
+        """By its name, and if it is the caller's own by its functions."""
+        self._told("class", f"{value.__module__}.{value.__qualname__}")
+        own = [part for part in vars(value).values() if inspect.isfunction(part) and _own(part)]
+        self._parts("functions", own)
+
+    def _function(self, value: Any) -> None:
+        if isinstance(value, functools.partial):
+            return self._parts("partial", [value.func, value.args, value.keywords])
+        if inspect.ismethod(value):
+            return self._parts("method", [value.__func__, value.__self__])
+        if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):  # as what is compiled has
+            return self._parts("wrapped", [value.__wrapped__])
+        self._told("function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}")
+        if inspect.isfunction(value):
+            self._parts("given", [value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ())])
+            if _own(value):
+                self._code(value, value.__code__)
+
+    def _code(self, function: Any, code: types.CodeType) -> None:
+        """What it does, and what it uses of its module."""
+        inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+        self._parts("code", [code.co_code, code.co_names, *(part for part in code.co_consts if part not in inner)])
+        self._parts("uses", [function.__globals__[name] for name in code.co_names if name in function.__globals__])
+        for part in inner:
+            self._code(function, part)
+
+
+def _own(function: Any) -> bool:
+    """Is it the caller's, and not a library's?"""
+    name, file = function.__module__ or "", function.__code__.co_filename
+    return name.split(".")[0] != __name__.split(".")[0] and not file.startswith(INSTALLED)
+
+
+def _content(cell: Any) -> Any:
+    """What a function closes over, if that is there yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _listed(part: Any) -> Any:
+    """Iterators of what an object holds, as lists."""
+    return list(part) if hasattr(part, "__next__") else part

@@ -1,0 +1,186 @@
+"""What came of many penalties: an estimate of each, and which of them is best."""
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ._estimate import Estimate, Printed
+from ._fit import Fit
+from ._plan import Plan
+from .models.penalties import AbstractPenalty
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN = 5  # labels in a printed list
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A penalty on its way: how its fit and its estimate are made, the mean of this and of the errors that are known, which
+    refits are worth repeating, where these stand, and the gradients that were made."""
+
+    fitted: Callable[[], Fit]
+    judged: Callable[[Fit], Estimate]
+    mean: float
+    error: float
+    chosen: Callable[[int], dict[int, str]]
+    start: dict[int, np.ndarray]
+    gradients: float
+
+    @functools.cached_property
+    def fit(self) -> Fit:
+        return self.fitted()
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        return self.judged(self.fit)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Point:
+    """One penalty of a path: its label, itself, the mean held-out loss under it (NaN where some refits do not exist); and the
+    estimate and the fit, put together when they are first asked for."""
+
+    value: Any
+    penalty: AbstractPenalty
+    made: Judged
+    audit: pd.DataFrame | None
+    said: str  # of the audit of the path
+
+    @property
+    def mean(self) -> float:
+        return self.made.mean
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        """The estimate under this penalty."""
+        found = self.made.estimate
+        return replace(found, audit=self.audit, labels=found.labels | {"audit": self.said})
+
+    @property
+    def fit(self) -> Fit:
+        """θ̂ under this penalty."""
+        return self.made.fit
+
+    def __repr__(self) -> str:
+        return f"Point({shown(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Path(Printed):
+    """What came of every penalty, in the order in which they were given."""
+
+    points: tuple[Point, ...]
+    plan: Plan
+    labels: dict[str, str]  # model, refit, audit: for the printed result
+
+    @property
+    def values(self) -> pd.Index:
+        """The labels: numbers where the penalties have one each, the keys of a mapping, else 0, 1, …"""
+        return pd.Index([point.value for point in self.points], name="penalty")
+
+    @property
+    def penalties(self) -> list[AbstractPenalty]:
+        return [point.penalty for point in self.points]
+
+    @property
+    def estimates(self) -> list[Estimate]:
+        return [point.estimate for point in self.points]
+
+    @property
+    def fits(self) -> list[Fit]:
+        return [point.fit for point in self.points]
+
+    @functools.cached_property
+    def _compared(self) -> list[Point]:
+        """Those under which every loss that the plan asks for exists: means over fewer units are no match for theirs."""
+        found = [point for point in self.points if np.isfinite(point.mean)]
+        if not found:
+            raise ValueError("Path: under every penalty some refits do not exist: see Path.table(), or penalise more.")
+        return found
+
+    @functools.cached_property
+    def best(self) -> Point:
+        """The penalty of the lowest mean held-out loss, among those under which every refit exists."""
+        return min(self._compared, key=lambda point: point.mean)
+
+    @functools.cached_property
+    def one_standard_error(self) -> Point:
+        """The simplest whose mean is within one standard error of the best's (Breiman and others, 1984): the standard error of
+        the best's own mean, over what is independent in the plan (`Estimate.se`); the simplest fits the data worst, which of
+        penalties that differ by a factor is the strongest.
+
+        Raises ValueError where the plan has no standard error.
+        """
+        value, kind = self.best.estimate.standard_error
+        if not np.isfinite(value):
+            raise ValueError(f"Path.one_standard_error: the standard error is {kind}. Path.best needs none.")
+        near = [point for point in self._compared if point.mean <= self.best.mean + value]
+        return max(near, key=lambda point: point.estimate.no_update)
+
+    def table(self) -> pd.DataFrame:
+        """A row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`, how many `flagged`."""
+        rows = [
+            {"mean": e.mean, "se": e.se, "no_update": e.no_update}
+            | {"approximation_error": e.approximation_error, "proved": float(np.mean(e.proved)), "flagged": len(e.flagged())}
+            for e in self.estimates
+        ]
+        return pd.DataFrame(rows, index=self.values)
+
+    def _lines(self) -> list[tuple[str, str]]:
+        best, mean = self.best, self.best.mean
+        value, kind = best.estimate.standard_error
+        known, score = f" ± {value:.2g}" if np.isfinite(value) else "", best.estimate.score
+        what = f", {score}" if score else ""
+        flagged = [point.value for point in self.points if len(point.estimate.flagged())]
+        apart = lambda point: point.mean - point.estimate.approximation_error
+        close = [p for p in self._compared if p is not best and apart(p) <= mean + best.estimate.approximation_error]
+        ends = best.value in (self.values.min(), self.values.max()) if self.values.dtype == float else False
+        worst = max(point.estimate.approximation_error for point in self._compared)
+        proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
+        lines = [
+            ("model", self.labels["model"]),
+            ("penalties", f"{len(self.points)}: {listed(self.values)}"),
+            ("stopped", self.labels.get("stopped", "")),
+            ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
+            ("best", f"{shown(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})"),
+            ("one SE", self._within()),
+            ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
+            ("not told apart", f"{listed([p.value for p in close])}: within refit error of the best" if close else ""),
+            ("at the end", "the best is the least or the largest of the penalties: look further" if ends else ""),
+            ("audit", self.labels["audit"]),
+            ("not compared", self._missing()),
+            ("flagged", f"refits under {listed(flagged)}: see their estimates" if flagged else "none"),
+            ("note", "the best's mean is a little optimistic: it was chosen by the same losses"),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    def _within(self) -> str:
+        if not np.isfinite(self.best.estimate.se):
+            return ""
+        point = self.one_standard_error
+        return f"{shown(point.value)}: {point.mean:.6g}, the simplest within one SE of the best"
+
+    def _missing(self) -> str:
+        without = [point.value for point in self.points if point not in self._compared]
+        return f"{listed(without)}: some refits do not exist" if without else ""
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Held-out loss ± standard error against the penalty, both choices marked. Needs matplotlib."""
+        from .plot import path
+
+        return path(self, ax=ax)
+
+
+def shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def listed(values: Iterable[Any]) -> str:
+    texts = [shown(value) for value in values]
+    return ", ".join(texts if len(texts) <= SHOWN else [*texts[:2], "…", texts[-1]])

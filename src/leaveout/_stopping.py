@@ -1,0 +1,86 @@
+"""Ctrl-C: a verb ends within a second, with what is done so far.
+
+A compiled program cannot be interrupted, nor its compilation: they run in threads beside the main one, which waits, and may be
+told to go. A thread that nobody waits for any more ends before its next program.
+"""
+
+import collections
+import contextvars
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Item, Made = TypeVar("Item"), TypeVar("Made")
+
+_told: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("told", default=None)
+_beside: list[ThreadPoolExecutor] = []  # one thread, made when it is needed
+os.register_at_fork(after_in_child=_beside.clear)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a verb. `partial` is what it would have returned, of what was done so far; None where that says nothing.
+
+    It need not be caught: afterwards it is `sys.last_value`, in a notebook too.
+    """
+
+    def __init__(self, told: str, make: Callable[[], Any]):
+        super().__init__(
+            f"{told}; `partial` of this exception (sys.last_value.partial) is what is done so far. With checkpoint=FILE the "
+            "next such call goes on from where this one ended."
+        )
+        self.make = make
+
+    @functools.cached_property
+    def partial(self) -> Any:
+        return self.make()
+
+
+class Stopped(Exception):
+    """Nobody waits for this thread."""
+
+
+def aside(run: Callable[[], Made]) -> Made:
+    """`run()`, which may take long where nothing can interrupt it: the main thread waits in another place."""
+    told = _told.get()
+    if told is not None and told.is_set():
+        raise Stopped
+    if threading.current_thread() is not threading.main_thread():
+        return run()
+    if not _beside:
+        _beside.append(ThreadPoolExecutor(1))
+    try:
+        return _beside[0].submit(contextvars.copy_context().run, run).result()
+    except KeyboardInterrupt:
+        _beside.pop().shutdown(wait=False, cancel_futures=True)  # it is busy, and the next call would wait for it
+        raise
+
+
+def side_by_side(run: Callable[[Item], Made], items: Iterable[Item], take: Callable[[Item, Made], None], workers: int) -> None:
+    """`take(item, run(item))` of every item, in order; in so many threads, but of many the first goes alone, so that programs
+    are compiled once. An error, or Ctrl-C, does not wait for what still runs."""
+    rest = iter(items)
+    some = list(itertools.islice(rest, 2 * workers + 1)) if workers > 1 else []
+    first = 1 if len(some) > 2 * workers else 0
+    for item in itertools.chain(some[:first], rest if workers == 1 else ()):
+        take(item, run(item))
+    if workers == 1 or not some:
+        return
+    told, waiting = threading.Event(), collections.deque[Any]()
+    pool = ThreadPoolExecutor(workers, initializer=lambda: _told.set(told))
+    try:
+        for item in itertools.chain(some[first:], rest):
+            waiting.append((item, pool.submit(run, item)))
+            if len(waiting) > workers:
+                item, made = waiting.popleft()
+                take(item, made.result())
+        for item, made in waiting:
+            take(item, made.result())
+    except BaseException:
+        told.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

@@ -1,0 +1,197 @@
+"""The batches of a plan, walked in order: refitted side by side, taken one by one, and kept where that is asked for."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _minima as minima
+from ._asked import Asked, scores
+from ._checkpoint import Told, again, keep, kept, making, there
+from ._estimate import Estimate
+from ._fit import Fit
+from ._functions import listed, work
+from ._jax import float64
+from ._objective import AbstractLinearPredictor, aligned, called
+from ._plan import CAPACITY, Batch, Plan, Rows
+from ._progress import Slow
+from ._runs import Runs
+from ._starts import cores
+from ._stopping import Interrupted, side_by_side
+from .refit import AbstractRefit, Refitted, completed, expandable, is_narrow
+from .refit._linear import unit_losses
+
+SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
+SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
+
+Made = TypeVar("Made")
+Take = Callable[[Batch, Refitted, NDArray], Told]  # a batch that was refitted, and what it says
+Merge = Callable[[Batch, Told], None]  # what a batch said when it was refitted
+Losses = Callable[[Rows, Refitted], NDArray]
+
+
+class Walk:
+    """The batches of a plan, and what is made of each: side by side on the cores there are, and taken in order. Where no
+    parameters are to be `formed`, batches of single rows are large."""
+
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
+        self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
+        linear = isinstance(fit.objective, AbstractLinearPredictor)
+        self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
+        self.parts = int(kept(lambda: {"parts": np.asarray(self.workers)})["parts"])  # where a run goes on, as there
+        self.done = 0  # refits
+        self.whole, self.runs = self._together()
+        self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
+
+    def _together(self) -> tuple[Batch | None, Runs | None]:
+        """All refits as one batch, where these are without a short run of units each."""
+        fit, plan = self.fit, self.plan
+        if fit.objective.costs.runs is None or plan.weight.any():
+            return None, None
+        if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
+            return None, None
+        (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
+        found = expandable(fit, batch.rows)
+        return (batch, found) if found is not None else (None, None)
+
+    def _made(self) -> Iterator[Batch]:
+        fit, plan = self.fit, self.plan
+        if self.whole is not None and self.refit.together:
+            yield self.whole
+            return
+        narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
+        wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
+        own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
+        least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
+        uniform = not fit.objective.local  # there a pass over all units is made anyway
+        model = fit.predictors if narrow and not self.formed else None
+        each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
+        for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):
+            if fit.predictors is not None:
+                yield batch
+                continue
+            index, weight, held = map(aligned, batch.rows[:3])
+            yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
+
+    def batches(self) -> Iterable[Batch]:
+        """To be gone through several times; kept where they are small."""
+        return self._made() if self.kept is None else self.kept
+
+    def over(self, run: Callable[[Batch], Made], take: Callable[[Batch, Made], Told], merge: Merge) -> None:
+        """`take(batch, run(batch))` of every batch, in order, and what it says kept; of what was kept before, `merge`."""
+        batches = iter(self.batches())
+        for batch in itertools.islice(batches, there()):
+            merge(batch, again())
+
+        @float64
+        def made(batch: Batch) -> Made:
+            with making():
+                return run(batch)
+
+        side_by_side(made, batches, lambda batch, made: keep(take(batch, made)), self.workers)
+
+    def refits(self, take: Take, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
+        """Every batch refitted, and if `losses` are asked for these, judged; a progress bar where it takes long. `known` has
+        the losses with no update, where these are at hand."""
+        scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
+
+        def run(batch):
+            rows = batch.rows._replace(scale=scale, num_refits=number)
+            done = self.refit(self.fit, rows, judge=losses is not None)
+            rows, done = completed(self.fit, batch.rows, done)
+            return rows, done, None if losses is None else losses(rows, done)
+
+        def taken(batch, made):
+            told = take(batch._replace(rows=made[0]), *made[1:])
+            counted(batch)
+            return {"held": made[0].held, **told}
+
+        def merged(batch, told):
+            merge(batch._replace(rows=batch.rows._replace(held=told["held"])), told)
+            counted(batch)
+
+        def counted(batch):
+            self.done += len(batch.refits)
+            bar.advance(len(batch.refits))
+
+        with Slow("refits", self.plan.num_refits) as bar:
+            self.over(run, taken, merged)
+
+    @contextlib.contextmanager
+    def stoppable(self, caller: str, partial: Callable[[], object]) -> Iterator[None]:
+        """On Ctrl-C, what is done so far."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(f"{caller}: stopped after {self.done} of {self.plan.num_refits} refits", partial) from None
+
+    def baseline(self, asked: Asked) -> NDArray[np.float64]:
+        """The losses with no update."""
+        fit, plan = self.fit, self.plan
+        if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
+            every = Rows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
+            each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
+            return np.where(plan.held, each[plan.index], np.nan)
+        baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
+        if self.whole is not None and self.runs is not None and asked.evaluate is None:
+            losses, _ = self.runs.scores(fit.vector)
+            put(baseline, self.whole, self.runs.shaped(self.runs.scored(losses, self.whole.rows)))
+            return baseline
+        theta = lambda batch: np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
+
+        def take(batch, losses):
+            put(baseline, batch, losses)
+            return {"losses": losses}
+
+        self.over(
+            lambda batch: asked.losses(batch.rows, theta(batch)), take, lambda batch, told: put(baseline, batch, told["losses"])
+        )
+        return baseline
+
+    def _scale(self, known: Estimate | None) -> float:
+        """The naive standard error of the no-update mean, where it is at hand or the strategy's tolerance is stated in it."""
+        if known is not None:
+            return known.scale
+        if not self.refit.in_standard_errors:
+            return 0.0
+        own = Asked(self.fit, self.plan, None)
+        return blank(own, self.refit, self.baseline(own)).scale
+
+
+def put(out: NDArray, batch: Batch, values: NDArray) -> None:
+    """Losses of a batch to where they belong."""
+    if values.ndim == 1:
+        out[batch.refits] = values
+    else:
+        out[batch.place[batch.rows.held]] = values[batch.rows.held]
+
+
+def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
+    """An estimate of which the losses with no update are known only."""
+    fit, count = asked.fit, asked.plan.num_refits
+    weight = fit.objective.units.weight
+    size = f"{fit.num_params} parameters{fit.of_rank}"
+    what = f"{called(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+    return Estimate(
+        losses=np.full_like(baseline, np.nan),
+        error=np.full(count, np.inf),
+        result=np.zeros(count, np.int64),
+        plan=asked.plan,
+        baseline=baseline,
+        unit_weight=None if weight is None else np.asarray(weight),
+        score=asked.title,
+        response=_response(fit),
+        classes=fit.objective.units.classes > 0,
+        labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
+        proved=np.zeros(count, bool),
+        elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
+    )
+
+
+def _response(fit: Fit) -> NDArray | None:
+    units = fit.objective.units
+    found = units.target if units.response is None else units.response
+    return None if found is None else np.asarray(found)

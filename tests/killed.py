@@ -1,0 +1,140 @@
+"""A program that runs a verb again and again, kills it at random moments, and compares what comes of it in the end.
+
+    python tests/killed.py KILLS [VERB ...]      a line each: how often it was killed, and whether the same came of it
+
+Children are forked, which is quick, and safe as long as nothing has imported JAX; of a model that needs it each is a program of
+its own.
+"""
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from sklearn.linear_model import Ridge
+
+import leaveout as lo
+from leaveout import _checkpoint, _walk
+from leaveout._evaluate import fold_thetas
+from leaveout.leakage import _fits, _run
+
+rng = np.random.default_rng(0)
+N = 900
+X = rng.standard_normal((N, 3))
+y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
+FIT = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+TABLES = "SELECT count(*) FROM sqlite_master WHERE name = 'steps'"
+TOGETHER, ALONE = lo.kfold(N, 180, seed=0), lo.leave_one_out(N)
+LEVELS = {"size": 30, "levels": 9, "num_boot": 40, "train": np.arange(300), "test": np.arange(300, 400)}
+INJECTED = {"groups": np.arange(N) // 6, "loss": "mse", "injection": lo.Injection(num_levels=5, num_boot=20)}
+
+
+def values(estimate: lo.Estimate) -> list:
+    audit = [] if estimate.audit is None else [estimate.audit.drop(columns="reason").to_numpy(float)]
+    parts = estimate.losses, estimate.error, estimate.result, estimate.proved, estimate.baseline
+    return [*parts, *audit, np.array([*estimate.metrics.values(), *estimate.metric_error.values()])]
+
+
+def path(**more):
+    penalties = [*map(lo.penalties.Ridge, (0.1, 1.0)), lo.per_weight(lo.penalties.Ridge(1.0))]
+    return [part for each in lo.path(FIT.objective, penalties, TOGETHER, **more).estimates for part in values(each)]
+
+
+def leakage(**more):
+    found = lo.leakage_corrected(Ridge(), X, y, leakage=lo.RecordLeakage(0.05), **INJECTED, **more)
+    return [found.table().to_numpy(), found.per_cluster.to_numpy(float)]
+
+
+def blocks(**more):
+    found = lo.binomial_block_bootstrap(Ridge(), X, y, direction="both", **LEVELS, **more)
+    return [found.losses, found.variance]
+
+
+def chain(**more):
+    series = np.random.default_rng(1).standard_normal(150) + 2.0 * (np.arange(150) // 30 % 2)
+    fit = lo.fit(lo.HMM(series, lo.emissions.Gaussian(), 2), num_starts=2)
+    return values(lo.cross_validate(fit, lo.random_subsets(150, 0.1, 60), lo.Exact(), evaluate="squared_error", **more))
+
+
+VERBS = {
+    "metrics": lambda **more: values(lo.cross_validate(FIT, TOGETHER, metric=("mse", "brier"), **more)),
+    "score": lambda **more: values(lo.cross_validate(FIT, TOGETHER, lo.Certified(0.5), evaluate="squared_error", **more)),
+    "rows": lambda **more: values(lo.cross_validate(FIT, ALONE, **more)),
+    "predict": lambda **more: [lo.cross_predict(FIT, TOGETHER, **more)],
+    "parameters": lambda checkpoint=None: [fold_thetas(FIT, TOGETHER, lo.Certified(), "fold_parameters", checkpoint)],
+    "path": path,
+    "leakage": leakage,
+    "blocks": blocks,
+}
+COMPILED = {"chain": chain}
+
+
+def attempt(verb: str, file: Path, out: Path, seconds: float | None) -> bool:
+    """One child, killed after so many seconds if it is still there, or left alone: was it?"""
+    if verb in COMPILED:
+        child = subprocess.Popen([sys.executable, __file__, "0", verb, file, out]).pid
+    elif not (child := os.fork()):
+        alone(VERBS[verb], file, out)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if status and not os.WIFSIGNALED(status):
+        sys.exit(f"a child ended with {status}")
+    return os.WIFSIGNALED(status)
+
+
+def alone(verb: Callable[..., list], file: Path, out: Path) -> None:
+    """A child's life."""
+    found = verb(checkpoint=file)
+    with out.with_suffix(".part").open("wb") as stream:
+        np.savez(stream, *found)
+    out.with_suffix(".part").replace(out)
+    os._exit(0)
+
+
+def steps(file: Path) -> int:
+    """How many are in the file."""
+    if not file.exists() or not file.stat().st_size:
+        return 0
+    with contextlib.closing(sqlite3.connect(file)) as base:
+        return base.execute("SELECT count(*) FROM steps").fetchone()[0] if base.execute(TABLES).fetchone()[0] else 0
+
+
+def main(verb: str, kills: int) -> str:
+    """How often it was killed in the middle, and whether the same came of it."""
+    whole, moments, there = (VERBS | COMPILED)[verb](), np.random.default_rng(kills), []
+    with TemporaryDirectory() as folder:
+        file, out = Path(folder) / "run.ckpt", Path(folder) / "out.npz"
+        start = time.perf_counter()
+        attempt(verb, file, out, None)
+        seconds = time.perf_counter() - start
+        while len(there) < kills:
+            if out.exists():  # it was through before: from the start
+                out.unlink()
+                file.unlink()
+            if attempt(verb, file, out, moments.uniform(0, 0.8 * seconds)):
+                there.append(steps(file))
+        attempt(verb, file, out, None)
+        total = steps(file)
+        with np.load(out) as found:
+            same = [np.array_equal(found[f"arr_{k}"], part, equal_nan=True) for k, part in enumerate(whole)]
+    middle = sum(0 < number < total for number in there)
+    came = "same" if all(same) else same
+    return f"{verb}: killed {kills} times, {middle} between the first and the last of {total} steps: {came}"
+
+
+if __name__ == "__main__":
+    _checkpoint.PAUSE = 0.0  # every step is written
+    _walk.CAPACITY, _run.CAPACITY, _fits.CAPACITY = 2**9, 2**13, 2**13  # many steps
+    if sys.argv[1] == "0":
+        alone(COMPILED[sys.argv[2]], *map(Path, sys.argv[3:]))
+    for verb in sys.argv[2:] or VERBS:
+        print(main(verb, int(sys.argv[1])), flush=True)

@@ -1,0 +1,386 @@
+"""Runs that are stopped, killed, and go on."""
+
+import io
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import Ridge
+from typer.testing import CliRunner
+
+import leaveout as lo
+from leaveout import _checkpoint, _walk
+from leaveout.cli import app
+
+N = 120
+rng = np.random.default_rng(0)
+X = rng.standard_normal((N, 2))
+Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
+PLAN = lo.kfold(N, 30, seed=0)
+LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.RecordLeakage(0.05), "loss": "mse"}
+PROGRAM = Path(__file__).parent / "killed.py"
+
+
+def logistic(alpha: float = 1.0, y: np.ndarray = Y) -> lo.Fit:
+    return lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(alpha)))
+
+
+def network() -> lo.Fit:
+    """A model without a closed form, whose batches are made in threads."""
+    loss = lambda theta, datum: (datum[2] - jnp.tanh(datum[:2] @ theta["in"]) @ theta["out"]) ** 2
+    penalty = lambda theta: 0.5 * jnp.sum(theta["in"] ** 2) + 0.5 * jnp.sum(theta["out"] ** 2)
+    start = {"in": 0.1 * rng.standard_normal((2, 3)), "out": np.ones(3)}
+    return lo.fit(lo.Separable(loss, np.c_[X, Y], penalty, start), num_starts=1)
+
+
+def killed(kills: int, *verbs: str) -> list[str]:
+    words = [sys.executable, PROGRAM, str(kills), *verbs]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    return done.stdout.splitlines()
+
+
+def same(a: lo.Estimate, b: lo.Estimate) -> bool:
+    names = "losses", "error", "result", "proved", "baseline"
+    return all(np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in names) and str(a) == str(b)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A checkpoint, of runs in many steps."""
+    monkeypatch.setattr(_walk, "CAPACITY", 2**8)
+    return tmp_path / "run.ckpt"
+
+
+def test_a_killed_run_goes_on_to_the_same_numbers():
+    lines = killed(3, "metrics", "leakage")
+    assert len(lines) == 2 and all(line.endswith("steps: same") for line in lines), lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["metrics", "score", "rows", "predict", "parameters", "path", "leakage", "blocks"])
+def test_killed_a_hundred_times(verb):
+    (line,) = killed(100, verb)
+    assert line.endswith("steps: same"), line
+    assert int(line.split("times, ")[1].split()[0]) > 20, line  # were killed between two steps
+
+
+@pytest.mark.slow
+def test_a_chain_killed_many_times():
+    (line,) = killed(20, "chain")
+    assert line.endswith("steps: same"), line
+
+
+def interrupting(calls: list, when: int):
+    """A score that is interrupted at one of its calls."""
+
+    def evaluate(held, seen, parameters):
+        calls.append(1)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+        return (Y[held] - X[held] @ parameters["coef"]) ** 2
+
+    return evaluate
+
+
+def test_what_is_done_before_an_interrupt_says_that_it_is_a_part(file):
+    fit, score = logistic(), interrupting([], 0)
+    whole = lo.cross_validate(fit, PLAN, evaluate=score)
+    with pytest.raises(lo.Interrupted, match=r"stopped after \d+ of 30 refits.*sys.last_value.partial") as error:
+        lo.cross_validate(fit, PLAN, evaluate=interrupting([], 150))
+    part = error.value.partial
+    made = part.result != lo.RESULTS.interrupted
+    assert 0 < made.sum() < 30 and isinstance(error.value, KeyboardInterrupt)
+    kept = made[PLAN.refit]
+    np.testing.assert_array_equal(part.losses[kept], whole.losses[kept])
+    assert np.isnan(part.losses[~kept]).all() and np.isinf(part.error[~made]).all() and not part.proved[~made].any()
+    assert part.mean == pytest.approx(whole.losses[kept].mean()) and set(np.flatnonzero(~made)) <= set(part.flagged())
+    assert part.no_update == pytest.approx(whole.baseline[kept].mean())
+    assert f"{made.sum()} of 30 refits were made" in str(part) and "refits not made" in part.summary().index
+    assert (part.table().result == "interrupted").sum() == (~kept).sum()
+    with pytest.raises(ValueError, match="'part' was stopped"):
+        lo.compare({"part": part, "whole": whole})
+    with pytest.raises(ValueError, match="stopped before all its refits"):
+        part.interval()
+    assert "stopped" not in str(whole) and "refits not made" not in whole.summary().index
+
+
+def counted(held, seen, parameters):
+    """A score that counts its calls, where nobody looks for what it uses, and is interrupted at one of them."""
+    os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
+    if os.environ["CALLS"] == os.environ["LAST"]:
+        raise KeyboardInterrupt
+    return (Y[held] - X[held] @ parameters["coef"]) ** 2
+
+
+@pytest.mark.parametrize("last", [20, 90, 150, 260])
+def test_an_interrupted_run_goes_on(file, monkeypatch, last):
+    """In what no update loses, among the refits, in the audit."""
+    fit = logistic()
+
+    def calls(checkpoint=None, last=0):
+        monkeypatch.setenv("CALLS", "0")
+        monkeypatch.setenv("LAST", str(last))
+        try:
+            return lo.cross_validate(fit, PLAN, evaluate=counted, checkpoint=checkpoint), int(os.environ["CALLS"])
+        except KeyboardInterrupt:
+            return None, int(os.environ["CALLS"])
+
+    whole, count = calls()
+    assert last < count and calls(file, last)[0] is None
+    found, rest = calls(file)
+    assert same(found, whole) and rest < count - last / 3 and calls(file)[1] <= 2
+
+
+def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
+    fit, f = logistic(), {"checkpoint": file}
+    first = lo.cross_validate(fit, PLAN, **f)
+    moved = np.where(np.arange(N) == 7, 1 - Y, Y)
+    others = {
+        "model or data, fit": lambda: lo.cross_validate(logistic(y=moved), PLAN, **f),
+        "plan": lambda: lo.cross_validate(fit, lo.kfold(N, 30, seed=1), **f),
+        "refit": lambda: lo.cross_validate(fit, PLAN, lo.Certified(0.02), **f),
+        "evaluate": lambda: lo.cross_validate(fit, PLAN, evaluate="squared_error", **f),
+        "metric": lambda: lo.cross_validate(fit, PLAN, metric="mse", **f),
+        "audit": lambda: lo.cross_validate(fit, PLAN, audit=0, **f),
+        "verb, kind, evaluate, metric, audit": lambda: lo.cross_predict(fit, PLAN, **f),
+        "verb": lambda: lo.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f),
+    }
+    for what, other in others.items():
+        with pytest.raises(ValueError, match=f"checkpoint=.*run.ckpt is of another run: other {what}.*remove it, or name"):
+            other()
+    assert same(lo.cross_validate(fit, PLAN, **f), first)
+    monkeypatch.setattr(_checkpoint, "version", lambda name: "9.9.9")
+    with pytest.raises(ValueError, match="other version of leaveout;"):
+        lo.cross_validate(fit, PLAN, **f)
+
+
+def test_what_is_no_whole_checkpoint_is_refused_and_left_alone(file, tmp_path):
+    fit = logistic()
+    whole = lo.cross_validate(fit, PLAN, checkpoint=file)
+    blob = file.read_bytes()
+    place = blob.index(b"losses.npy") + 200
+    damages = {
+        "text": b"a,b\n1,2\n" * 400,
+        "cut": blob[: len(blob) // 2],
+        "cut off at its end": blob[:-4096],
+        "flipped": blob[:place] + bytes([blob[place] ^ 1]) + blob[place + 1 :],
+    }
+    for name, damaged in damages.items():
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"checkpoint=.*is no checkpoint, or is damaged \(.*\); remove it"):
+            print(name, lo.cross_validate(fit, PLAN, checkpoint=file))
+        assert file.read_bytes() == damaged, name
+    file.write_bytes(b"")  # killed before anything was written
+    assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as base:
+        base.execute("CREATE TABLE mine (x)")
+    base.close()
+    wrong = (
+        (other, "of something else"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "no" / "run", "there is no folder"),
+    )
+    for path, what in wrong:
+        with pytest.raises(ValueError, match=what):
+            lo.cross_validate(fit, PLAN, checkpoint=path)
+
+
+def test_nothing_is_unpickled(file):
+    """Even where whoever made the file knew how to sign it."""
+    fit = logistic()
+    lo.cross_validate(fit, PLAN, checkpoint=file)
+
+    class Evil:
+        def __reduce__(self):
+            return (pytest.fail, ("unpickled",))
+
+    stream = io.BytesIO()
+    np.savez(stream, parts=np.array([Evil()], object))
+    with sqlite3.connect(file) as base:
+        base.execute("UPDATE steps SET arrays = ? WHERE number = 0", [stream.getvalue()])
+    base.close()
+    with pytest.raises(ValueError, match="is not what was written"):
+        lo.cross_validate(fit, PLAN, checkpoint=file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_checkpoint.Journal, "_digest", lambda self, blob: "signed")
+        with sqlite3.connect(file) as base:
+            base.execute("UPDATE steps SET digest = 'signed'")
+        base.close()
+        with pytest.raises(ValueError, match="Object arrays cannot be loaded"):
+            lo.cross_validate(fit, PLAN, checkpoint=file)
+
+
+def test_a_file_serves_one_run_at_a_time(file):
+    fit = logistic()
+
+    def evaluate(held, seen, parameters):
+        with pytest.raises(ValueError, match="is in use by another process; name another file"):
+            lo.cross_validate(fit, PLAN, checkpoint=file)
+        return np.zeros(len(held))
+
+    assert lo.cross_validate(fit, lo.kfold(N, 2), evaluate=evaluate, checkpoint=file).mean == 0
+
+
+def test_a_full_disk_is_told_and_the_run_goes_on(file, monkeypatch):
+    fit, add = logistic(), _checkpoint.Journal._digest
+    whole = lo.cross_validate(fit, PLAN)
+
+    def full(self, blob):
+        if self.position == 3:
+            raise sqlite3.OperationalError("database or disk is full")
+        return add(self, blob)
+
+    monkeypatch.setattr(_checkpoint.Journal, "_digest", full)
+    with pytest.warns(UserWarning, match="cannot be written .*disk is full.*what comes is not kept"):
+        assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
+    monkeypatch.undo()
+
+
+def test_a_run_goes_on_where_there_are_other_cores(tmp_path, monkeypatch):
+    fit, file = network(), tmp_path / "run.ckpt"
+    monkeypatch.setattr(_walk, "SHARED", 0.0)
+    monkeypatch.setattr(_walk, "cores", lambda: 3)
+    whole = lo.cross_validate(fit, PLAN, checkpoint=file)
+    monkeypatch.setattr(_walk, "cores", lambda: 1)
+    with sqlite3.connect(file) as base:
+        count = base.execute("SELECT count(*) FROM steps").fetchone()[0]
+        base.execute("DELETE FROM steps WHERE number >= ?", [count // 2])
+    base.close()
+    assert count > 4 and same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
+
+
+def test_every_verb_gives_what_it_gives_without(file):
+    fit, model = logistic(), logistic().objective
+    small = {"train": np.arange(60), "test": np.arange(60, 90), "size": 10, "levels": 4, "num_boot": 6}
+    verbs = {
+        "cross_predict": lambda **f: lo.cross_predict(fit, PLAN, kind="link", **f),
+        "fold_parameters": lambda **f: lo.fold_parameters(fit, PLAN, **f)["coef"],
+        "path, rows": lambda **f: str(lo.path(model, [0.1, 1.0], lo.leave_one_out(N), **f)),
+        "path, ridges": lambda **f: str(lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.leave_one_out(N), **f)),
+        "slope": lambda **f: str(lo.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f)),
+        "to test": lambda **f: lo.binomial_block_bootstrap(Ridge(), X, Y, direction="test", **small, **f).losses,
+        "to train": lambda **f: lo.binomial_block_bootstrap(fit, X, Y, loss="brier", **small, **f).losses,
+    }
+    for name, verb in verbs.items():
+        own = file.with_name(f"{name}.ckpt")
+        plain, kept, again = verb(), verb(checkpoint=own), verb(checkpoint=own)
+        assert np.array_equal(plain, kept) and np.array_equal(plain, again), name
+
+
+# Ctrl-C
+
+
+def elapsed(call, after: float) -> tuple[float, KeyboardInterrupt]:
+    """Seconds from Ctrl-C to the end of a call, and how that ended."""
+    pressed: list[float] = []
+
+    def press():
+        pressed.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    clock = threading.Timer(after, press)
+    clock.start()
+    try:
+        with pytest.raises(KeyboardInterrupt) as error:
+            call()
+        return time.perf_counter() - pressed[0], error.value
+    finally:
+        clock.cancel()
+
+
+def test_a_compiled_program_does_not_delay_ctrl_c():
+    def slowly(theta, weights):
+        jax.debug.callback(lambda: time.sleep(2.5))
+        return jnp.sum(weights) * theta["x"] ** 2
+
+    seconds, _ = elapsed(lambda: lo.fit(lo.Objective(slowly, 5), {"x": np.asarray(0.7)}), 1.5)
+    assert seconds < 1
+    found = []
+    start = time.perf_counter()
+    found.append(lo.fit(lo.Objective(lambda theta, weights: weights @ (theta - jnp.arange(5.0)) ** 2, 5), 0.0))
+    assert time.perf_counter() - start < 2.4 and found[0].theta == pytest.approx(2)  # the next call does not wait for it
+
+
+def test_ctrl_c_in_threads(monkeypatch):
+    """The rest of what they would do is not waited for."""
+    monkeypatch.setattr(_walk, "cores", lambda: 2)
+    pressed, calls = [], []
+
+    def evaluate(held, seen, parameters):
+        calls.append(1)
+        if len(calls) == 300:
+            pressed.append(time.perf_counter())
+            os.kill(os.getpid(), signal.SIGINT)
+        if pressed:
+            time.sleep(0.2)
+        return np.zeros(len(held))
+
+    with pytest.raises(lo.Interrupted, match=r"stopped after \d+ of 120 refits"):
+        lo.cross_validate(network(), lo.leave_one_out(N), lo.NewtonStep(), evaluate=evaluate)
+    assert time.perf_counter() - pressed[0] < 1
+
+
+def test_ctrl_c_in_leakage(file):
+    model, more = RandomForestRegressor(3, random_state=0), {"injection": lo.Injection(num_levels=4, num_boot=2000)}
+    seconds, error = elapsed(lambda: lo.leakage_corrected(model, X, Y, **LEAKAGE, **more, checkpoint=file), 4.0)
+    part = error.partial
+    assert seconds < 1 and isinstance(part, lo.LeakageResult)
+    draws = part.runs[0].test.shape[1]
+    assert 1 < draws < 2000 and f"stopped after {draws} of 2000 draws" in str(part) and "i.i.d." not in str(part)
+    assert all(np.isfinite(run.test).all() and run.test.shape[1] == draws for run in part.runs)
+
+
+def test_a_command_ends_with_what_is_done_and_130(tmp_path):
+    rows = "\n".join(f"{x:.4f},{z:.4f},{y:.4f},{k // 4}" for k, (x, z, y) in enumerate(np.c_[X, Y]))
+    (tmp_path / "rows.csv").write_text(f"a,b,y,id\n{rows}\n")
+    words = "leakage rows.csv --target y --cluster id --precision 0.9 --recall 0.9 --draws 100000 --levels 4"
+    code = "from leaveout.cli import app; app()"
+    going = subprocess.Popen(
+        [sys.executable, "-c", code, *words.split(), "--checkpoint", "run.ckpt"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (tmp_path / "run.ckpt").exists() and going.poll() is None:
+        time.sleep(0.05)
+    time.sleep(3)
+    start = time.perf_counter()
+    going.send_signal(signal.SIGINT)
+    out, err = going.communicate(timeout=30)
+    assert time.perf_counter() - start < 1 and going.returncode == 130
+    assert "learner" in out and "verdict" in out and "stopped after" in err and len(err.strip().splitlines()) == 1
+
+
+def test_commands_go_on(tmp_path, monkeypatch):
+    rows = "\n".join(f"{x:.4f},{z:.4f},{y:.0f}" for x, z, y in np.c_[X, Y])
+    (tmp_path / "rows.csv").write_text(f"a,b,y\n{rows}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_walk, "CAPACITY", 2**8)
+    run = lambda words: CliRunner().invoke(app, words.split())
+    glm = "glm rows.csv --target y --loss logistic --l2 1 --plan kfold:30"
+    plain, first = run(glm), run(f"{glm} --checkpoint run.ckpt")
+    with monkeypatch.context() as patch:
+        patch.setattr(_walk, "completed", None)  # nothing is refitted
+        again = run(f"{glm} --checkpoint run.ckpt")
+    assert plain.exit_code == 0 and plain.output == first.output == again.output
+    other = run(f"{glm.replace('--l2 1', '--l2 2')} --checkpoint run.ckpt")
+    assert other.exit_code == 2 and "is of another run: other model or data" in other.output
+    both = "compare rows.csv --target y --loss logistic --model l2=1 --model l2=2 --plan kfold:30 --checkpoint both.ckpt"
+    assert run(both).output == run(both).output and (tmp_path / "both-2.ckpt").exists()
+
+    def stopped(*words, **more):
+        raise lo.Interrupted("cross_validate: stopped after 3", lambda: part)
+
+    part = lo.cross_validate(logistic(), PLAN)
+    monkeypatch.setattr(lo, "cross_validate", stopped)
+    ended = run(glm)
+    assert ended.exit_code == 130 and str(part) in ended.output and "Error: cross_validate: stopped after 3" in ended.output
