@@ -28,7 +28,7 @@ from ._results import RESULTS, among
 from ._runs import Runs
 from ._starts import cores
 from .refit import AbstractRefit, Certified, Exact, Refitted, completed, expandable, is_narrow
-from .refit._linear import copies, unit_losses
+from .refit._linear import unit_losses
 
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
 SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
@@ -88,7 +88,17 @@ def cross_validate(
     gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
     if evaluate is not None and refit.in_standard_errors:
         gathered.sharpened()
-    return gathered.estimate(metrics, improve=refit.in_standard_errors)
+    estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
+    estimate.labels["asked"] = _asked(evaluate, metrics, audit)
+    return estimate
+
+
+def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
+    """What a call asked for beside the plan and the refits, as it is written."""
+    own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
+    parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
+    usual = {"evaluate": "None", "metric": "()", "audit": "5"}
+    return ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
 
 
 def _wanted(fit: Fit, evaluate: Evaluate | Named | None) -> Evaluate | Scored | None:
@@ -326,6 +336,7 @@ def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> 
         score=asked.title,
         response=_response(fit),
         classes=fit.objective.units.classes > 0,
+        fit=fit,
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
@@ -385,17 +396,17 @@ class Gathered:
         """All that came, and what an audit finds; if it finds a miss, refits of its kind are to be `improved`."""
         fit, plan = self.asked.fit, self.asked.plan
         table, said = self._audited(improve) if self.candidates.number else (None, "")
-        found = self.ended(table, said, copies(fit, plan))
+        found = self.ended(table, said)
         if self.pooled is None:
             return found
         value, se, error = measure(metrics, fit, plan, *self.pooled.per_unit())
         return replace(found, metrics=value, metric_se=se, metric_error=error)
 
-    def ended(self, table: pd.DataFrame | None, audit: str, copied: str) -> Estimate:
+    def ended(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """All that came, with an audit and what is said of it."""
         fit, plan, found = self.asked.fit, self.asked.plan, self.found
         found.result[among(found.result, MILD) & _emptied(fit, plan)] = RESULTS.emptied
-        return replace(found, audit=table, labels=found.labels | {"audit": audit, "copies": copied})
+        return replace(found, audit=table, labels=found.labels | {"audit": audit})
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
         """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""

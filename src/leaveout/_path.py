@@ -20,7 +20,7 @@ from ._asked import Asked
 from ._audit import affordable, audited, ranked
 from ._design import Predictors
 from ._errors import naives
-from ._estimate import Estimate, Printed
+from ._estimate import Estimate
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, keep_freed, settled, some_of, walked
 from ._fit import DOUBTFUL, Fit, anchored_at, fit
 from ._functions import TOGETHER, Penalised
@@ -28,11 +28,11 @@ from ._jax import float64
 from ._minimise import factorised, newton
 from ._objective import stored
 from ._plan import Plan
+from ._printed import Printed
 from ._read import numbers
 from ._ridge import applies, ridges
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit
-from .refit._linear import copies
 from .refit._stacked import Leaving, Settled, Stack, groups
 
 if TYPE_CHECKING:
@@ -321,14 +321,7 @@ def _found(
 ) -> dict[Any, _Judged]:
     """Every penalty's estimate: of single rows at once where that can be, the others one after another, the strongest first."""
     plan = adapted("path", objective, plan, refit)
-    said: list[str] = []
-
-    def copied(own: Fit) -> str:
-        """What is said of copies, which is the same under every penalty."""
-        said[:] = said or [copies(own, plan)]
-        return said[0]
-
-    judged = functools.partial(_judged, objective, plan, refit, copied)
+    judged = functools.partial(_judged, objective, plan, refit)
     every = _at_once(objective, named, plan) if refit.quadratic else None
     found = {} if every is None else judged(named, every)
     order = [value for value in named if value not in found]
@@ -350,7 +343,7 @@ def _found(
             raise
         gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
         before, kept, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
-        estimate = gathered.ended(None, "", copied(own))
+        estimate = replace(gathered.ended(None, ""), fit=kept)
         known = lambda kept=kept: kept, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
         found[value] = _Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
     return found
@@ -434,7 +427,6 @@ def _judged(
     objective: Model,
     plan: Plan,
     refit: AbstractRefit,
-    copied: Callable[[Fit], str],
     named: dict[Any, AbstractPenalty],
     every: Settled,
 ) -> dict[Any, _Judged]:
@@ -443,7 +435,7 @@ def _judged(
     def estimate(k: int, fit: Fit) -> Estimate:
         found = blank(Asked(fit, plan, None), refit, every.baseline[k])
         parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
-        return replace(found, **parts, labels=found.labels | {"copies": copied(fit)})
+        return replace(found, **parts)
 
     def chosen(k: int, number: int) -> dict[int, str]:
         if every.moved is None:

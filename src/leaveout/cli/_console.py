@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 console = Console(highlight=False, soft_wrap=True)
+words: list[str] = []  # of the command that runs
 INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)  # not faults of ours
 
 
@@ -21,6 +22,8 @@ class OneLine(TyperGroup):
     """
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        given = more.get("args", args[0] if args else None)
+        words[:] = ["leaveout", *(sys.argv[1:] if given is None else given)]
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **more)
         try:

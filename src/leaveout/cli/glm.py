@@ -11,22 +11,25 @@ import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, lone_levels, named, objective, plan_of
-from ._files import Rows, complete, picture, read, save
+from ._files import Rows, complete, listed, picture, read, save
 from ._options import (
     REFITS,
     Categorical,
     Data,
     DropMissing,
     Features,
+    Mute,
     Offset,
     Plot,
     Refit,
+    Report,
     RowTable,
     Score,
     Seed,
     Weights,
     kept,
 )
+from ._table import page
 
 OTHERS = "name other columns by --features"
 
@@ -46,8 +49,10 @@ def glm(
     refit: Refit = "certified",
     score: Score = None,
     seed: Seed = 0,
+    mute: Mute = None,
     out: RowTable = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
     """Cross-validate a regression of the rows of a file.
 
@@ -55,13 +60,13 @@ def glm(
     the printed result says which. --score gives another.
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
     """
-    kept(data, out, plot)
+    kept(data, out, plot, report)
     if formula and (features or categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = read(data, named(model, plan))
     rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
-    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score)
+    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score, mute)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
     console.print(str(estimate), markup=False)
@@ -73,6 +78,7 @@ def glm(
             table["prediction"] = prediction[table["unit"]]
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
+    page(estimate, report, [where, rows.note, said])
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ def prepared(model: Model, rows: Rows, plan: str, seed: int) -> Prepared:
     return Prepared(made, folds, said)
 
 
-def validated(model: Prepared, refit: lo.AbstractRefit, score: str | None) -> tuple[lo.Estimate, lo.Fit, str]:
+def validated(model: Prepared, refit: lo.AbstractRefit, score: str | None, mute: str | None) -> tuple[lo.Estimate, lo.Fit, str]:
     """A model, fitted and cross-validated; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -107,6 +113,6 @@ def validated(model: Prepared, refit: lo.AbstractRefit, score: str | None) -> tu
         except (RuntimeError, lo.IndefiniteHessianError) as error:
             fail(f"{error} (here: --l2 1.0)")
         named: Any = None if score is None else score.replace("-", "_")
-        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named)
+        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named).muted(*listed(mute))
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     return estimate, fit, "; ".join(filter(None, (model.said, *dict.fromkeys(notes))))
