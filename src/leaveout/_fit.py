@@ -7,6 +7,7 @@ half square is the loss still to be gained.
 
 import functools
 import inspect
+import re
 import warnings
 import weakref
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from ._starts import Minima, alone, descended_from, distinct, started, starts_of
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
+SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
 SHOWN = 12  # names of parameters in a printed fit
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
 
@@ -212,12 +214,20 @@ class Fit(Module, Printed):
         shown = f": {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}" if names else ""
         lines = [
             ("model", f"{called(self.objective)}, {self.objective.num_units} units"),
+            ("made of", self.settings),
             ("parameters", f"{self.num_params}{self.of_rank}{shown}"),
             ("minimum", f"F = {float(self.value):.6g}, decrement {float(self.decrement):.1e}"),
             ("starts", self._agreement().removeprefix(", ")),
             ("note", self.objective.note),
         ]
         return [(name, text) for name, text in lines if text]
+
+    @property
+    def settings(self) -> str:
+        """What the objective is made of, where that can be said in a few words: a loss, a penalty."""
+        parts = {name: repr(part) for name, part in vars(self.objective).items() if isinstance(part, Module)}
+        said = {name: SCALAR.sub(r"\1", text) for name, text in parts.items() if "\n" not in text}
+        return ", ".join(f"{name}={text}" for name, text in said.items())
 
     @property
     def of_rank(self) -> str:

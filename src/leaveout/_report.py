@@ -134,6 +134,7 @@ def _rendered(page: Page) -> str:
     except ImportError:
         raise ImportError("report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.") from None
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # which browsers could not read
     script = vl_convert.javascript_bundle(None).replace("</script", "<\\/script")
     now = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
     return template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
@@ -165,11 +166,18 @@ def _of_one(found: Estimate, title: str) -> Page:
         _answers(found),
         [("", each) for each in found.checks()],
         ", ".join(found.mute),
-        [] if found.joint else [_against(found), _carried(found), *([_in_order(found)] if plan.serial else [])],
+        _pictures(found),
         tables,
-        {"": found._facts()},
+        {"": found._facts()} | ({} if found.fit is None else {"The fit": found.fit._lines()}),
         _calls(found),
     )
+
+
+def _pictures(found: Estimate) -> list[Figure]:
+    """Of units: none where losses are joint, or there are none."""
+    if found.joint or _units(found).empty:
+        return []
+    return [_against(found), _carried(found), *([_in_order(found)] if found.plan.serial else [])]
 
 
 def _answers(found: Estimate) -> list[tuple[str, str, str]]:
@@ -184,7 +192,7 @@ def _answers(found: Estimate) -> list[tuple[str, str, str]]:
     proved = found._approximation().partition(", ")[2]
     metrics = [(name, f"{found.metrics[name]:.5g}", found._metric(name).partition(" ")[2]) for name in found.metrics]
     return [
-        ("Held-out loss", f"{found.mean:.5g}{plus}", f"{unit}{', ' if found.score else ''}{found.score}; SE {se.kind}"),
+        ("Held-out loss", f"{found.mean:.5g}{plus}", f"{unit}{', ' if found.score else ''}{found.score}; SE: {se.kind}"),
         ("95 % interval", *interval),
         ("Approximation", f"± {error:.1g}" if np.isfinite(error) else "not certified", proved or "see the checks"),
         ("With no update", f"{found.no_update:.5g}", "of data that the model was fitted to: too low"),
@@ -195,9 +203,10 @@ def _answers(found: Estimate) -> list[tuple[str, str, str]]:
 def _calls(found: Estimate) -> list[str]:
     """What to call for the same numbers, and by what to know the same data."""
     asked = "".join(f", {part}" for part in filter(None, [found.labels.get("asked", "")]))
+    settings = "" if found.fit is None else found.fit.settings
     plan = found.plan.call or f"lo.Plan(...)  # {found.plan.num_refits} refits of {found.plan.widths} each"
     lines = [
-        f"fit = lo.fit(...)  # {found.labels.get('objective', '')}",
+        f"fit = lo.fit(...)  # {'; '.join(filter(None, (found.labels.get('objective', ''), settings)))}",
         f"plan = {plan}",
         f"cv = lo.cross_validate(fit, plan, lo.{found.labels.get('refit', 'Certified()')}{asked})",
     ]
@@ -241,8 +250,9 @@ def _axis(name: str, title: str, **more: Any) -> dict[str, Any]:
 
 def _told(**names: str) -> list[dict[str, str]]:
     """What is said of a point: its fields by their titles."""
-    kinds = {"label": "nominal", "told": "nominal", "model": "nominal"}
-    return [{"field": name, "title": title, "type": kinds.get(name, "quantitative")} for name, title in names.items()]
+    words, number = {"type": "nominal"}, {"type": "quantitative", "format": ".5g"}
+    kinds = dict.fromkeys(("label", "told", "model"), words)
+    return [{"field": name, "title": title, **kinds.get(name, number)} for name, title in names.items()]
 
 
 SAID = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "rise"}
@@ -250,10 +260,10 @@ SAID = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "r
 
 def _against(found: Estimate) -> Figure:
     units = _units(found)
+    flagged = units.index[units["told"] == "flagged"]
     if cut := len(units) > POINTS:
-        flagged, most = units.index[units["told"] == "flagged"][: POINTS // 2], units["rise"].nlargest(POINTS // 2).index
-        others = units.sample(POINTS // 2, random_state=0).index
-        units = units.loc[[*{*flagged, *most, *others}]].sort_index()
+        most, others = units["rise"].nlargest(POINTS // 2).index, units.sample(POINTS // 2, random_state=0).index
+        units = units.loc[[*{*flagged[: POINTS // 2], *most, *others}]].sort_index()
     low, high = units[["loss", "none"]].min().min(), units[["loss", "none"]].max().max()
     line = {
         "data": {"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]},
@@ -264,7 +274,7 @@ def _against(found: Estimate) -> Figure:
     points = {
         "data": _values(units.drop(columns="share")),
         "mark": {"type": "point", "filled": True, "size": 36, "opacity": 0.65},
-        "encoding": place | {"color": color, "tooltip": _told(**SAID, told="its refit")},
+        "encoding": place | {"color": color if len(flagged) else {"value": BLUE}, "tooltip": _told(**SAID, told="its refit")},
     }
     shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random." if cut else ""
     text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
@@ -332,7 +342,7 @@ def _compared(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]
     score = first.score or "a loss that is not known by name"
     sure = f"it is worse than {table.index[0]} with probability {second.worse:.2g}" if np.isfinite(second.worse) else ""
     return [
-        ("Lowest mean", str(table.index[0]), f"{best['mean']:.5g}{plus(best.se)} a unit, {score}; SE {best.kind}"),
+        ("Lowest mean", str(table.index[0]), f"{best['mean']:.5g}{plus(best.se)} a unit, {score}; SE: {best.kind}"),
         ("Next", str(table.index[1]), f"{second['mean']:.5g}{plus(second.se)} a unit"),
         ("Difference", f"{second.difference:.4g}{plus(second.se_difference)}", f"paired, unit by unit; {sure}".rstrip("; ")),
         (
