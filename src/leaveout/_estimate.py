@@ -267,10 +267,15 @@ class Estimate(Printed):
     def _lines(self) -> list[tuple[str, str]]:
         told = [str(found) for found in self.checks()] or ["none"]
         muted = ", ".join(sorted({each.code for each in self._checked} & {*self.mute}))
-        return [*self._facts(), *zip(("checks", *[""] * len(told)), told, strict=False), *[("muted", muted)] * bool(muted)]
+        checks = [
+            *zip(("checks", *[""] * len(told)), told, strict=False),
+            ("muted", muted),
+            ("note", self.labels.get("note", "")),
+        ]
+        return [(name, text) for name, text in [*self._facts(), *checks] if text]
 
     def _facts(self) -> list[tuple[str, str]]:
-        """All lines but those of checks."""
+        """All lines but those of checks, and the note."""
         plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
@@ -288,7 +293,6 @@ class Estimate(Printed):
             ("audit", self.labels.get("audit", "")),
             ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
             ("not in the mean", f"{missing} held-out losses that do not exist (see checks)" if missing else ""),
-            ("note", self.labels.get("note", "")),
         ]
         return [(name, text) for name, text in lines if text]
 

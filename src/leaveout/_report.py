@@ -135,7 +135,7 @@ def _rendered(page: Page) -> str:
         raise ImportError("report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.") from None
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # which browsers could not read
-    script = vl_convert.javascript_bundle(None).replace("</script", "<\\/script")
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     now = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
     return template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         page=page, script=script, now=now, versions=_versions()
@@ -170,6 +170,7 @@ def _of_one(found: Estimate, title: str) -> Page:
         tables,
         {"": found._facts()} | ({} if found.fit is None else {"The fit": found.fit._lines()}),
         _calls(found),
+        list(filter(None, [found.labels.get("note", "")])),
     )
 
 
@@ -177,7 +178,7 @@ def _pictures(found: Estimate) -> list[Figure]:
     """Of units: none where losses are joint, or there are none."""
     if found.joint or _units(found).empty:
         return []
-    return [_against(found), _carried(found), *([_in_order(found)] if found.plan.serial else [])]
+    return [_against(found), _carried(found), *([_in_order(found)] if found.plan.serial and found.plan.blocks is None else [])]
 
 
 def _answers(found: Estimate) -> list[tuple[str, str, str]]:
@@ -315,7 +316,8 @@ def _of_several(found: dict[str, Estimate], title: str) -> Page:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         table = compare(found)
-    first = found[str(table.index[0])] if str(table.index[0]) in found else next(iter(found.values()))
+    said = [*(str(each.message) for each in caught), *(each.labels.get("note", "") for each in found.values())]
+    first = found[table.index[0]]
     rows = pd.DataFrame({"unit": first.names() if not first.joint else np.arange(first.plan.num_refits)})
     losses = pd.DataFrame({str(name): found[name].per_unit() for name in table.index[:MODELS]})
     rows = pd.concat([rows, losses], axis=1)
@@ -332,7 +334,7 @@ def _of_several(found: dict[str, Estimate], title: str) -> Page:
         [Table("models", "Models", "The lowest mean first.", models), Table("rows", "Rows", what + cut, rows.head(MOST))],
         {str(name): each._facts() for name, each in found.items()},
         [line for name, each in found.items() for line in (f"# {name}", *_calls(each))],
-        list(dict.fromkeys(str(each.message) for each in caught)),
+        [*filter(None, dict.fromkeys(said))],
     )
 
 
