@@ -40,7 +40,7 @@ def test_the_first_example_is_short_and_prints_what_the_readme_says():
     shown = re.search(r"```\n(model .*?)```", text, re.DOTALL)
     assert shown is not None
     for line in shown.group(1).splitlines():
-        if line.startswith(("refits", "no update", "flagged")):  # the rest may move in its last digit
+        if line.startswith(("refits", "no update", "checks")):  # the rest may move in its last digit
             assert line.rstrip() in out.getvalue()
 
 

@@ -47,7 +47,7 @@ def test_table_summary_and_notebook_view():
     assert set(table.result) == {"successful"}
     assert cv.summary().loc["held-out loss, mean", "value"] == cv.mean
     assert "<table>" in cv._repr_html_() and "held-out loss" in cv._repr_html_()
-    for word in ("± ", "SE rows independent", "approximation", "no update", "flagged"):
+    for word in ("± ", "SE rows independent", "approximation", "no update", "checks"):
         assert word in str(cv)
 
 
@@ -276,8 +276,8 @@ def test_flags_are_a_unit_s_and_printed():
         error = np.where(np.arange(6) == 3, factor * 0.1 * cv.scale * 10, 0.0)
         one = replace(cv, error=error)
         assert one.flagged().tolist() == wanted
-        line = next(line for line in str(one).splitlines() if line.startswith("flagged"))
-        assert line.split(maxsplit=1)[1] == ("1 refits: 3" if wanted else "none")
+        line = next(line for line in str(one).splitlines() if line.startswith("checks"))
+        assert ("LO300 warning: 1 refit (3): the error is above" in line) == bool(wanted)
 
 
 def test_the_difference_of_two_models_has_both_errors():

@@ -10,7 +10,8 @@ from . import (
     plot as plot,
     refit as refit,
 )
-from ._compare import compare as compare
+from ._checks import CHECKS as CHECKS, Check as Check
+from ._compare import Comparison as Comparison, compare as compare
 from ._definite import IndefiniteHessianError as IndefiniteHessianError
 from ._estimate import Estimate as Estimate
 from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
@@ -38,6 +39,7 @@ from ._plan import (
     neighbourhoods as neighbourhoods,
     random_subsets as random_subsets,
 )
+from ._report import report as report
 from ._results import RESULTS as RESULTS
 from ._stopping import Interrupted as Interrupted
 from .influence import (

@@ -1,6 +1,9 @@
 """Estimates of several models side by side: which predicts best, by how much, and how sure that is."""
 
+import os
 import warnings
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -18,7 +21,20 @@ FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densi
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296)
 
 
-def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
+class Comparison(pd.DataFrame):
+    """The table of `compare`, and the estimates that it is of."""
+
+    _metadata: ClassVar[list[str]] = ["estimates"]  # what pandas takes for no column
+    estimates: dict[str, Estimate]
+
+    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+        """Write the comparison to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
+        from ._report import report
+
+        return report(self.estimates, path, title=title)
+
+
+def compare(estimates: dict[str, Estimate]) -> Comparison:
     """Estimates of several models side by side, and each one's paired difference from the best.
 
     Columns: `mean`, `se`, `difference` (from the lowest mean), `se_difference` (of the paired per-unit difference, by the same
@@ -51,7 +67,9 @@ def compare(estimates: dict[str, Estimate]) -> pd.DataFrame:
     if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
         table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
     _warn(table, estimates, values, best)
-    return table.sort_values("mean")
+    found = Comparison(table.sort_values("mean"))
+    found.estimates = dict(estimates)
+    return found
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:

@@ -4,9 +4,11 @@ Three numbers that differ are printed apart: the sampling error of the mean, the
 refits, and the Monte-Carlo error of random folds.
 """
 
-import html
+import os
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,14 +16,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ._arviz import elpd_data
+from ._checks import Check, known, of_data, of_losses, of_refits
 from ._errors import StandardError, naive, standard_error
+from ._fit import Fit
 from ._intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._plan import Plan
+from ._printed import Printed
 from ._results import RESULTS, among
 
 ROUNDING = 1e-8  # of a loss
-HEAVY = 0.3  # of the loss: a row of which one is told
 
 
 if TYPE_CHECKING:
@@ -34,25 +38,6 @@ class Places(NamedTuple):
     refit: NDArray[np.int64]
     unit: NDArray[np.int64]
     held: NDArray[np.bool_]
-
-
-class Printed:
-    """A result that is printed as lines `name  text`, and as a table where pages are shown."""
-
-    def _lines(self) -> list[tuple[str, str]]:
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._lines()
-        )
-        return f"<table>{rows}</table>"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,6 +66,8 @@ class Estimate(Printed):
     score: str = ""  # what a loss is, "" where that is not known
     response: NDArray | None = None  # what the losses are of, where the model has one
     classes: bool = False  # is `response` the numbers of classes?
+    fit: Fit | None = None  # what was cross-validated: checks look at its rows and columns
+    mute: tuple[str, ...] = ()  # codes of checks that are not told
 
     @property
     def joint(self) -> bool:
@@ -222,6 +209,34 @@ class Estimate(Printed):
         """The naive standard error of the no-update mean, in which tolerances are stated."""
         return naive(self.averaged(self.baseline), self._weight)
 
+    def checks(self, mute: Collection[str] = ()) -> list[Check]:
+        """What is wrong, or may be, with the data, the plan and the refits, the gravest first: each with a code, a severity
+        ("error", "warning", "info"), the reason and what to do. Codes in `mute` are left out, as those of `muted` are.
+
+        Raises ValueError on a code that there is none of.
+        """
+        hidden = {*self.mute, *known("checks", mute)}
+        return [found for found in self._checked if found.code not in hidden]
+
+    def muted(self, *codes: str) -> "Estimate":
+        """The same estimate, which no longer tells of these codes: `cv.muted("LO201")`. That they are muted is printed."""
+        return replace(self, mute=(*self.mute, *known("muted", codes)))
+
+    @cached_property
+    def _checked(self) -> list[Check]:
+        names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
+        of_units = of_losses(self.per_unit(), self._weight, self.plan, names, "refit" if self.joint else "row")
+        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result)]
+        return sorted(found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
+
+    @cached_property
+    def _of_data(self) -> list[Check]:
+        return [] if self.fit is None else of_data(self.fit, self.plan)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process or copied: what the data say goes along, not the data."""
+        return {**vars(self), "_of_data": self._of_data, "fit": None}
+
     def table(self) -> pd.DataFrame:
         """One row a scored unit of a refit: `refit, unit, loss, no_update, error, result` (the last two are the refit's).
         `unit` is the unit's label, where the data had some, or its number."""
@@ -253,16 +268,24 @@ class Estimate(Printed):
         return pd.DataFrame({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
 
     def _lines(self) -> list[tuple[str, str]]:
-        plan, se, flagged, random = self.plan, self.standard_error, self.flagged(), self.monte_carlo_error
-        low, high = np.diff(plan.indptr).min(), np.diff(plan.indptr).max()
-        width = f"{low} unit{'s' if low != 1 else ''}" if low == high else f"{low}–{high} units"
+        told = [str(found) for found in self.checks()] or ["none"]
+        muted = ", ".join(sorted({each.code for each in self._checked} & {*self.mute}))
+        checks = [
+            *zip(("checks", *[""] * len(told)), told, strict=False),
+            ("muted", muted),
+            ("note", self.labels.get("note", "")),
+        ]
+        return [(name, text) for name, text in [*self._facts(), *checks] if text]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """All lines but those of checks, and the note."""
+        plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
-        share, heaviest = self._heaviest()
-        missing, crossed = np.sum(~np.isfinite(self.losses[self._at.held])), np.sum(self.result == RESULTS.kink)
+        missing = np.sum(~np.isfinite(self.losses[self._at.held]))
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
-            ("refits", f"{plan.num_refits} of {width} each, {self.labels.get('refit', '')}"),
+            ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),
             ("stopped", self._stopped()),
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
             ("95% interval", self._short_interval() if np.isnan(se.value) else ""),
@@ -271,17 +294,11 @@ class Estimate(Printed):
             ("no update", f"{self.no_update:.6g}"),
             ("other minimum", self._other_minimum()),
             *((name, self._metric(name)) for name in self.metrics),
-            *((name, self.labels.get(name, "")) for name in ("audit", "copies")),
-            ("heaviest", f"{'refit' if self.joint else 'row'} {heaviest} is {share:.0%} of the loss" if share > HEAVY else ""),
+            ("audit", self.labels.get("audit", "")),
             ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
-            ("not in the mean", f"{missing} held-out losses that do not exist (see flagged)" if missing else ""),
-            ("flagged", _listed(flagged)),
-            ("", f"{crossed} refits cross a kink of the loss, for information" if crossed else ""),
+            ("not in the mean", f"{missing} held-out losses that do not exist (see checks)" if missing else ""),
         ]
-        for code, count in zip(*np.unique(self.result[flagged], return_counts=True), strict=True):
-            message = list(RESULTS)[code].message or "error above a tenth of the SE"
-            lines.append(("", f"{count} refit{'s' if count > 1 else ''}: {message}"))
-        return [(name, text) for name, text in [*lines, ("note", self.labels.get("note", ""))] if text]
+        return [(name, text) for name, text in lines if text]
 
     def _stopped(self) -> str:
         """What is to be said of an estimate of some of the refits only."""
@@ -301,7 +318,7 @@ class Estimate(Printed):
     def _approximation(self) -> str:
         """How far the mean may be off for the refits' errors, and how many of these are proved."""
         if not np.isfinite(self.approximation_error):
-            return "not certified: the errors of some refits are not known (see flagged)"
+            return "not certified: the errors of some refits are not known (see checks)"
         count, total = int(np.sum(self.proved)), len(self.error)
         how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
         return f"± {self.approximation_error:.1g} on that mean, {how}"
@@ -319,11 +336,6 @@ class Estimate(Printed):
         sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
         approximation = f"± {error:.1g} for the refits" if np.isfinite(error) else "not certified"
         return f"{self.metrics[name]:.6g}{sampling}, {approximation}; pooled over held-out predictions"
-
-    def _heaviest(self) -> tuple[float, int]:
-        """The largest share of the summed losses' sizes that one unit has, and its number."""
-        size = np.nan_to_num(np.abs(self.per_unit()) * self._weight)
-        return float(size.max() / max(size.sum(), 1e-300)), int(size.argmax())
 
     def to_arviz(self) -> Any:
         """The estimate as `arviz.compare({"name": ...})` takes it, an `ELPDData` of kind "loo": log densities summed over
@@ -345,9 +357,8 @@ class Estimate(Printed):
 
         return losses(self, ax=ax)
 
+    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+        """Write all of it to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
+        from ._report import report
 
-def _listed(refits: NDArray[np.int64]) -> str:
-    if not len(refits):
-        return "none"
-    shown = ", ".join(map(str, refits[:8]))
-    return f"{len(refits)} refits: {shown}{', …' if len(refits) > 8 else ''}"
+        return report(self, path, title=title)

@@ -27,7 +27,6 @@ from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
 from ._walk import Walk, blank, put
 from .refit import AbstractRefit, Certified, Exact, Refitted
-from .refit._linear import copies
 
 LARGEST_KEPT = 2**25 - 2**14  # bytes: the most that moves the C library's threshold
 LEAST = 0.5  # observations of a part of the model that a refit must be left
@@ -83,7 +82,17 @@ def cross_validate(
         with gathered.stoppable():
             if evaluate is not None and refit.in_standard_errors:
                 gathered.sharpened()
-            return gathered.estimate(metrics, improve=refit.in_standard_errors)
+            estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
+    estimate.labels["asked"] = _asked(evaluate, metrics, audit)
+    return estimate
+
+
+def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
+    """What a call asked for beside the plan and the refits, as it is written."""
+    own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
+    parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
+    usual = {"evaluate": "None", "metric": "()", "audit": "5"}
+    return ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
 
 
 def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
@@ -304,23 +313,23 @@ class Gathered:
             if losses is not None:
                 losses[entries] = np.nan
         found.error[rest], found.proved[rest], found.result[rest] = np.inf, False, RESULTS.interrupted
-        return self.ended(None, "none, since it was stopped", "")
+        return self.ended(None, "none, since it was stopped")
 
     def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
         """All that came, and what an audit finds; if it finds a miss, refits of its kind are to be `improved`."""
         fit, plan = self.asked.fit, self.asked.plan
         table, said = self._audited(improve) if self.candidates.number else (None, "")
-        found = self.ended(table, said, copies(fit, plan))
+        found = self.ended(table, said)
         if self.pooled is None:
             return found
         value, se, error = measure(metrics, fit, plan, *self.pooled.per_unit())
         return replace(found, metrics=value, metric_se=se, metric_error=error)
 
-    def ended(self, table: pd.DataFrame | None, audit: str, copied: str) -> Estimate:
+    def ended(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """All that came, with an audit and what is said of it."""
         found = self.found
         found.result[among(found.result, MILD) & self.emptied] = RESULTS.emptied
-        return replace(found, audit=table, labels=found.labels | {"audit": audit, "copies": copied})
+        return replace(found, audit=table, labels=found.labels | {"audit": audit})
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
         """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""

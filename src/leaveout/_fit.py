@@ -7,6 +7,7 @@ half square is the loss still to be gained.
 
 import functools
 import inspect
+import re
 import warnings
 import weakref
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from ._design import Predictors, weighed
 from ._functions import Function, function
 from ._jax import Array, Arrays, Module, PyTree, compiled, float64, jax, jnp, static
 from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
-from ._objective import AbstractLinearPredictor, AbstractObjective, leaves_of, mapped, placed, ravel, repeatable, stored
+from ._objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, repeatable, stored
+from ._printed import Printed
 from ._products import (
     FINE,
     Coordinates,
@@ -39,6 +41,8 @@ from ._starts import Minima, alone, descended_from, distinct, started, starts_of
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
+SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
+SHOWN = 12  # names of parameters in a printed fit
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
 
 Curvature = Literal["auto", "dense", "products"]
@@ -61,7 +65,7 @@ def once(make: "Callable[[Fit], Made]") -> "Callable[[Fit], Made]":
     return kept
 
 
-class Fit(Module):
+class Fit(Module, Printed):
     """An objective, its stationary point θ̂, and the factor of its curvature there. All NumPy, frozen.
 
     `value` is F(θ̂, 1), `decrement` is √(gᵀH⁻¹g), and `result` a code of `RESULTS`. Where H is too large to be formed,
@@ -204,6 +208,26 @@ class Fit(Module):
             f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, "
             f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
         )
+
+    def _lines(self) -> list[tuple[str, str]]:
+        names = self.objective.parameters.names()
+        shown = f": {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}" if names else ""
+        lines = [
+            ("model", f"{called(self.objective)}, {self.objective.num_units} units"),
+            ("made of", self.settings),
+            ("parameters", f"{self.num_params}{self.of_rank}{shown}"),
+            ("minimum", f"F = {float(self.value):.6g}, decrement {float(self.decrement):.1e}"),
+            ("starts", self._agreement().removeprefix(", ")),
+            ("note", self.objective.note),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    @property
+    def settings(self) -> str:
+        """What the objective is made of, where that can be said in a few words: a loss, a penalty."""
+        parts = {name: repr(part) for name, part in vars(self.objective).items() if isinstance(part, Module)}
+        said = {name: SCALAR.sub(r"\1", text) for name, text in parts.items() if "\n" not in text}
+        return ", ".join(f"{name}={text}" for name, text in said.items())
 
     @property
     def of_rank(self) -> str:

@@ -10,7 +10,7 @@ default and is overridden where the model knows better.
 import abc
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -137,6 +137,7 @@ class Units:
     kinds: tuple[str, ...] = ("response", "link")  # of predictions
     classes: int = 0  # of the target, where it is the number of one
     distribution: Callable[[], Distribution | None] = lambda: None  # of the target, where one is asked for
+    features: Callable[[], Mapping[str, np.ndarray]] = dict  # columns of numbers by name, of rows
     score: str = ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or what else; "" where that is not known
 
     @property

@@ -36,7 +36,6 @@ from ._ridge import applies, ridges
 from ._stopping import Interrupted
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit
-from .refit._linear import copies
 from .refit._stacked import Leaving, Settled, Stack, groups
 
 if TYPE_CHECKING:
@@ -195,14 +194,7 @@ def _find(
 ) -> None:
     """Every penalty's estimate: of single rows at once where that can be, the others one after another, the strongest first."""
     plan = adapted("path", objective, plan, refit)
-    said: list[str] = []
-
-    def copied(own: Fit) -> str:
-        """What is said of copies, which is the same under every penalty."""
-        said[:] = said or [copies(own, plan)]
-        return said[0]
-
-    judged = functools.partial(_judged, objective, plan, refit, copied)
+    judged = functools.partial(_judged, objective, plan, refit)
     every = _kept(lambda: _at_once(objective, named, plan)) if refit.quadratic else None
     found.update({} if every is None else judged(named, every))
     order = [value for value in named if value not in found]
@@ -225,7 +217,7 @@ def _find(
                 raise
             gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
             before, same, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
-            estimate = gathered.ended(None, "", copied(own))
+            estimate = replace(gathered.ended(None, ""), fit=same)
             known = lambda same=same: same, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
             found[value] = Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
             bar.advance()
@@ -321,7 +313,6 @@ def _judged(
     objective: Model,
     plan: Plan,
     refit: AbstractRefit,
-    copied: Callable[[Fit], str],
     named: dict[Any, AbstractPenalty],
     every: Settled,
 ) -> dict[Any, Judged]:
@@ -330,7 +321,7 @@ def _judged(
     def estimate(k: int, fit: Fit) -> Estimate:
         found = blank(Asked(fit, plan, None), refit, every.baseline[k])
         parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
-        return replace(found, **parts, labels=found.labels | {"copies": copied(fit)})
+        return replace(found, **parts)
 
     def chosen(k: int, number: int) -> dict[int, str]:
         if every.moved is None:

@@ -8,15 +8,16 @@ elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function 
 import copy
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ._graph import distances, read_edges
+from ._printed import Printed
 from ._read import codes, flags, index_of, matched, numbers, places, whole
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
@@ -61,15 +62,15 @@ class Batch(NamedTuple):
         return Batch(self.refits[lanes], self.place[lanes], self.rows.take(lanes))
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Printed):
     """A matrix of weights over `num_units` units, one row a refit, stored as departures from one.
 
     `held` marks the entries that are scored (usually those of weight 0; a buffer is dropped but not
     scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are
     (None: that nobody knows), by blocks along their order, or those that `blocks` labels. These three are only used for
     standard errors. `names`, the labels of the units where the plan was made from something labelled, are matched with the
-    fit's.
+    fit's. `call` is how it was made, where a function of ours did.
     """
 
     indptr: NDArray[np.int64]
@@ -81,6 +82,7 @@ class Plan:
     serial: bool | None = False
     blocks: NDArray[np.int64] | None = None
     names: pd.Index | None = None
+    call: str = ""
 
     def __post_init__(self) -> None:
         weight = np.asarray(numbers("Plan", "weight", self.weight), np.float64)
@@ -151,6 +153,34 @@ class Plan:
         vars(plan).update(facts)
         return plan
 
+    @property
+    def widths(self) -> str:
+        """How many units each refit leaves out, or weighs otherwise, in words."""
+        low, high = np.diff(self.indptr).min(), np.diff(self.indptr).max()
+        return f"{low} unit{'s' if low != 1 else ''}" if low == high else f"{low}–{high} units"
+
+    def _lines(self) -> list[tuple[str, str]]:
+        times = np.bincount(self.index[self.held], minlength=self.num_units)
+        often = f"{times.min()}" if times.min() == times.max() else f"{times.min()}–{times.max()}"
+        dropped, most = np.sum(~self.held & (self.weight == 0)) / self.num_refits, self.weight.max()
+        given = {"groups": self.clusters, "blocks of neighbours": self.blocks}
+        apart = [f"{len(np.unique(labels))} {name}" for name, labels in given.items() if labels is not None]
+        known = "not known" if self.serial is None else "blocks along their order" if self.serial else "every unit by itself"
+        lines = [
+            ("plan", self.call or "of its own weights"),
+            ("units", f"{self.num_units}" + ("" if self.names is None else f", {self.names[0]} to {self.names[-1]}")),
+            ("refits", f"{self.num_refits} of {self.widths} each"),
+            ("scored", f"every unit {often.replace('–', ' to ')} time{'' if often == '1' else 's'}"),
+            ("dropped", f"{dropped:.3g} units a refit that are not scored" if dropped else ""),
+            ("weights", f"up to {most:g} of units that are seen more than once" if most > 1 else ""),
+            ("independent", ", ".join(apart) or known),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    def __repr__(self) -> str:
+        made = self.call or "of its own weights"
+        return f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
+
     def matrix(self) -> NDArray[np.float64]:
         """The weights, dense, `[refits, units]`."""
         dense = np.ones((self.num_refits, self.num_units))
@@ -185,7 +215,8 @@ class Plan:
         """The plan of some of the refits."""
         mine = np.isin(self.refit, refits)
         indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
-        return replace(self, indptr=indptr, index=self.index[mine], weight=self.weight[mine], held=self.held[mine])
+        index, weight, held = self.index[mine], self.weight[mine], self.held[mine]
+        return replace(self, indptr=indptr, index=index, weight=weight, held=held, call="")
 
     def one(self, refit: int, whole: bool = False) -> Batch:
         """One refit by itself, or as wide as there are units."""
@@ -266,12 +297,38 @@ def _count(name: str, value: int, low: int, high: int = 2**40) -> int:
     return int(value)
 
 
+P = ParamSpec("P")
+
+
+def scheme(make: Callable[P, Plan]) -> Callable[P, Plan]:
+    """`make`, whose plans say by which call they were made."""
+
+    @functools.wraps(make)
+    def made(*args: P.args, **more: P.kwargs) -> Plan:
+        said = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in more.items())]
+        return make(*args, **more).known(call=f"lo.{make.__name__}({', '.join(said)})")
+
+    return made
+
+
+def _brief(value: Any) -> str:
+    """An argument of a call: numbers and words as they are, of others what they are."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
+    return f"<{type(value).__name__}{size}>"
+
+
+@scheme
 def leave_one_out(num_units: int) -> Plan:
     """Every unit left out by itself: `n` refits."""
     n = _count("leave_one_out: num_units", num_units, 2)
     return Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
 
 
+@scheme
 def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
     """`k` folds of nearly equal size; shuffled when `seed` is given, contiguous when it is None."""
     n = _count("kfold: num_units", num_units, 2)
@@ -280,6 +337,7 @@ def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
     return _plan(np.array_split(order, k), n)
 
 
+@scheme
 def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
     """`num_folds` subsets of `round(fraction · n)` units drawn at random without replacement (the paper's i.i.d. scheme)."""
     n, size = _subset_size("random_subsets", num_units, fraction)
@@ -287,6 +345,7 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
     return _plan([rng.choice(n, size, replace=False) for _ in range(_count("num_folds", num_folds, 1))], n)
 
 
+@scheme
 def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
     """`num_folds` runs of `round(fraction · n)` successive units, their starts drawn uniformly."""
     n, size = _subset_size("contiguous", num_units, fraction)
@@ -301,6 +360,7 @@ def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int
     return n, min(max(1, round(fraction * n)), n - 1)
 
 
+@scheme
 def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> Plan:
     """For each origin `t = start, …, n − 1`: units `t, …, n − 1` are unseen, the first `horizon` of them scored."""
     n = _count("leave_future_out: num_units", num_units, 2)
@@ -310,6 +370,7 @@ def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> 
     return _plan(folds, n, [np.arange(min(t + horizon, n), n) for t in range(start, n)], serial=True)
 
 
+@scheme
 def groups(labels: ArrayLike) -> Plan:
     """Every group of units that share a label left out together; standard errors are over groups. The index of a Series is
     matched with the labels of the fit."""
@@ -321,6 +382,7 @@ def groups(labels: ArrayLike) -> Plan:
     return _plan(folds, len(found), clusters=found.astype(np.int64), names=index_of(labels))
 
 
+@scheme
 def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
     """Successive blocks of `size` units; `buffer` units on either side are dropped too, but not scored."""
     n = _count("blocks: num_units", num_units, 2)
@@ -332,6 +394,7 @@ def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
     return _plan(folds, n, around, serial=True)
 
 
+@scheme
 def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None) -> Plan:
     """For every site of a graph: all sites within `radius` edges of it left out and scored; those within `radius + buffer`
     dropped too, but not scored.
@@ -351,6 +414,7 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     return _plan(held, n, around, serial=True, names=names)
 
 
+@scheme
 def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
     """`num_resamples` draws of n units with replacement: weights are counts, units never drawn are scored.
 
@@ -363,6 +427,7 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
     return _stacked((_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted)), n)
 
 
+@scheme
 def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -> Plan:
     """The plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
 

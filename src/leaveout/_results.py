@@ -20,7 +20,7 @@ class RESULTS(enum.IntEnum):
 
     successful = 0, ""
     uncertified = (1, "the error of this refit could not be bounded by a small number; use Exact() for it")
-    kink = (2, "information: the step crosses a point where the loss is not twice differentiable")
+    kink = (2, "the step crosses a point where the loss is not twice differentiable")
     not_converged = (
         3,
         "no minimiser was reached: the remaining data may be separable, or lack a class or group; "
@@ -40,7 +40,7 @@ class RESULTS(enum.IntEnum):
     other_minimum = (
         7,
         "F has a lower minimum elsewhere, among those that the fit's starts found, than where descent from the fit led; "
-        "its held-out loss is that of the refit reported",
+        "its held-out loss is that of the refit reported; Estimate.elsewhere has those at the lower one",
     )
     missed = (8, "an audit, which repeats refits exactly by another way, found its error larger than reported; use Exact()")
     leaving = (

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 STOPPED = 130  # exit code of what Ctrl-C ended
 console = Console(highlight=False, soft_wrap=True)
+words: list[str] = []  # of the command that runs
 INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)  # not faults of ours
 
 
@@ -33,6 +34,8 @@ class OneLine(TyperGroup):
             raise typer.Exit(STOPPED) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        given = more.get("args", args[0] if args else None)
+        words[:] = ["leaveout", *(sys.argv[1:] if given is None else given)]
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **more)
         try:

@@ -20,7 +20,7 @@ REFITS: dict[str, lo.AbstractRefit] = {
     "none": lo.NoUpdate(),
 }
 SCORES = ("log-density", "squared-error", "absolute-error", "zero-one", "crps")
-PICTURES = (".png", ".pdf", ".svg")
+PICTURES, PAGES = (".png", ".pdf", ".svg"), (".html", ".htm")
 
 
 def one_of(option: str, choices: Sequence[str]) -> Callable[[str], str]:
@@ -68,6 +68,21 @@ def drawable(file: Path | None) -> Path | None:
     return writable(file)
 
 
+def pageable(file: Path | None) -> Path | None:
+    """A callback: it must be possible to write a report into the file."""
+    if file is not None and file.suffix.lower() not in PAGES:
+        fail(f"{file}: the name of a report must end in .html.")
+    if file is not None and any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
+        fail("A report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.")
+    return writable(file)
+
+
+def muting(text: str | None) -> str | None:
+    """A callback: codes of checks."""
+    wrong = [code for code in (text or "").replace(" ", "").split(",") if code and code not in lo.CHECKS]
+    return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.CHECKS)}.") if wrong else text
+
+
 def kept(data: Path, *written: Path | None) -> None:
     """What is read is not written over."""
     for file in written:
@@ -109,3 +124,7 @@ Checkpoint = Annotated[
     ),
 ]
 Plot = Annotated[Path | None, typer.Option(help="A file for a picture (png, pdf, svg).", readable=False, callback=drawable)]
+Report = Annotated[
+    Path | None, typer.Option(help="A file for a report, a page by itself (html).", readable=False, callback=pageable)
+]
+Mute = Annotated[str | None, typer.Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting)]

@@ -15,8 +15,9 @@ import pandas as pd
 import leaveout as lo
 
 from ._console import fail
+from ._files import listed
 from ._options import REFITS, numbered
-from ._table import Heading, compared, mistrusted
+from ._table import Heading, compared, findings
 
 CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
 
@@ -78,20 +79,26 @@ class Fitted:
 
 
 def fitted(
-    models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, refit: str, starts: int, seed: int, checkpoint: Path | None
+    models: Mapping[str, lo.HMM | lo.MRF],
+    folds: lo.Plan,
+    refit: str,
+    starts: tuple[int, int],
+    mute: str | None,
+    checkpoint: Path | None,
 ) -> Fitted:
-    """Every model fitted and cross-validated. Ends the command where none could be."""
+    """Every model fitted, from so many starts drawn with a seed, and cross-validated. Ends the command where none could be."""
     found = Fitted(models)
     for number, (name, model) in enumerate(models.items(), 1):
         file = numbered(checkpoint, number)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                found.fits[name] = lo.fit(model, num_starts=starts, seed=seed)
-                found.estimates[name] = lo.cross_validate(found.fits[name], folds, REFITS[refit], checkpoint=file)
+                found.fits[name] = lo.fit(model, num_starts=starts[0], seed=starts[1])
+                estimate = lo.cross_validate(found.fits[name], folds, REFITS[refit], checkpoint=file)
+                found.estimates[name] = estimate.muted(*listed(mute))
             except (ValueError, TypeError, RuntimeError) as error:
                 found.failures[name] = str(error)
-        found.notes += mistrusted(name, found.estimates[name], refit) if name in found.estimates else []
+        found.notes += findings(name, found.estimates[name]) if name in found.estimates else []
         found.notes += [f"{name}: {warning.message}" for warning in caught if issubclass(warning.category, UserWarning)]
     if not found.estimates:
         name, message = next(iter(found.failures.items()))

@@ -1,5 +1,6 @@
 """Several models side by side, over the same folds: the table, what is said below it, and the picture."""
 
+import shlex
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.table import Table
 
 import leaveout as lo
 
-from ._console import console
+from ._console import console, fail, words
 from ._files import picture
 
 Heading = tuple[str, str | Callable[[Any], str]]  # over a column, and the format of its numbers
@@ -58,11 +59,9 @@ def compared(
     return rows, [score, *(str(warning.message) for warning in caught)]
 
 
-def mistrusted(name: str, estimate: lo.Estimate, refit: str) -> list[str]:
-    """What is to be said of an estimate with flagged refits."""
-    count = len(estimate.flagged())
-    way_out = "" if refit == "exact" else "; --refit exact is the way out"
-    return [f"{name}: {count} of {estimate.plan.num_refits} refits are flagged, not to be trusted{way_out}."] if count else []
+def findings(name: str, estimate: lo.Estimate) -> list[str]:
+    """What its checks say of an estimate, but what is for information."""
+    return [f"{name}: {found}" for found in estimate.checks() if found.severity != "info"]
 
 
 def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str]) -> None:
@@ -106,3 +105,16 @@ def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) 
         return axes
 
     picture(draw, file)
+
+
+def page(found: lo.Estimate | dict[str, lo.Estimate], file: Path | None, notes: Iterable[str] = ()) -> None:
+    """The report, if one is wanted."""
+    if file is None:
+        return
+    said = [text for name, each in found.items() for text in findings(name, each)] if isinstance(found, dict) else []
+    others = [note for note in dict.fromkeys(notes) if note not in said]  # checks have their own place
+    try:
+        lo.report(found, file, notes=[f"By the command: {shlex.join(words)}", *others])
+    except OSError as error:
+        fail(f"{file}: it could not be written ({error.strerror}); name another file.")
+    console.print(f"Report: {file}", markup=False)

@@ -12,8 +12,24 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, named
 from ._files import complete, read, save
-from ._options import REFITS, Checkpoint, Data, DropMissing, Offset, Plot, Refit, Score, Seed, Table, Weights, kept, numbered
-from ._table import LOSSES as COLUMNS, Heading, compared, comparison, mistrusted, show
+from ._options import (
+    REFITS,
+    Checkpoint,
+    Data,
+    DropMissing,
+    Mute,
+    Offset,
+    Plot,
+    Refit,
+    Report,
+    Score,
+    Seed,
+    Table,
+    Weights,
+    kept,
+    numbered,
+)
+from ._table import LOSSES as COLUMNS, Heading, compared, comparison, findings, page, show
 from .glm import OTHERS, Prepared, prepared, validated
 
 KEYS = ("loss", "l2", "features", "categorical", "formula", "intercept")
@@ -38,8 +54,10 @@ def compare(
     score: Score = None,
     seed: Seed = 0,
     checkpoint: Checkpoint = None,
+    mute: Mute = None,
     out: Table = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
     """Compare regressions of one file by their held-out loss, over the same rows and folds.
 
@@ -47,7 +65,7 @@ def compare(
     and its standard error, the loss with no update (too low), and how many refits are flagged. Models of different --loss
     are compared by a --score that all of them have.
     """
-    kept(data, out, plot, checkpoint)
+    kept(data, out, plot, report, checkpoint)
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     common = Model(target, loss, l2, features, categorical, None, offset, weights)
@@ -63,8 +81,8 @@ def compare(
     notes = [rows.note]
     for number, (text, model_and_folds) in enumerate(ready.items(), 1):
         with one_line(f"{text}: "):
-            estimates[text], _, said = validated(model_and_folds, REFITS[refit], score, numbered(checkpoint, number))
-        notes += [f"{text}: {said}" if said else "", *mistrusted(text, estimates[text], refit)]
+            estimates[text], _, said = validated(model_and_folds, REFITS[refit], score, mute, numbered(checkpoint, number))
+        notes += [f"{text}: {said}" if said else "", *findings(text, estimates[text])]
     try:
         table, more = compared(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})
     except ValueError as error:
@@ -74,6 +92,7 @@ def compare(
     show(table, HEADINGS, [*notes, *more])
     save(table, out)
     comparison(estimates, plot, "")
+    page(estimates, report, notes)
 
 
 def _changed(common: Model, text: str) -> Model:

@@ -18,8 +18,9 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console, fail
-from ._files import content, save, text
-from ._options import REFITS, Checkpoint, Refit, at_least, kept, out_option
+from ._files import content, listed, save, text
+from ._options import REFITS, Checkpoint, Mute, Refit, Report, at_least, kept, out_option
+from ._table import page
 
 ENTITY = re.compile(r"O|[BI]-.+")
 
@@ -53,7 +54,9 @@ def crf(
         typer.Option(help="How many of the sentences that surprise most to print.", callback=at_least("--worst", 0)),
     ] = 5,
     checkpoint: Checkpoint = None,
+    mute: Mute = None,
     out: Annotated[Path | None, out_option("the losses of all sentences")] = None,
+    report: Report = None,
 ) -> None:
     """Cross-validate a linear-chain conditional random field of tagged sentences.
 
@@ -63,7 +66,7 @@ def crf(
     """
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")
-    kept(train, out, checkpoint)
+    kept(train, out, report, checkpoint)
     tagged, name = _read(train, word, label, limit)
     x, names = indicators(tagged.words, tagged.lengths, features)
     model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))
@@ -72,7 +75,7 @@ def crf(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit = lo.fit(model)
-        cv = lo.cross_validate(fit, plan, REFITS[refit], checkpoint=checkpoint)
+        cv = lo.cross_validate(fit, plan, REFITS[refit], checkpoint=checkpoint).muted(*listed(mute))
         held_out = model.join(lo.cross_predict(fit, plan, REFITS[refit], kind="label"))
     kinds = len(set(tagged.labels))
     console.print(f"{name}: {n} sentences, {len(tagged.words)} words, {kinds} labels; {len(names)} indicators", markup=False)
@@ -84,6 +87,7 @@ def crf(
             console.print(str(warning.message), markup=False)
     columns = {"words": tagged.lengths, "loss": cv.per_unit(), "no_update": cv.baseline[np.argsort(plan.index)]}
     save(pd.DataFrame(columns).rename_axis("sentence"), out, "Losses")
+    page(cv, report, [f"{name}: {n} sentences, {len(tagged.words)} words, {kinds} labels; {len(names)} indicators"])
 
 
 def _read(file: Path, word: int, label: int, limit: int) -> tuple[lo.datasets.Tagged, str]:

@@ -12,7 +12,7 @@ import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, lone_levels, named, objective, plan_of
-from ._files import Rows, complete, picture, read, save
+from ._files import Rows, complete, listed, picture, read, save
 from ._options import (
     REFITS,
     Categorical,
@@ -20,15 +20,18 @@ from ._options import (
     Data,
     DropMissing,
     Features,
+    Mute,
     Offset,
     Plot,
     Refit,
+    Report,
     RowTable,
     Score,
     Seed,
     Weights,
     kept,
 )
+from ._table import page
 
 OTHERS = "name other columns by --features"
 
@@ -49,8 +52,10 @@ def glm(
     score: Score = None,
     seed: Seed = 0,
     checkpoint: Checkpoint = None,
+    mute: Mute = None,
     out: RowTable = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
     """Cross-validate a regression of the rows of a file.
 
@@ -58,13 +63,13 @@ def glm(
     the printed result says which. --score gives another.
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
     """
-    kept(data, out, plot, checkpoint)
+    kept(data, out, plot, report, checkpoint)
     if formula and (features or categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = read(data, named(model, plan))
     rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
-    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score, checkpoint)
+    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score, mute, checkpoint)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
     console.print(str(estimate), markup=False)
@@ -76,6 +81,7 @@ def glm(
             table["prediction"] = prediction[table["unit"]]
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
+    page(estimate, report, [where, rows.note, said])
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def prepared(model: Model, rows: Rows, plan: str, seed: int) -> Prepared:
 
 
 def validated(
-    model: Prepared, refit: lo.AbstractRefit, score: str | None, checkpoint: Path | None
+    model: Prepared, refit: lo.AbstractRefit, score: str | None, mute: str | None, checkpoint: Path | None = None
 ) -> tuple[lo.Estimate, lo.Fit, str]:
     """A model, fitted and cross-validated; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
@@ -112,6 +118,6 @@ def validated(
         except (RuntimeError, lo.IndefiniteHessianError) as error:
             fail(f"{error} (here: --l2 1.0)")
         named: Any = None if score is None else score.replace("-", "_")
-        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named, checkpoint=checkpoint)
+        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named, checkpoint=checkpoint).muted(*listed(mute))
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     return estimate, fit, "; ".join(filter(None, (model.said, *dict.fromkeys(notes))))

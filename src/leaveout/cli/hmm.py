@@ -12,9 +12,9 @@ import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._files import Rows, listed, read, save
-from ._options import Checkpoint, Data, Plot, Refit, Starts, StartSeed, States, Table, kept
+from ._options import Checkpoint, Data, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, kept
 from ._states import CRITERIA, emission_of, fitted, numbers
-from ._table import LOSSES, Heading, comparison, show
+from ._table import LOSSES, Heading, comparison, page, show
 
 PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON, loo or sequences"
 PLAN, BETWEEN = "contiguous:0.1x100", "sequences"
@@ -44,8 +44,10 @@ def hmm(
     starts: Starts = 10,
     seed: StartSeed = 0,
     checkpoint: Checkpoint = None,
+    mute: Mute = None,
     out: Table = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
     """Cross-validate hidden Markov models of a series over the number of states.
 
@@ -55,7 +57,7 @@ def hmm(
     Beside it: its standard error, the estimated error of the approximation, the paired difference from the lowest and its
     standard error, the loss with no update (too low), and, of the whole series, AIC and BIC.
     """
-    kept(series, out, plot, checkpoint)
+    kept(series, out, plot, report, checkpoint)
     wanted = numbers(states)
     rows = read(series, [*listed(column), *listed(sequence)])
     x = _series(rows, column)
@@ -76,11 +78,12 @@ def hmm(
     what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (f", {missing} missing" if missing else "")
     what += "" if lengths is None else f", {len(lengths)} sequences"
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
-    found = fitted(models, folds, refit, starts, seed, checkpoint)
+    found = fitted(models, folds, refit, (starts, seed), mute, checkpoint)
     table = found.table(states=lambda name: models[name].num_states)
     show(table, HEADINGS, [*found.notes, rows.note, models[list(found.estimates)[-1]].note])
     save(table, out)
     comparison({str(models[name].num_states): estimate for name, estimate in found.estimates.items()}, plot, "states")
+    page(found.estimates, report, [what, *found.notes, rows.note])
     found.end("Leave these out of --states.")
 
 

@@ -14,9 +14,9 @@ import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._files import Rows, listed, picture, read, save
-from ._options import Checkpoint, Data, Plot, Refit, Starts, StartSeed, States, Table, drawable, kept, one_of
+from ._options import Checkpoint, Data, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, drawable, kept, one_of
 from ._states import CRITERIA, emission_of, fitted, numbers
-from ._table import LOSSES, Heading, comparison, show
+from ._table import LOSSES, Heading, comparison, page, show
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
 EMISSIONS = ("poisson", "negative-binomial", "gaussian", "categorical")
@@ -54,8 +54,10 @@ def mrf(
     starts: Starts = 5,
     seed: StartSeed = 0,
     checkpoint: Checkpoint = None,
+    mute: Mute = None,
     out: Table = None,
     plot: Plot = None,
+    report: Report = None,
     coordinates: Annotated[
         str | None, typer.Option(help="Two columns, across and up, with a comma between, for --map.")
     ] = None,
@@ -72,8 +74,8 @@ def mrf(
     it: its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from
     the lowest and its standard error, the loss with no update (too low), and, of the whole field, AIC and BIC.
     """
-    kept(counts, out, plot, chart, checkpoint)
-    kept(edges, out, plot, chart, checkpoint)
+    kept(counts, out, plot, chart, report, checkpoint)
+    kept(edges, out, plot, chart, report, checkpoint)
     grid = list(itertools.product(numbers(states), _couplings(coupling)))
     known, places = listed(covariates), listed(coordinates)
     if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
@@ -92,7 +94,7 @@ def mrf(
     missing = int(x.isna().sum())
     what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (f", {missing} missing" if missing else "")
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
-    found = fitted(models, folds, refit, starts, seed, checkpoint)
+    found = fitted(models, folds, refit, (starts, seed), mute, checkpoint)
     table = found.table(
         states=lambda name: models[name].num_states,
         coupling=lambda name: float(found.fits[name].parameters["coupling"]),
@@ -104,6 +106,7 @@ def mrf(
     comparison(found.estimates, plot, "model")
     best = str(table["mean"].idxmin())
     picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
+    page(found.estimates, report, [what, *found.notes, rows.note])
     found.end("Leave these out of --states or --coupling.")
 
 

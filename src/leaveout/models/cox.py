@@ -153,7 +153,8 @@ class Cox(AbstractObjective):
     @property
     def units(self):
         order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
-        return Units(names=self.labels.index, score="−log partial likelihood", response=order)
+        columns = lambda: dict(zip(self.names, self.design.T, strict=True))
+        return Units(names=self.labels.index, score="−log partial likelihood", response=order, features=columns)
 
     @property
     def convex(self):

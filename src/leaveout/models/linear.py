@@ -334,6 +334,7 @@ class AbstractRegression(AbstractLinearPredictor):
             target=self.y,
             classes=classes(self),
             distribution=functools.partial(distribution, self),
+            features=lambda: dict(zip(self.names, self.design.T, strict=False)),
             score=self.scale,
         )
 

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._design import bent, over
-from .._fit import Fit, once
-from .._plan import CAPACITY, Plan, Rows
+from .._fit import Fit
+from .._plan import CAPACITY, Rows
 from .._proved import ROUNDING, Ball, change
 from .._results import RESULTS
 from . import _cubic as cubic, _sampled as sampled
@@ -34,7 +34,6 @@ ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps co
 AFFORDABLE = 1e8  # operations that gradients of a plan's refits may cost before single rows are estimated
 DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
-COPIES = 200_000  # rows beyond which copies are not looked for
 
 
 class OneRow(NamedTuple):
@@ -382,32 +381,3 @@ def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float
     """The listed units' predictors at displacements."""
     anchor = anchored(fit)
     return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)
-
-
-@once
-def _classes(fit: Fit) -> Int[Array, " units"]:
-    """Numbers of the distinct rows, by what a random direction, the response and the offset are."""
-    anchor = anchored(fit)
-    model, apart = anchor.model, np.sort(anchor.eta, axis=None)
-    if anchor.eta.ndim == 1 and (apart[1:] > apart[:-1]).all():  # equal rows are predicted alike
-        return np.arange(anchor.units)
-    direction = np.random.default_rng(0).standard_normal(model.design.shape[1])
-    value = model.design.predictors(direction[None])[0]
-    listed = np.c_[value, np.broadcast_to(model.offset, value.shape)][: len(model.y)]
-    listed = np.c_[listed, model.y]
-    return np.unique(listed, axis=0, return_inverse=True)[1].ravel()
-
-
-def copies(fit: Fit, plan: Plan) -> str:
-    """A sentence on held-out rows that a refit still sees a copy of; empty where there are none, or too many rows to look."""
-    if fit.predictors is None or plan.num_units > COPIES:
-        return ""
-    label = _classes(fit)
-    size = np.bincount(label)
-    if size.max() == 1:
-        return ""
-    key = plan.refit * len(size) + label[plan.index]
-    distinct, where = np.unique(key, return_inverse=True)
-    out = np.bincount(where, plan.weight == 0, len(distinct))[where]
-    leaks = np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
-    return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak" if leaks.size else ""

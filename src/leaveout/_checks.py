@@ -1,0 +1,293 @@
+"""What is wrong, or may be, with a cross-validation: findings with a code, as a linter's.
+
+    LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks
+    LO2xx  the plan: rows in time order, few independent units
+    LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself where only the error is too large
+
+A finding that is missed costs less than one that is none: what only may be wrong is told where a second sign of it is seen.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from ._errors import independent
+from ._fit import Fit
+from ._plan import Plan
+from ._results import RESULTS
+
+Array = np.ndarray
+ROWS = 200_000  # beyond which rows are not compared with one another
+VALUES = 10  # of a column that measures something; one of fewer counts kinds
+NATURAL = 10  # times as many copies as chance makes of such columns are no chance
+IDS = 20  # whole numbers or more, of a column that is called one
+REPEATED = 1e5  # times that a coefficient's variance is what it would be if its column were at right angles to the others
+LARGEST = 10**9  # products of numbers of two columns, beyond which these are not compared with one another
+HEAVY, FAIR = 0.3, 10  # of the loss: a share of one unit that is told, and how many times its own share at least
+STEPS = 20  # rows that are in time order by chance in no data
+BETWEEN = 0.1  # of the held-out rows: refits see the row before and the row after
+SURE = 3.0  # standard errors of a correlation
+FEW = 100  # independent units, below which standard errors are rough (Sivula and others, arXiv 2008.10296)
+ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
+CLOCK = re.compile(r"(.*[^a-z])?(t|time|date|datetime|timestamp|year|years|month|week|day|days|hour)([^a-z].*)?")
+
+
+class Check(NamedTuple):
+    """A finding: its code, how grave it is ("error": a number is not to be trusted; "warning"; "info"), why, and what to do."""
+
+    code: str
+    severity: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.severity}: {'; '.join(filter(None, (self.reason, self.remedy)))}"
+
+
+def _parted(code: RESULTS) -> tuple[str, str]:
+    """The message of a code as a reason and what to do, its last part."""
+    if not code:
+        return "the error is above a tenth of the standard error", "use Exact()"
+    reason, _, remedy = code.message.rpartition("; ")
+    return (reason, remedy) if reason else (remedy, "")
+
+
+GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
+CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and what to do
+    "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
+    "LO102": ("warning", "leave it out of the features; if it names what rows share, lo.groups leaves that out whole"),
+    "LO103": ("warning", "look at that row first: without it the answer may be another"),
+    "LO104": ("info", "drop one, or read their coefficients together; predictions are not harmed"),
+    "LO105": ("warning", "stratify the folds, or merge classes"),
+    "LO201": ("warning", "leave out lo.blocks with a buffer, or lo.leave_future_out"),
+    "LO202": ("info", "take the standard error for a rough number"),
+    **{
+        f"LO{300 + code}": ("error" if code in GRAVE else "info" if code == RESULTS.kink else "warning", _parted(code)[1])
+        for code in RESULTS
+    },
+}
+
+
+def check(code: str, reason: str) -> Check:
+    """What was found, with all that belongs to its code."""
+    severity, remedy = CHECKS[code]
+    return Check(code, severity, reason, remedy)
+
+
+def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
+    """Codes that are to be muted. Raises ValueError on what is none."""
+    codes = (mute,) if isinstance(mute, str) else tuple(mute)
+    wrong = [code for code in codes if code not in CHECKS]
+    if wrong:
+        raise ValueError(f"{caller}: codes are {', '.join(CHECKS)}; got {', '.join(map(repr, wrong))}.")
+    return codes
+
+
+def of_data(fit: Fit, plan: Plan) -> list[Check]:
+    """What the rows and columns of the model say."""
+    found = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO201": _in_time}
+    told = ((code, look(fit, plan)) for code, look in found.items())
+    return [check(code, reason) for code, reason in told if reason]
+
+
+def of_losses(
+    losses: Float[Array, " units"], weight: Float[Array, " units"], plan: Plan, names: pd.Index, what: str
+) -> list[Check]:
+    """What the losses of units, or joint ones of refits, say."""
+    size = np.nan_to_num(np.abs(losses) * weight)
+    share, n = size / max(size.sum(), 1e-300), np.count_nonzero(weight > 0)
+    heaviest, found = int(share.argmax()), []
+    if share[heaviest] > max(HEAVY, FAIR / n):
+        found.append(check("LO103", f"{what} {names[heaviest]} is {share[heaviest]:.0%} of the loss"))
+    if what == "row":
+        units = independent(losses, weight, plan)
+        if units.enough and units.units < FEW:
+            found.append(check("LO202", f"the standard error is over {units.units} independent units, fewer than {FEW}"))
+    return found
+
+
+def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"]) -> list[Check]:
+    """What became of the refits that are flagged, and, for information, of those that cross a kink."""
+    codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
+    refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
+    return [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
+
+
+def _listed(refits: Int[Array, " some"]) -> str:
+    shown = ", ".join(map(str, refits[:8]))
+    return f"{len(refits)} refit{'s' if len(refits) > 1 else ''} ({shown}{', …' if len(refits) > 8 else ''})"
+
+
+# copies
+
+
+def _copied(fit: Fit, plan: Plan) -> str:
+    """Held-out rows that their own refit sees a copy of, unless rows of so few kinds are equal by chance."""
+    if fit.predictors is None or plan.num_units > ROWS:
+        return ""
+    label = _kinds(fit)
+    size = np.bincount(label)
+    if size.max() == 1:
+        return ""
+    distinct, where = np.unique(plan.refit * len(size) + label[plan.index], return_inverse=True)
+    out = np.bincount(where, plan.weight == 0, len(distinct))[where]
+    leaks = np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
+    if leaks.size <= NATURAL * _by_chance(fit):
+        return ""
+    return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
+
+
+def _kinds(fit: Fit) -> Int[Array, " units"]:
+    """Of every row the number of its kind, one for equal rows: told apart by a random direction, the response and the offset.
+    Column by column, since a product of matrices rounds equal rows in other ways."""
+    model = fit.predictors
+    assert model is not None
+    columns = model.design.x[: len(model.y)].T
+    value = np.zeros(len(model.y))
+    for column, share in zip(columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True):
+        value += share * column
+    given = [model.offset] if isinstance(model.offset, np.ndarray) else []
+    rows = np.column_stack([value, model.y, *(offset[: len(value)] for offset in given)])
+    return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+
+
+def _eta(fit: Fit) -> Float[Array, "units ..."]:
+    """The linear predictors of the rows."""
+    assert fit.predictors is not None
+    return fit.predictors.eta(fit.vector[None])[0][: len(fit.predictors.y)]
+
+
+def _by_chance(fit: Fit) -> float:
+    """Rows that would have a copy if the columns knew nothing of one another, by those that measure something."""
+    columns = [*fit.objective.units.features().values(), fit.objective.units.target]
+    counts = [np.unique(column, return_counts=True)[1] for column in columns if column is not None]
+    n = fit.objective.num_units
+    alike = [float(count @ (count - 1)) / (n * (n - 1)) for count in counts if len(count) >= VALUES]
+    return n * (n - 1) * math.prod(alike)
+
+
+# columns
+
+
+def _words(name: str) -> str:
+    """A name in small letters, its words apart."""
+    return re.sub(r"[_\s.\-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).strip().lower()
+
+
+def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
+    """Its distinct values as whole numbers of the least step between two; none where there are none. Columns may be scaled."""
+    values = np.unique(column)
+    if len(values) < 2:
+        return np.zeros(0, np.int64)
+    steps = (values - values[0]) / np.diff(values).min()
+    near = steps[-1] < 1e9 and np.abs(steps - np.round(steps)).max() < 1e-3
+    return np.round(steps).astype(np.int64) if near else np.zeros(0, np.int64)
+
+
+def _named(fit: Fit, plan: Plan) -> str:
+    """Columns of whole numbers that are called ids."""
+    del plan
+    features = fit.objective.units.features()
+    found = [name for name, column in features.items() if ID.fullmatch(_words(name)) and len(_whole(column)) >= IDS]
+    if not found:
+        return ""
+    count = len(np.unique(features[found[0]]))
+    return f"{_quoted(found)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
+
+
+def _repeated(fit: Fit, plan: Plan) -> str:
+    """Columns that the others tell almost; what they tell wholly has no coefficient of its own, and is said of the fit."""
+    del plan
+    features = {name: column for name, column in fit.objective.units.features().items() if np.ptp(column) > 0}
+    n, many = fit.objective.num_units, len(features)
+    if not 2 <= many <= n - 2 or many**2 * n > LARGEST:
+        return ""
+    z = np.stack([(column - column.mean()) / column.std() for column in features.values()])
+    value, vector = np.linalg.eigh(z @ z.T / n)
+    if value[0] < 1e-13 * many:
+        return ""
+    inflation = (vector**2 / value).sum(1)
+    found = [name for name, times in zip(features, inflation, strict=True) if times > REPEATED]
+    if not found:
+        return ""
+    return f"{_quoted(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (f", … ({len(names)} in all)" if len(names) > 5 else "")
+
+
+def _lacking(fit: Fit, plan: Plan) -> str:
+    """Classes that a refit leaves out whole."""
+    target = fit.objective.units.target
+    if not fit.objective.units.classes or target is None:
+        return ""
+    kinds, label, size = np.unique(target, return_inverse=True, return_counts=True)
+    out = plan.weight == 0
+    key, count = np.unique(plan.refit[out] * len(kinds) + label[plan.index[out]], return_counts=True)
+    gone = key[count == size[key % len(kinds)]]
+    if not len(gone):
+        return ""
+    lost = np.unique(gone % len(kinds))
+    listed = ", ".join(f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5])
+    return f"{_listed(np.unique(gone // len(kinds)))}: all rows of class {listed}{', …' if len(lost) > 5 else ''} are left out"
+
+
+# time
+
+
+def _in_time(fit: Fit, plan: Plan) -> str:
+    """Rows in time order, neighbours alike in what the model leaves of them, and refits that see both neighbours."""
+    if plan.serial is not False or plan.clusters is not None or plan.blocks is not None:
+        return ""
+    clock = next(_clocks(fit, plan), "")
+    if not clock or _between(plan).mean() <= BETWEEN:
+        return ""
+    correlation = _alike(fit)
+    if not correlation > SURE / math.sqrt(plan.num_units):
+        return ""
+    return f"rows are in time order, by {clock}, and residuals of neighbours correlate {correlation:.2f}, which refits see"
+
+
+def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
+    """What tells the time of rows, and never goes back."""
+    names = plan.names
+    if names is not None and (isinstance(names, pd.DatetimeIndex | pd.PeriodIndex) or _told(names.name)) and _runs(names):
+        yield "their index" if names.name is None else f"their index {str(names.name)!r}"
+    for name, column in fit.objective.units.features().items():
+        if _told(name) and _runs(pd.Index(column)):
+            yield f"the column {name!r}"
+
+
+def _told(name: object) -> bool:
+    return name is not None and CLOCK.fullmatch(_words(str(name))) is not None
+
+
+def _runs(index: pd.Index) -> bool:
+    return (index.is_monotonic_increasing or index.is_monotonic_decreasing) and index.nunique() >= STEPS
+
+
+def _between(plan: Plan) -> Bool[Array, " held"]:
+    """Of every held-out row: does its refit see the row before it and the row after it?"""
+    refit, unit, n = plan.refit[plan.held], plan.index[plan.held], plan.num_units
+    gone = plan.weight == 0
+    out = plan.refit[gone] * n + plan.index[gone]
+    sees = lambda other: (other >= 0) & (other < n) & ~np.isin(refit * n + other, out)
+    return sees(unit - 1) & sees(unit + 1)
+
+
+def _alike(fit: Fit) -> float:
+    """The correlation of successive residuals of the fit; nothing where a row has no number for one."""
+    predictors = fit.predictors
+    if predictors is None or predictors.design.outputs > 1:
+        return 0.0
+    with np.errstate(all="ignore"):
+        left = predictors.y - np.asarray(predictors.inverse_link(_eta(fit)))
+    left = left - left.mean()
+    size = float(left @ left)
+    return float(left[1:] @ left[:-1]) / size if 0 < size < np.inf else 0.0

@@ -1,0 +1,218 @@
+"""Every check fires where it should, on data made for it, and is silent where it should not."""
+
+import copy
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import leaveout as lo
+
+N = 120
+DAYS = pd.date_range("2001-01-31", periods=N, freq="ME", name="month")
+
+
+def clean(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(rng.standard_normal((n, 3)), columns=["age", "dose", "price index"])
+    return X, pd.Series(X.sum(axis=1) + rng.standard_normal(n), name="cost")
+
+
+def series(share, n=N, seed=0, dates=True):
+    """A regression whose noise remembers a share of what it was."""
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal(n)
+    for t in range(1, n):
+        noise[t] += share * noise[t - 1]
+    index = pd.date_range("2001-01-31", periods=n, freq="ME", name="month") if dates else pd.RangeIndex(n)
+    X = pd.DataFrame({"dose": rng.standard_normal(n)}, index=index)
+    return X, X["dose"] + noise
+
+
+def told(X, y, plan=None, loss="squared", penalty=None, **more):
+    plan = lo.leave_one_out(len(y)) if plan is None else plan
+    return lo.cross_validate(lo.fit(lo.GLM(X, y, loss, penalty)), plan, **more)
+
+
+def codes(*args, **more):
+    return [found.code for found in told(*args, **more).checks()]
+
+
+def test_clean_data_say_nothing():
+    for seed in range(5):
+        X, y = clean(seed=seed)
+        for plan in (lo.leave_one_out(N), lo.kfold(N, 5, seed=seed), lo.bootstrap(N, 20, seed=seed)):
+            assert codes(X, y, plan) == []
+    assert "checks          none" in str(told(*clean()))
+
+
+def test_copies_across_folds():
+    X, y = clean()
+    twice = np.r_[np.arange(N), np.arange(7)]
+    X, y = X.iloc[twice].reset_index(drop=True), y.iloc[twice].reset_index(drop=True)
+    (found,) = told(X, y).checks()
+    assert found.code == "LO101" and found.severity == "warning" and found.reason.startswith("14 rows ")
+    assert codes(X, y, lo.groups(twice)) == []
+    offset = np.r_[np.zeros(N), np.ones(7)]  # the same but for an offset
+    fit = lo.fit(lo.GLM(X, y, "squared", offset=offset))
+    assert lo.cross_validate(fit, lo.leave_one_out(N + 7)).checks() == []
+
+
+@pytest.mark.parametrize("again", [1, 5, 12])
+def test_every_copy_is_counted_however_products_round(again):
+    X, y = lo.datasets.diabetes()
+    twice = np.r_[np.arange(442), np.arange(again)]
+    found = told(np.asarray(X)[twice], np.asarray(y)[twice]).checks()
+    assert [each.reason.split(" rows")[0] for each in found if each.code == "LO101"] == [str(2 * again)]
+
+
+def test_rows_of_few_kinds_are_equal_by_chance():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"sex": rng.integers(0, 2, 400), "stage": rng.integers(1, 5, 400), "age": rng.integers(20, 60, 400)})
+    assert codes(X, rng.integers(0, 2, 400), loss="logistic") == []
+
+
+def test_ids_among_the_features():
+    X, y = clean()
+    rng = np.random.default_rng(1)
+    for name in ("id", "patient_id", "PatientID", "Unnamed: 0", "index", "id nr"):
+        (found,) = told(X.assign(**{name: rng.permutation(N) + 1000}), y).checks()
+        assert found.code == "LO102" and repr(name) in found.reason and f"{N} values of {N} rows" in found.reason
+    persons = X.assign(person_id=rng.integers(0, 40, N))
+    assert codes(persons, y) == ["LO102"]
+    scaled = X.assign(person_id=(persons["person_id"] - 7.3) / 3.1)
+    assert codes(scaled, y) == ["LO102"]
+    assert codes(X.assign(fluid=rng.permutation(N), humid=np.arange(N) % 30, id_rate=rng.random(N)), y) == []
+    assert codes(X.assign(state_id=rng.integers(0, 2, N)), y) == []
+
+
+def test_one_row_carries_the_loss():
+    X, y = clean()
+    y.iloc[17] = 1e3
+    (found,) = told(X.set_axis([f"p{k}" for k in range(N)]), y.set_axis([f"p{k}" for k in range(N)])).checks()
+    assert found.code == "LO103" and found.reason.startswith("row p17 is ")
+    size = np.abs(told(X, y).per_unit())
+    assert f"{size.max() / size.sum():.0%}" in found.reason
+    small = clean(12)  # of a dozen rows one is often a third
+    assert "LO103" not in codes(*small)
+
+
+def test_columns_that_repeat_one_another():
+    X, y = clean()
+    fahrenheit = X.assign(celsius=10 * X["age"] + 15)
+    fahrenheit["fahrenheit"] = (1.8 * fahrenheit["celsius"] + 32) + 1e-3 * np.random.default_rng(2).standard_normal(N)
+    found = told(fahrenheit.drop(columns="age"), y).checks()
+    assert [each.code for each in found] == ["LO104"] and "'celsius', 'fahrenheit'" in found[0].reason
+    columns = fahrenheit.drop(columns="age")
+    others = np.c_[np.ones(N), columns.drop(columns="celsius")]
+    left = columns["celsius"] - others @ np.linalg.lstsq(others, columns["celsius"], rcond=None)[0]
+    assert f"{left.var(ddof=0) / columns['celsius'].var(ddof=0):.0e}" in found[0].reason
+    powers = pd.DataFrame({f"age^{k}": X["age"] ** k for k in range(1, 5)})
+    assert codes(powers, y) == []
+    assert codes(X.assign(same=X["age"]), y) == []  # wholly: that the fit says itself
+
+
+def test_a_class_in_one_fold_only():
+    X, _ = clean()
+    y = np.where(np.arange(N) == 5, 2, np.arange(N) % 2)
+    found = told(X, y, loss="multinomial", penalty=lo.penalties.Ridge(1.0)).checks()
+    lacking = next(each for each in found if each.code == "LO105")
+    assert "1 refit (5): all rows of class 2 (1 row) are left out" in lacking.reason
+    assert codes(X, np.arange(N) % 3, loss="multinomial", penalty=lo.penalties.Ridge(1.0)) == []
+    assert "LO105" in codes(X, np.arange(N) >= 60, lo.kfold(N, 2), loss="logistic", penalty=lo.penalties.Ridge(1.0))
+
+
+def test_rows_in_time_order_under_random_folds():
+    X, y = series(0.7)
+    for plan in (lo.leave_one_out(N), lo.kfold(N, 10, seed=0), lo.random_subsets(N, 0.1, 20)):
+        (found,) = told(X, y, plan).checks()
+        assert found.code == "LO201" and "'month'" in found.reason
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    left = y.to_numpy() - (X["dose"].to_numpy() * fit.parameters["coef"][0] + fit.parameters["intercept"])
+    assert f"correlate {left[1:] @ left[:-1] / (left @ left):.2f}," in found.reason
+    for plan in (lo.kfold(N, 10), lo.blocks(N, 12, buffer=2), lo.leave_future_out(N, 60), lo.groups(np.arange(N) // 12)):
+        assert "LO201" not in codes(X, y, plan)
+    years = X.reset_index(drop=True).assign(year=1900 + np.arange(N) // 2)
+    assert codes(years, y.to_numpy()) == ["LO201"]
+    assert codes(years.iloc[::-1], y.to_numpy()[::-1]) == ["LO201"]
+    shuffled = np.random.default_rng(3).permutation(N)
+    assert codes(X.iloc[shuffled], y.iloc[shuffled]) == []
+    assert codes(*series(0.7, dates=False)) == []  # nothing says that it is time
+    assert sum(codes(*series(0.0, seed=seed)) == ["LO201"] for seed in range(20)) == 0
+
+
+def test_few_independent_units():
+    X, y = clean()
+    (found,) = told(X, y, lo.groups(np.arange(N) % 12)).checks()
+    assert (found.code, found.severity) == ("LO202", "info") and "12 independent units" in found.reason
+    assert codes(*clean(99)) == ["LO202"] and codes(*clean(100)) == []
+
+
+def test_refits_by_their_codes():
+    X, y = clean()
+    alone = X.assign(only=(np.arange(N) == 7) * 1.0)
+    (found,) = told(alone, y).checks()
+    assert (found.code, found.severity) == ("LO304", "error") and found.reason.startswith("1 refit (7): ")
+    message = lo.RESULTS.undetermined.message
+    assert f"{found.reason.partition(': ')[2]}; {found.remedy}" == message
+    assert codes(X, y, refit=lo.NoUpdate()) and set(codes(X, y, refit=lo.NoUpdate())) <= {"LO300", "LO301"}
+
+
+def test_codes_are_of_results():
+    assert {f"LO{300 + code}" for code in lo.RESULTS} == {code for code in lo.CHECKS if code.startswith("LO3")}
+    assert all(remedy for code, (_, remedy) in lo.CHECKS.items() if code != "LO302")
+
+
+def test_muting():
+    X, y = clean(60)
+    y.iloc[17] = 1e3
+    cv = told(X.assign(id=np.arange(60)), y)
+    assert [each.code for each in cv.checks()] == ["LO102", "LO103", "LO202"]  # the gravest first
+    assert (
+        [each.code for each in cv.checks(mute=("LO103", "LO202"))]
+        == ["LO102"]
+        == [each.code for each in cv.muted("LO103", "LO202").checks()]
+    )
+    quiet = cv.muted("LO103").muted("LO102", "LO202", "LO201")
+    assert quiet.checks() == [] and quiet.mean == cv.mean
+    assert "checks          none" in str(quiet) and "muted           LO102, LO103, LO202" in str(quiet)
+    assert "muted" not in str(cv) and sum("LO10" in line for line in str(cv).splitlines()) == 2
+    for wrong in (lambda: cv.checks(mute=("LO999",)), lambda: cv.muted("copies")):
+        with pytest.raises(ValueError, match=r"codes are LO101, .*; got '(LO999|copies)'"):
+            wrong()
+    assert cv.checks(mute="LO102") == cv.checks(mute=["LO102"])
+
+
+def test_findings_travel_without_the_data():
+    X, y = clean(60)
+    cv = told(X.assign(id=np.arange(60)), y)
+    for other in (pickle.loads(pickle.dumps(cv)), copy.deepcopy(cv)):
+        assert other.fit is None and other.checks() == cv.checks() and str(other) == str(cv)
+    local = lambda theta, row: (row - theta) ** 2
+    fit = lo.fit(lo.Separable(local, np.arange(30.0), theta0=np.zeros(())))
+    assert pickle.loads(pickle.dumps(lo.cross_validate(fit, lo.kfold(30, 3)))).plan.num_refits == 3
+
+
+def test_models_without_columns_are_checked_too():
+    fit = lo.fit(lo.HMM(np.random.default_rng(0).poisson(3.0, 150), lo.emissions.Poisson(), 1))
+    cv = lo.cross_validate(fit, lo.leave_one_out(150))
+    assert {each.code for each in cv.checks()} <= {"LO202"}
+    joint = lo.Objective(lambda theta, w: w @ (np.arange(12.0) - theta) ** 2, 12)
+    cv = lo.cross_validate(lo.fit(joint, np.zeros(())), lo.kfold(12, 3))
+    assert cv.joint and cv.checks() == []
+
+
+def test_a_plan_and_a_fit_are_shown():
+    X, y = clean()
+    plan, fit = lo.kfold(N, 5, seed=3), lo.fit(lo.GLM(X, y, "squared"))
+    assert f"lo.kfold({N}, 5, seed=3)" in str(plan) and "array" not in repr(plan)
+    assert plan.some(np.array([1])).call == ""
+    assert "lo.groups(<Series of 120>)" in repr(lo.groups(pd.Series(np.arange(N) % 7)))
+    assert "age, dose, price index, intercept" in str(fit) and repr(fit).startswith("Fit(GLM, 120 units, 4 parameters")
+    for shown in (plan, fit, lo.cross_validate(fit, plan)):
+        assert shown._repr_html_().startswith("<table>") and len(shown.to_markdown().splitlines()) == len(shown._lines()) + 2
+    wild = lo.fit(lo.GLM(X.rename(columns={"age": "<script>|"}), y, "squared"))
+    assert "<script>" not in wild._repr_html_() and "&lt;script&gt;\\|" in wild.to_markdown()
+    buffered = lo.blocks(N, 10, buffer=2)
+    assert f"{np.mean(np.diff(buffered.indptr)) - 10:.3g} units a refit that are not scored" in str(buffered)

@@ -1,0 +1,352 @@
+"""The page: it says what the estimate says, it holds all that it needs, and nothing that comes from data is markup."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import leaveout as lo
+from leaveout.cli import app
+
+vl_convert = pytest.importorskip("vl_convert", reason="needs leaveout[report]")
+pytest.importorskip("jinja2", reason="needs leaveout[report]")
+
+N = 120
+WILD = "</script><script>alert(1)</script>"
+
+
+def estimate(label="p", penalty=0.1, column="age", wild=False, title=""):
+    rng = np.random.default_rng(0)
+    names = [f"{label}{k}" for k in range(N)]
+    X = pd.DataFrame(rng.standard_normal((N, 3)), columns=[column, "b,c", "id"], index=names)
+    X["id"] = np.arange(N)
+    y = X[column] + rng.standard_normal(N)
+    y.iloc[5] = 60
+    fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(penalty)))
+    return lo.cross_validate(fit, lo.kfold(N, 10, seed=3), metric="mse")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Of one estimate, of one with labels that are markup, and of three that are compared."""
+    folder = tmp_path_factory.mktemp("pages")
+    some = {f"<b>ridge</b> {a:g}": estimate(penalty=a) for a in (0.1, 10.0, 1000.0)}
+    made = {
+        "one": estimate().report(folder / "one.html"),
+        "wild": estimate(label=WILD, column=WILD).report(folder / "wild.html", title=WILD),
+        "several": lo.compare(some).report(folder / "several.html"),
+    }
+    return made
+
+
+class Reader(HTMLParser):
+    """The tags, the text outside scripts, what is fetched, and the data of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.fetched, self.data, self.levels = [], "", [], {}, []
+        self.inside, self.named = "", ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        known = dict(attrs)
+        self.tags.append(tag)
+        self.inside, self.named = tag, known.get("data-for", "")
+        self.fetched += [known[name] for name in ("src", "href", "action", "data") if name in known]
+        self.levels += [int(tag[1])] if re.fullmatch("h[1-6]", tag) else []
+        assert not [name for name in known if name.startswith("on")], known
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.named and self.inside == "script":
+            self.data[self.named] = json.loads(data)
+        elif self.inside not in ("script", "style"):
+            self.text += data
+
+
+def read(path):
+    return Reader(path.read_text(encoding="utf-8"))
+
+
+def test_it_says_what_the_estimate_says(pages):
+    cv, page = estimate(), read(pages["one"])
+    low, high = cv.interval()[:2]
+    for said in (f"{cv.mean:.5g} ± {cv.se:.2g}", f"{low:.4g} to {high:.4g}", f"{cv.no_update:.5g}", "half the squared error"):
+        assert said in page.text
+    assert "LO102 warning" in page.text and "LO103 warning" in page.text and "row p5 is" in page.text
+    assert f"lo.kfold({N}, 10, seed=3)" in page.text and "metric=('mse',)" in page.text and lo.__version__ in page.text
+    assert f"numpy{np.__version__}" in page.text.replace("\n", "")
+    assert "1 refit repeated exactly" in page.text and "mse" in page.text
+
+
+def test_the_table_is_the_estimate_s(pages):
+    cv, found = estimate(), read(pages["one"]).data["table-rows"]
+    table = pd.DataFrame(found["rows"], columns=found["columns"])
+    want = cv.table().sort_values("loss", ascending=False)
+    assert table["unit"].tolist() == want["unit"].tolist() and found["numbers"] == [False, *[True] * 5, False]
+    for name in ("loss", "no_update", "error", "refit"):
+        np.testing.assert_array_equal(table[name], want[name])
+    np.testing.assert_array_equal(table["rise"], want["loss"] - want["no_update"])
+
+
+def test_losses_that_do_not_exist_are_no_numbers(tmp_path):
+    X = np.c_[np.random.default_rng(0).standard_normal((30, 1)), np.arange(30) == 7]
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, X[:, 0], "squared")), lo.leave_one_out(30))
+    page = read(cv.report(tmp_path / "lost.html"))
+    first = dict(zip(page.data["table-rows"]["columns"], page.data["table-rows"]["rows"][0], strict=True))
+    assert first["unit"] == 7 and first["loss"] is None and first["error"] is None and first["result"] == "undetermined"
+    assert (
+        "LO304 error" in page.text and "NaN" not in (tmp_path / "lost.html").read_text().split("application/json", 1)[1][:9000]
+    )
+
+
+def test_pictures_show_every_row(pages):
+    cv, page = estimate(), read(pages["one"])
+    against, carried = page.data["picture-against"], page.data["picture-carried"]
+    points = pd.DataFrame(against["layer"][1]["data"]["values"])
+    np.testing.assert_array_equal(points["loss"], cv.per_unit())
+    np.testing.assert_array_equal(points["none"], cv.averaged(cv.baseline))
+    bars = carried["layer"][0]["data"]["values"]
+    assert bars[0]["label"] == "p5" and bars[0]["share"] == pytest.approx(cv.per_unit()[5] / cv.per_unit().sum())
+    for spec in (against, carried, *(data for name, data in read(pages["several"]).data.items() if "picture" in name)):
+        drawn = vl_convert.vegalite_to_svg(spec | {"width": 500})
+        assert drawn.count("<path") > 5 and "NaN" not in drawn
+
+
+def test_a_comparison_says_what_compare_says(pages):
+    some = {f"<b>ridge</b> {a:g}": estimate(penalty=a) for a in (0.1, 10.0, 1000.0)}
+    table, page = lo.compare(some), read(pages["several"])
+    assert isinstance(table, pd.DataFrame) and str(table.index[0]) in page.text
+    assert f"{table.difference.iloc[1]:.4g} ± {table.se_difference.iloc[1]:.2g}" in page.text
+    rows = page.data["table-rows"]
+    assert rows["columns"] == ["unit", *table.index]
+    np.testing.assert_array_equal([row[1] for row in rows["rows"]], some[table.index[0]].per_unit())
+    assert page.data["table-models"]["rows"][0][1] == table["mean"].iloc[0]
+    means = pd.DataFrame(page.data["picture-means"]["layer"][0]["data"]["values"])
+    np.testing.assert_allclose(means["high"] - means["low"], 2 * table["se"])
+    assert "all models:" in page.text
+
+
+def test_what_cannot_be_compared_is_no_page(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 2))
+    one, two = (lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.leave_one_out(40)) for y in (X[:, 0], np.exp(X[:, 0])))
+    with pytest.raises(ValueError, match="predict other responses"):
+        lo.report({"a": one, "b": two}, tmp_path / "out.html")
+    assert not (tmp_path / "out.html").exists()
+    with pytest.raises(ValueError, match=r"must end in \.html; got 'out\.pdf'"):
+        one.report(tmp_path / "out.pdf")
+    with pytest.raises(TypeError, match="report: give an Estimate, or several"):
+        lo.report(one.table(), tmp_path / "out.html")
+    alone = lo.report({"a": one}, tmp_path / "out.html", notes=["rows & rows"])
+    assert "rows & rows" in read(alone).text and "None of the checks" not in read(alone).text
+
+
+def test_without_the_extra_it_says_which(tmp_path, monkeypatch):
+    for name in ("jinja2", "vl_convert"):
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, name, None)
+            with pytest.raises(ImportError, match=r"pip install 'leaveout\[report\]'"):
+                estimate().report(tmp_path / "out.html")
+
+
+def test_joint_losses_and_series(tmp_path):
+    x = np.random.default_rng(0).standard_normal(60)
+    bare = lo.Objective(lambda theta, w: w @ (x - theta) ** 2, 60)
+    joint = read(lo.cross_validate(lo.fit(bare, np.zeros(())), lo.kfold(60, 6)).report(tmp_path / "joint.html"))
+    assert len(joint.data["table-rows"]["rows"]) == 6 and "not available" in joint.text
+    series = lo.fit(lo.HMM(np.random.default_rng(0).poisson(3.0, 150), lo.emissions.Poisson(), 1))
+    page = read(lo.cross_validate(series, lo.leave_one_out(150)).report(tmp_path / "series.html"))
+    assert len(page.data["picture-order"]["layer"][0]["data"]["values"]) == 150
+
+
+def test_nothing_is_fetched(pages):
+    for path in pages.values():
+        page = read(path)
+        assert page.fetched and all(url.startswith(("#", "data:")) for url in page.fetched), page.fetched
+        assert "default-src 'none'" in path.read_text() and path.stat().st_size < 1.5e6
+
+
+def test_what_comes_from_data_is_text(pages):
+    page, clean = read(pages["wild"]), read(pages["one"])
+    assert page.tags == clean.tags  # no element more
+    assert page.text.count(WILD) >= 3 and page.data["table-rows"]["rows"][0][0].startswith(WILD)
+    assert "<b>" not in pages["several"].read_text().split("<body>")[1].replace("<b>LO", "").split("<script>")[0]
+
+
+def test_headings_and_language(pages):
+    for path in pages.values():
+        page, text = read(path), path.read_text()
+        assert page.levels[0] == 1 and page.levels.count(1) == 1 and max(np.diff(page.levels)) <= 1
+        assert '<html lang="en">' in text and "<main>" in text and 'name="viewport"' in text and "@media print" in text
+
+
+def test_from_the_shell(tmp_path):
+    rng = np.random.default_rng(0)
+    file, page = tmp_path / "patients.csv", tmp_path / "out.html"
+    frame = pd.DataFrame({"id": np.arange(40), "age": rng.normal(50, 9, 40).round(1), "visits": rng.poisson(2.0, 40)})
+    frame.to_csv(file, index=False)
+    run = lambda *words: CliRunner().invoke(app, list(map(str, words)))
+    words = ("glm", file, "--target", "visits", "--loss", "poisson", "--l2", "1")
+    done = run(*words, "--report", page)
+    assert done.exit_code == 0 and f"Report: {page}" in done.output and "LO102 warning" in done.output, done.output
+    said = read(page)
+    assert (
+        "LO102" in said.text and "patients.csv: 40 rows" in said.text and f"leaveout {' '.join(map(str, words))}" in said.text
+    )
+    done = run(*words, "--mute", "LO102,LO202", "--report", page)
+    assert done.exit_code == 0 and "checks          none" in done.output and "muted           LO102, LO202" in done.output
+    assert "Muted: LO102, LO202." in read(page).text
+    done = run("compare", *words[1:], "--model", "l2=1", "--model", "l2=10", "--report", page)
+    assert done.exit_code == 0 and "l2=1: LO102 warning" in done.output and "l2=10" in read(page).text, done.output
+    done = run("compare", *words[1:], "--model", "l2=1", "--model", "l2=10", "--mute", "LO102")
+    assert done.exit_code == 0 and "LO102" not in done.output
+    for wrong, why in ((("--mute", "LO1"), "codes are LO101"), (("--report", tmp_path / "out.txt"), "must end in .html")):
+        done = run(*words, *wrong)
+        assert done.exit_code == 2 and why in done.output and len(done.output.splitlines()) == 1, done.output
+    file.rename(tmp_path / "rows.html")
+    done = run("glm", tmp_path / "rows.html", *words[2:], "--report", tmp_path / "rows.html")
+    assert done.exit_code == 2 and "it is the file that is read" in done.output
+
+
+# in a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with (
+        driver.sync_playwright() as play,
+        contextlib.closing(play.chromium.launch(executable_path=found, args=["--no-sandbox"])) as b,
+    ):
+        yield b
+
+
+@pytest.fixture
+def opened(browser, pages):
+    """Open a page; whatever it complains of, or asks for, fails the test."""
+    wrong, contexts = [], []
+
+    def at(name, width=1200):
+        context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: wrong.append(request.url) if request.url.startswith("http") else None)
+        page.goto(pages[name].as_uri())
+        page.wait_for_selector(".picture svg")
+        return page
+
+    yield at
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+def column(page, k):
+    return [cell.inner_text() for cell in page.query_selector_all(f"#table-rows tbody td:nth-child({k})")]
+
+
+@pytest.mark.parametrize("name", ["one", "wild", "several"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_it_fits_the_screen(opened, name, width):
+    page = opened(name, width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert all(box["width"] <= width for box in (svg.bounding_box() for svg in page.query_selector_all(".picture svg")))
+    assert page.query_selector_all("img") == [] and len(column(page, 1)) == 25
+
+
+def test_rows_are_sorted_by_keyboard(opened):
+    page, table = opened("one"), estimate().table()
+    button, head = page.locator("#table-rows th button").nth(2), page.locator("#table-rows th").nth(2)
+    assert button.inner_text() == "no_update" and head.get_attribute("aria-sort") == "none"
+    button.focus()
+    for way, ascending in (("ascending", True), ("descending", False)):
+        page.keyboard.press("Enter")
+        want = table.sort_values("no_update", ascending=ascending)["unit"].head(25).tolist()
+        assert head.get_attribute("aria-sort") == way and column(page, 1) == want
+    page.locator("#table-rows th button").first.click()  # text: p2 before p10
+    assert column(page, 1)[:3] == ["p0", "p1", "p2"] and head.get_attribute("aria-sort") == "none"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "loss"
+
+
+def test_rows_are_searched_and_leafed_through(opened):
+    page = opened("one")
+    status = page.locator("#table-rows [role=status]")
+    assert status.inner_text() == f"Rows 1 to 25 of {N}"
+    page.get_by_role("button", name="Next").first.click()
+    assert status.inner_text() == f"Rows 26 to 50 of {N}"
+    page.locator("#table-rows").get_by_label("Search").fill("P11")
+    assert status.inner_text() == f"Rows 1 to 11 of 11 found, of {N}" and set(column(page, 1)) == {
+        "p11",
+        *(f"p11{k}" for k in range(10)),
+    }
+    page.locator("#table-rows").get_by_label("Search").fill("no such row")
+    assert "No row found" in status.inner_text() and column(page, 1) == []
+
+
+@pytest.mark.parametrize("name", ["one", "wild"])
+def test_the_table_is_downloaded_whole(opened, pages, name, tmp_path):
+    page = opened(name)
+    with page.expect_download() as waiting:
+        page.locator("#table-rows").get_by_role("link", name="Download CSV").click()
+    assert waiting.value.suggested_filename == "rows.csv"
+    waiting.value.save_as(tmp_path / "rows.csv")
+    got = pd.read_csv(io.BytesIO((tmp_path / "rows.csv").read_bytes()))
+    data = read(pages[name]).data["table-rows"]
+    pd.testing.assert_frame_equal(got, pd.DataFrame(data["rows"], columns=data["columns"]), check_exact=True)
+
+
+def test_a_point_tells_its_numbers(opened):
+    page, cv = opened("one"), estimate()
+    bar = page.locator("#picture-carried .mark-rect path").first
+    bar.hover()
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    said = page.locator("#vg-tooltip-element").inner_text()
+    assert "p5" in said and f"{cv.per_unit()[5]:.5g}" in said
+
+
+CONTRAST = """() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const linear = (v) => v <= 10 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4;
+  const light = (rgb) => [0.2126, 0.7152, 0.0722].reduce((sum, share, k) => sum + share * linear(rgb[k]), 0);
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const color = parse(getComputedStyle(e).backgroundColor);
+      if (color.length === 3 || color[3] > 0) return color;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const e of document.querySelectorAll("body *:not(script):not(svg *):not(:disabled)")) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) || !e.checkVisibility()) continue;
+    const [a, b] = [parse(getComputedStyle(e).color), behind(e)].map(light).sort((x, y) => y - x);
+    found.push([(a + 0.05) / (b + 0.05), e.tagName, e.textContent.slice(0, 40)]);
+  }
+  return found;
+}"""
+
+
+def test_text_can_be_read_and_printed(opened):
+    page = opened("one")
+    found = page.evaluate(CONTRAST)
+    assert len(found) > 50 and min(found)[0] >= 4.5, min(found)
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible() and not page.locator("#table-rows .controls").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200 and page.pdf()[:5] == b"%PDF-"
