@@ -3,7 +3,6 @@
 from . import (
     datasets as datasets,
     inference as inference,
-    influence as influence,
     interop as interop,
     leakage as leakage,
     models as models,
@@ -11,10 +10,19 @@ from . import (
     refit as refit,
 )
 from ._compare import compare as compare
+from ._covariance import covariance as covariance
 from ._definite import IndefiniteHessianError as IndefiniteHessianError
 from ._estimate import Estimate as Estimate
 from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
 from ._fit import Fit as Fit, anchor as anchor, fit as fit
+from ._influence import (
+    Influence as Influence,
+    cooks_distance as cooks_distance,
+    dfbetas as dfbetas,
+    influence as influence,
+    leverage as leverage,
+    studentized_residuals as studentized_residuals,
+)
 from ._objective import (
     AbstractLinearPredictor as AbstractLinearPredictor,
     AbstractObjective as AbstractObjective,
@@ -39,12 +47,6 @@ from ._plan import (
     random_subsets as random_subsets,
 )
 from ._results import RESULTS as RESULTS
-from .influence import (
-    cooks_distance as cooks_distance,
-    dfbetas as dfbetas,
-    leverage as leverage,
-    studentized_residuals as studentized_residuals,
-)
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf

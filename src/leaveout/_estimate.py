@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ._arviz import elpd_data
 from ._errors import StandardError, naive, standard_error
+from ._fit import Fit
 from ._intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._plan import Plan
@@ -63,6 +64,7 @@ class Estimate(Printed):
     `error` `[refits]`, the absolute error of each refit's summed loss against the exact refit;
     `result` `[refits]`, codes of `RESULTS`; `baseline`, the losses with no update; `metrics` by name; `elsewhere`, where
     refits were compared at several minima of the fit, the losses of those that have a lower one, at that one, else NaN.
+    `fit` is what was refitted, and holds the data; a pickled estimate has none.
     """
 
     losses: NDArray[np.float64]
@@ -81,6 +83,13 @@ class Estimate(Printed):
     score: str = ""  # what a loss is, "" where that is not known
     response: NDArray | None = None  # what the losses are of, where the model has one
     classes: bool = False  # is `response` the numbers of classes?
+    fit: Fit | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"fit": None}  # whose functions of a user's no pickle takes, and whose data many would hold
+
+    def __copy__(self) -> "Estimate":
+        return replace(self)
 
     @property
     def joint(self) -> bool:

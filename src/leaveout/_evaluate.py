@@ -136,6 +136,12 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDAr
     return theta
 
 
+def refitted(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, Refitted], None]) -> None:
+    """`take` every batch of refits, with how far each may be off."""
+    own = Asked(fit, plan, None)
+    _Walk(fit, plan, refit).refits(lambda batch, done, _: take(batch, done), own.losses_of)
+
+
 @functools.cache
 def keep_freed() -> None:
     """A block of 32 MiB that nobody touches, freed: from then on the C library keeps as much freed memory. Otherwise it gives
@@ -326,6 +332,7 @@ def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> 
         score=asked.title,
         response=_response(fit),
         classes=fit.objective.units.classes > 0,
+        fit=replace(fit),  # without what its refits make of it
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
