@@ -9,7 +9,14 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-PACKAGES = ("_influence", "inference", "interop", "leakage", "models", "refit")  # where shapes in annotations are checked at every call
+PACKAGES = (
+    "_influence",
+    "inference",
+    "interop",
+    "leakage",
+    "models",
+    "refit",
+)  # where shapes in annotations are checked at every call
 UNCHECKED = {  # one that warns in its caller's name, which the check's own frames would hide
     "leakage._estimate",
 }

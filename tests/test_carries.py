@@ -95,9 +95,29 @@ def test_rows_that_mask_each_other(by_loss, linear):
     assert "p3 and p17" in str(found) or "p17 and p3" in str(found)
 
 
+def test_outliers_that_nothing_but_their_leverage_betrays():
+    """Far out the fit goes through both: neither has a residual, and neither moves it alone."""
+    draw = np.random.default_rng(3)
+    x = np.r_[draw.standard_normal(38), 900.0, 900.0]
+    y = np.r_[x[:38] + 0.3 * draw.standard_normal(38), -800.0, -800.0]
+    found = lo.influence(lo.cross_validate(lo.fit(lo.GLM(x[:, None], y, "squared")), lo.leave_one_out(40)), pairs=4)
+    assert not {38, 39} & set(found.top(4).index) and not {38, 39} & set(found.top(4, "rise").index)
+    assert len(found.masked) == 1 and {*found.masked[["first", "second"]].iloc[0]} == {38, 39}
+
+
+def test_shares_of_units_that_are_scored_often(linear):
+    plan = lo.random_subsets(N, 0.3, 9, seed=2)
+    cv = lo.cross_validate(linear[0], plan, lo.Exact())
+    times = np.bincount(plan.index, minlength=N)
+    size = np.bincount(plan.refit, np.abs(cv.losses) / times[plan.index])
+    np.testing.assert_allclose(lo.influence(cv, pairs=0).rows["share"], size / size.sum(), rtol=1e-10)
+
+
 def test_clean_data_mask_nothing():
     X = np.random.default_rng(1).standard_normal((60, 3))
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, X.sum(1) + np.random.default_rng(2).standard_normal(60), "squared")), lo.leave_one_out(60))
+    cv = lo.cross_validate(
+        lo.fit(lo.GLM(X, X.sum(1) + np.random.default_rng(2).standard_normal(60), "squared")), lo.leave_one_out(60)
+    )
     found = lo.influence(cv)
     assert not len(found.masked) and "no pair, of 190" in str(found)
 
@@ -116,7 +136,9 @@ def test_groups_against_fits_without_them(linear):
     out = ~keep
     rise = 0.5 * (Y - DESIGN @ least_squares(keep)) ** 2 - 0.5 * (Y - DESIGN @ least_squares(keep | True)) ** 2
     np.testing.assert_allclose(found.rows.loc[3, "rise"], rise[out].mean(), rtol=1e-6)
-    joint = found.pairs[(found.pairs["first"] == 3) & (found.pairs["second"] == 2) | (found.pairs["first"] == 2) & (found.pairs["second"] == 3)]
+    joint = found.pairs[
+        (found.pairs["first"] == 3) & (found.pairs["second"] == 2) | (found.pairs["first"] == 2) & (found.pairs["second"] == 3)
+    ]
     both = least_squares(~site.isin([2, 3]).to_numpy()) - least_squares(keep | True)
     phi = np.sum((Y - DESIGN @ least_squares(keep | True)) ** 2) / (N - 3)
     np.testing.assert_allclose(joint["joint"], both @ DESIGN.T @ DESIGN @ both / (3 * phi), rtol=1e-7)
@@ -141,7 +163,7 @@ def test_errors_of_coarse_refits_are_kept():
 def test_steps_of_a_hidden_markov_model():
     model = toy_hmm(24)
     fit = lo.fit(model, num_starts=1)
-    cv = lo.cross_validate(fit, lo.blocks(24, 3), lo.Exact())
+    cv = lo.cross_validate(fit, lo.blocks(24, 3), lo.Exact(), audit=0)
     found = lo.influence(cv, prediction=lambda p: float(p["mean"][1]), pairs=0)
     assert list(found.parameters) == ["mean[0]", "mean[1]", "stay[0]", "stay[1]"]
     weights = np.ones(24)
@@ -179,7 +201,7 @@ def test_what_is_refused(linear):
         (ValueError, "pairs must be a whole number, 2 or more", dict(pairs=1)),
         (ValueError, "one row of 2 finite features; got shape", dict(prediction=[1.0, np.nan])),
         (ValueError, "one row of 2 finite features; got shape", dict(prediction=np.ones((3, 2)))),
-        (ValueError, "must have the features of the model, age, dose; got age", dict(prediction=NEW.rename({"dose": "size"}))),
+        (ValueError, "must have the features of the model, age, dose; got size, age", dict(prediction=NEW.rename({"dose": "size"}))),
         (ValueError, "must return one number", dict(prediction=lambda p: p["coef"])),
     ]
     for error, words, given in refused:
@@ -230,7 +252,7 @@ def test_the_shell(tmp_path):
     by_site = run(*words, "--plan", "groups:site", "--by", "dose", "--pairs", 0)
     assert by_site.exit_code == 0 and "named by site" in by_site.output and "Kiel" in by_site.output
     for more, said in (
-        (["--row", 99], "give one from 1 to 40"),
+        (["--row", 99], "among those that are used, from 1 to 40"),
         (["--by", "height"], "by must be a column of numbers"),
         (["--pairs", 1], "pairs must be a whole number"),
         (["--top", 0], "give 1 or more"),

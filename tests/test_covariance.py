@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from helpers import OBJECTIVES, fitted, toy_hmm
+from helpers import OBJECTIVES, fitted
 from jax.flatten_util import ravel_pytree
 
 import leaveout as lo
@@ -26,7 +26,7 @@ HOSTS = {
     "Poisson": lambda **c: sm.GLM(COUNT, FRAME, sm.families.Poisson()).fit(tol=1e-14, **c),
     "probit": lambda **c: sm.GLM(ILL, FRAME, sm.families.Binomial(sm.families.links.Probit())).fit(tol=1e-14, **c),
     "gamma": lambda **c: sm.GLM(np.exp(COST / 4), FRAME, sm.families.Gamma(sm.families.links.Log())).fit(tol=1e-14, **c),
-    "Logit": lambda **c: sm.Logit(ILL, FRAME).fit(disp=0, gtol=1e-14, **c),
+    "Logit": lambda **c: sm.Logit(ILL, FRAME).fit(disp=0, tol=1e-14, **c),
     "negative binomial": lambda **c: sm.NegativeBinomial(COUNT + MORE, FRAME).fit(
         disp=0, method="newton", tol=1e-14, start_params=NB, **c
     ),
@@ -76,6 +76,8 @@ def test_classes_go_by_contrasts():
         contrast = np.kron(np.array([[-1.0, 1, 0], [-1, 0, 1]]), np.eye(3))
         found = contrast @ lo.covariance(fit, kind).to_numpy() @ contrast.T
         np.testing.assert_allclose(found, np.asarray(host.cov_params()), rtol=1e-6)
+        common = np.kron(np.ones((1, 3)), np.eye(3)) @ lo.covariance(fit, kind).to_numpy()
+        np.testing.assert_allclose(common, 0, atol=1e-10)  # those of all classes add up to nothing
 
 
 def derivatives(objective, fit, step=1e-4):
@@ -153,6 +155,8 @@ def test_what_has_no_sandwich():
         lo.covariance(fitted("hidden Markov"))
     with pytest.raises(TypeError, match="no gradients that add up"):
         lo.covariance(fitted("hidden Markov"), "HAC", maxlags=5)
+    with pytest.raises(TypeError, match="drop='sequence'"):
+        lo.covariance(fitted("hidden Markov"), "cluster", groups=np.arange(60) // 4)
     with pytest.raises(ValueError, match="not known to be independent"):
         lo.covariance(fitted("two functions"))
     with pytest.raises(TypeError, match="HC2 and HC3 need one linear predictor"):
@@ -178,9 +182,3 @@ def test_few_groups_are_warned_of_and_labels_are_matched():
         shuffled = lo.covariance(fit, "cluster", groups=site.sample(frac=1, random_state=0))
     pd.testing.assert_frame_equal(found, shuffled)
     assert list(found.index) == ["age", "dose", "intercept"]
-
-
-def test_toy_steps_have_no_scores():
-    model = toy_hmm(20)
-    with pytest.raises(TypeError, match="drop='sequence'"):
-        lo.covariance(lo.fit(model), "cluster", groups=np.arange(20) // 4)

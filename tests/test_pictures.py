@@ -38,6 +38,7 @@ def pictures(cv):
     }
 
 
+@pytest.mark.filterwarnings("ignore:compare")
 def test_every_picture_appears_and_draws_where_it_is_told(cv, tmp_path, monkeypatch):
     before, shown = dict(mpl.rcParams), []
     monkeypatch.setattr(plt, "show", lambda: shown.extend(plt.get_fignums()))

@@ -41,11 +41,11 @@ def covariance(
 ) -> pd.DataFrame:
     """The covariance of the natural parameters, by their names: `cov_type` and the rest as in statsmodels.
 
-    "nonrobust" is φ̂ H⁻¹, φ̂ as in `cooks_distance`; "HC0" the sandwich of independent units; "HC1" that times n/(n − p); "HC2" and
-    "HC3", of one linear predictor, with g_n over √(1 − h_n) and over 1 − h_n. "cluster" takes `groups`, a label a unit
+    "nonrobust" is φ̂ H⁻¹, φ̂ as in `cooks_distance`; "HC0" the sandwich of independent units; "HC1" that times n/(n − p); "HC2"
+    and "HC3", of one linear predictor, with g_n over √(1 − h_n) and over 1 − h_n. "cluster" takes `groups`, a label a unit
     (neighbours in blocks are groups too), times G/(G − 1) · (n − 1)/(n − p) unless `use_correction=False`; "HAC" `maxlags`, of
-    units in the order of time, times n/(n − p) with `use_correction=True`. H is the observed Hessian, with the penalty, and p its
-    rank; a penalty's bias is in none of them.
+    units in the order of time, times n/(n − p) with `use_correction=True`. H is the observed Hessian, with the penalty, and p
+    its rank; a penalty's bias is in none of them.
 
     Warns of fewer than 20 groups. Raises ValueError where parameters are not determined by the data, the arguments do not go
     together, or units that depend on one another are taken for independent; TypeError where units have no gradients that add
@@ -101,8 +101,8 @@ def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | N
         names = fit.objective.parameters.names() or [f"parameter {k}" for k in range(fit.num_params)]
         listed = [name for name, is_loose in zip(names, loose, strict=True) if is_loose]
         raise ValueError(
-            f"covariance: the data do not determine every parameter, among them {', '.join(map(repr, listed[:4]))}: they have no "
-            "covariance. Drop columns that repeat others, or add a penalty such as lo.penalties.Ridge(1.0)."
+            f"covariance: the data do not determine every parameter, among them {', '.join(map(repr, listed[:4]))}: they have "
+            "no covariance. Drop columns that repeat others, or add a penalty such as lo.penalties.Ridge(1.0)."
         )
     return kind
 

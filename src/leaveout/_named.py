@@ -46,7 +46,7 @@ def _derived(objective: AbstractObjective, like: PyTree, theta: Array) -> Array:
 
 def _listed(leaves: list[tuple[Any, Any]], features: tuple[str, ...]) -> list[str]:
     """Of every number of a tree: where its array is, and its place there; coefficients go by their features."""
-    found = []
+    found: list[str] = []
     for path, leaf in leaves:
         name, shape = ".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), np.shape(leaf)
         if name == "coef" and shape == (len(features),):

@@ -1,5 +1,5 @@
-"""Pictures of estimates. Each function returns its axes, in a figure of pyplot's, which a notebook shows and `plt.show()` does; where
-axes are given it draws there and opens nothing. None touches matplotlib's global style."""
+"""Pictures of estimates. Each function returns its axes, in a figure of pyplot's, which a notebook shows and `plt.show()` does;
+where axes are given it draws there and opens nothing. None touches matplotlib's global style."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,9 @@ from ._compare import compare
 from ._estimate import Estimate
 from ._evaluate import cross_validate
 from ._fit import Fit
+from ._influence import Influence, cooks_distance, leverage as leverage_of
 from ._plan import Plan
 from ._read import places
-from ._influence import Influence, cooks_distance, leverage as leverage_of
 from .refit import Exact
 
 if TYPE_CHECKING:
@@ -127,7 +127,10 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     ax.errorbar(place, table["difference"], bars, fmt="o-", color="tab:blue", linewidth=1, capsize=3, label="held out")
     ax.set_xticks(place, [str(name) for name in names])
     ax.margins(x=0.1)
-    ax.set(ylabel=_of(estimates[best], "loss a unit above the best held-out"), title=f"lowest: {best}, {table['mean'][best]:.4g} a unit")
+    ax.set(
+        ylabel=_of(estimates[best], "loss a unit above the best held-out"),
+        title=f"lowest: {best}, {table['mean'][best]:.4g} a unit",
+    )
     ax.legend(frameon=False)
     return ax
 
@@ -222,8 +225,8 @@ def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sam
 
 
 def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
-    """Cook's distance of every unit, from the fit without it; the `named` largest are named. Of an `Influence` any of its columns,
-    or the change of a parameter, `by` name, and errors where the refits have some that can be seen."""
+    """Cook's distance of every unit, from the fit without it; the `named` largest are named. Of an `Influence` any of its
+    columns, or the change of a parameter, `by` name, and errors where the refits have some that can be seen."""
     ax = _axes(ax, (8.0, 3.5))
     error = None
     if isinstance(found, Fit):
@@ -248,7 +251,9 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
     ax.margins(x=0.02, y=0.12)
     if (values.dropna() >= 0).all():
         ax.set_ylim(bottom=0)
-    ax.set(xlabel=f"{values.index.name}{'' if counted else ', in order'}", ylabel=SAID.get(by, f"change of {by}, standard errors"))
+    ax.set(
+        xlabel=f"{values.index.name}{'' if counted else ', in order'}", ylabel=SAID.get(by, f"change of {by}, standard errors")
+    )
     return ax
 
 
@@ -258,7 +263,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
     ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
-    bars = {
+    bars: dict[str, tuple[float, dict[str, Any]]] = {
         "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
         "another draw of folds (Monte Carlo)": (0.18, {"color": "tab:green", "elinewidth": 1, "capsize": 3}),
         "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),

@@ -1,9 +1,9 @@
 """Pairs of refits that mask each other: left out together they move the fit by more than both do alone.
 
-Two outliers in one place hold the fit there when either is left out; no measure of single rows sees them. With u_i, u_j and u_ij the
-whitened moves without the one, the other, and both, they mask each other where ‖u_ij‖ is above 1.5 (‖u_i‖ + ‖u_j‖), whatever
-refits may be off, and Cook's distance of both is above 4/n (Bollen & Jackman 1990). (Rows alike, each of leverage h: (1 − h)/(1 − 2h)
-times as far, 1.5 at h = 1/4.)
+Two outliers in one place hold the fit there when either is left out; no measure of single rows sees them. With u_i, u_j and
+u_ij the whitened moves without the one, the other, and both, they mask each other where ‖u_ij‖ is above 1.5 (‖u_i‖ + ‖u_j‖),
+whatever refits may be off, and Cook's distance of both is above 4/n (Bollen & Jackman 1990). (Rows alike, each of leverage h:
+(1 − h)/(1 − 2h) times as far, 1.5 at h = 1/4.)
 """
 
 import itertools
@@ -71,7 +71,10 @@ def _both(plan: Plan, i: int, j: int) -> np.ndarray:
 def _joined(plan: Plan, pairs: list[tuple[int, int]]) -> Plan:
     """Both refits' units left out of each; those that one of them scores are scored."""
     index = [_both(plan, i, j) for i, j in pairs]
-    scored = [plan.index[plan.indptr[k] : plan.indptr[k + 1]][plan.held[plan.indptr[k] : plan.indptr[k + 1]]] for k in range(len(plan))]
+    scored = [
+        plan.index[plan.indptr[k] : plan.indptr[k + 1]][plan.held[plan.indptr[k] : plan.indptr[k + 1]]]
+        for k in range(len(plan))
+    ]
     held = [np.isin(units, np.r_[scored[i], scored[j]]) for units, (i, j) in zip(index, pairs, strict=True)]
     units = np.concatenate(index)
     indptr = np.cumsum([0, *map(len, index)])

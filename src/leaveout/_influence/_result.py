@@ -18,12 +18,12 @@ SHOWN = 3
 class Influence(Printed):
     """What leaving out the units of every refit does, one row a refit; of single units the index is their labels.
 
-    `rows`: `units`, how many are left out; `loss`, their mean held-out loss, `no_update`, that of the fit, `rise`, the difference;
-    `share` of the summed sizes of all losses; `error` of their summed loss; `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and by how much that may be
-    off; `moved`, the change of the `parameter` that changes most, in standard errors, and what it may be off by; `others`, what
-    the objective falls by a unit of those left (not of large data); `prediction`, its change, and what this may be off by;
-    `result` of the refit. `parameters`: the changes of all of them, in standard errors. `pairs`: of some refits, `joint`, Cook's
-    distance without both, `sum`, that of their moves added up, and `times` as far as both alone.
+    `rows`: `units`, how many are left out; `loss`, their mean held-out loss, `no_update`, that of the fit, `rise`, the
+    difference; `share` of the summed sizes of all losses; `error` of their summed loss; `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and by
+    how much that may be off; `moved`, the change of the `parameter` that changes most, in standard errors, and what it may be
+    off by; `others`, the change of the objective a unit of those left (not of large data); `prediction`, its change, and what
+    this may be off by; `result` of the refit. `parameters`: the changes of all of them, in standard errors. `pairs`: of some
+    refits, `joint`, Cook's distance without both, `sum`, that of their moves added up, and `times` as far as both alone.
     """
 
     estimate: Estimate
@@ -90,7 +90,8 @@ class Influence(Printed):
         if not len(self.pairs):
             return ""
         pairs = "; ".join(
-            f"{row.first} and {row.second}: Cook's distance {row.joint:.2g} together, {row.cook_first:.2g} and {row.cook_second:.2g} alone"
+            f"{row.first} and {row.second}: Cook's distance {row.joint:.2g} together, "
+            f"{row.cook_first:.2g} and {row.cook_second:.2g} alone"
             for row in masked.head(SHOWN).itertuples()
         )
         more = f" ({len(masked)} in all)" if len(masked) > SHOWN else ""

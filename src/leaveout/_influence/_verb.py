@@ -22,8 +22,8 @@ from .._functions import functions, weights_of, work
 from .._jax import float64, jax
 from .._named import named
 from .._plan import CAPACITY, Batch, Plan
-from .._results import RESULTS, among
 from .._read import numbers
+from .._results import RESULTS, among
 from ..models.linear import AbstractRegression
 from ..refit import AbstractRefit, Exact, Refitted
 from ._measures import dispersion, dispersions, formed, spread
@@ -46,15 +46,15 @@ def influence(
     and to a prediction.
 
     `estimate` is one of `cross_validate`, of any plan; its refits are made once more, by `refit`, for their parameters.
-    `prediction` is a function of the natural parameters of one refit that returns a number, or, of `lo.GLM` and `lo.Regression`, one
-    row of features, whose mean response is told (its offset zero). All changes are what leaving the units out changes:
-    `dfbetas` has the other sign.
+    `prediction` is a function of the natural parameters of one refit that returns a number, or, of `lo.GLM` and
+    `lo.Regression`, one row of features, whose mean response is told (its offset zero). All changes are what leaving the units
+    out changes: `dfbetas` has the other sign.
 
-    Of the `pairs` refits (20 if not given, 0 for none) that move the fit most, raise the loss most, or are of highest leverage, all
-    pairs are left out together: two that mask each other move the fit by more than both do alone.
+    Of the `pairs` refits (20 if not given, 0 for none) that move the fit most, raise the loss most, or are of highest leverage,
+    all pairs are left out together: two that mask each other move the fit by more than both do alone.
 
-    Raises TypeError where there is no estimate, or no Hessian that is formed; ValueError where the estimate has lost its fit, the
-    prediction is no number, or pairs are asked of a plan that gives units other weights than zero.
+    Raises TypeError where there is no estimate, or no Hessian that is formed; ValueError where the estimate has lost its fit,
+    the prediction is no number, or pairs are asked of a plan that gives units other weights than zero.
     """
     fit, plan = _checked(estimate)
     watched = None if prediction is None else _watched(fit, prediction)
@@ -77,8 +77,8 @@ def influence(
 
 
 class Moves:
-    """Where every refit of a plan leads: θ, how far from θ̂ (`u`, whitened, and its `length`), and by how much that may be `off`;
-    the change of the prediction that is watched, and of F a unit of what is left, where that is cheap."""
+    """Where every refit of a plan leads: θ, how far from θ̂ (`u`, whitened, and its `length`), and by how much that may be
+    `off`; the change of the prediction that is watched, and of F a unit of what is left, where that is cheap."""
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: Watched | None = None):
         count = plan.num_refits
@@ -130,12 +130,13 @@ def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Flo
 def _checked(estimate: Estimate) -> tuple[Fit, Plan]:
     if not isinstance(estimate, Estimate):
         raise TypeError(
-            f"influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got {type(estimate).__name__}."
+            "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
+            f"{type(estimate).__name__}."
         )
     if estimate.fit is None:
         raise ValueError(
-            "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or give "
-            "it back: dataclasses.replace(estimate, fit=fit)."
+            "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or "
+            "give it back: dataclasses.replace(estimate, fit=fit)."
         )
     formed(estimate.fit, "influence")
     return estimate.fit, estimate.plan
@@ -195,7 +196,9 @@ def _features(objective: AbstractRegression, row: Any) -> Float[Array, " coeffic
     x = np.asarray(numbers("influence", "prediction", row), np.float64)
     x = x[0] if x.ndim == 2 and len(x) == 1 else x
     if x.shape != (objective.num_features,) or not np.isfinite(x).all():
-        raise ValueError(f"influence: prediction must be one row of {objective.num_features} finite features; got shape {x.shape}.")
+        raise ValueError(
+            f"influence: prediction must be one row of {objective.num_features} finite features; got shape {x.shape}."
+        )
     return np.append(x, 1.0) if objective.intercept else x
 
 

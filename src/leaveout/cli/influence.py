@@ -15,7 +15,21 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, named
 from ._files import Rows, complete, picture, read, save
-from ._options import REFITS, Categorical, Data, DropMissing, Features, Offset, Plot, Refit, Seed, Weights, at_least, kept, out_option
+from ._options import (
+    REFITS,
+    Categorical,
+    Data,
+    DropMissing,
+    Features,
+    Offset,
+    Plot,
+    Refit,
+    Seed,
+    Weights,
+    at_least,
+    kept,
+    out_option,
+)
 from .glm import OTHERS, Prepared, prepared, validated
 
 HEADINGS = {
@@ -42,7 +56,9 @@ def influence(
     offset: Offset = None,
     weights: Weights = None,
     drop_missing: DropMissing = False,
-    row: Annotated[int | None, typer.Option(help="A row of the file, from 1: what others do to its prediction is told.")] = None,
+    row: Annotated[
+        int | None, typer.Option(help="A row of the file, from 1: what others do to its prediction is told.")
+    ] = None,
     by: Annotated[str, typer.Option(help="The column, or the parameter, by which rows are listed.")] = "cook",
     top: Annotated[int, typer.Option(help="How many are listed.", callback=at_least("--top", 1))] = 10,
     pairs: Annotated[int, typer.Option(help="Rows of which all pairs are left out; 0 for none.")] = 20,
@@ -59,7 +75,7 @@ def influence(
 
     leaveout influence prices.csv --target price --features area,age --row 12
 
-    leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv --plot clinics.png
+    leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
     kept(data, out, plot)
     if formula and (features or categorical):
@@ -70,8 +86,7 @@ def influence(
     ready = prepared(model, rows, plan, seed)
     at = None if row is None else _row(rows, ready, row)
     estimate, fit, said = validated(ready, REFITS[refit], None)
-    with one_line(""):
-        found = _renamed(lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs), rows, plan)
+    found = _renamed(lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs), rows, plan)
     with one_line(f"--by {by}: "):
         listed = found.top(top, by)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
@@ -86,7 +101,7 @@ def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
     """The features of a row of the file."""
     place = np.flatnonzero(rows.frame.index == row - 1)
     if not len(place):
-        fail(f"--row {row}: {rows.name} has no such row among those that are used; give one from 1 to {rows.frame.index[-1] + 1}.")
+        fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1] + 1}.")
     made: Any = model.objective
     return made.design[place[0], : made.num_features]
 
