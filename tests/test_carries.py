@@ -73,7 +73,7 @@ def test_rows_that_mask_each_other(by_loss, linear):
         y[[3, 17]] = 30
         fit = lo.fit(lo.GLM(FRAME, pd.Series(y, FRAME.index), "poisson"))
         cv = lo.cross_validate(fit, lo.leave_one_out(N))
-    found = lo.influence(cv, pairs=8)
+    found = lo.influence(cv, lo.Exact(), pairs=8)
     assert len(found.pairs) == 28
     worst = found.masked.iloc[0]
     assert {worst["first"], worst["second"]} == set(TWINS)
@@ -111,6 +111,17 @@ def test_shares_of_units_that_are_scored_often(linear):
     times = np.bincount(plan.index, minlength=N)
     size = np.bincount(plan.refit, np.abs(cv.losses) / times[plan.index])
     np.testing.assert_allclose(lo.influence(cv, pairs=0).rows["share"], size / size.sum(), rtol=1e-10)
+
+
+def test_many_refits_go_by_the_dispersion_of_the_whole_fit(linear, monkeypatch):
+    monkeypatch.setattr("leaveout._influence._verb.CHEAP", 0)
+    found = lo.influence(linear[1], pairs=0)
+    whole = least_squares(np.ones(N, bool))
+    phi = np.sum((Y - DESIGN @ whole) ** 2) / (N - 3)
+    step = least_squares(np.arange(N) != 5) - whole
+    want = step / np.sqrt(phi * np.diag(np.linalg.inv(DESIGN.T @ DESIGN)))
+    np.testing.assert_allclose(found.parameters.loc["p5"], want, rtol=1e-8)
+    assert "others" not in found.rows and "dispersion of the whole fit" in str(found)
 
 
 def test_clean_data_mask_nothing():
@@ -158,13 +169,14 @@ def test_errors_of_coarse_refits_are_kept():
     assert (off <= coarse.rows["moved_error"] + 1e-9).all()
     unknown = lo.influence(cv, lo.InfinitesimalJackknife(), pairs=0)
     assert (np.abs(unknown.rows["cook"] - exact.rows["cook"]) <= unknown.rows["cook_error"] + 1e-9).all()
+    assert f"± {unknown.rows['cook_error'].max():.1g} at most" in str(unknown)
 
 
 def test_steps_of_a_hidden_markov_model():
     model = toy_hmm(24)
     fit = lo.fit(model, num_starts=1)
     cv = lo.cross_validate(fit, lo.blocks(24, 3), lo.Exact(), audit=0)
-    found = lo.influence(cv, prediction=lambda p: float(p["mean"][1]), pairs=0)
+    found = lo.influence(cv, lo.Exact(), prediction=lambda p: float(p["mean"][1]), pairs=0)
     assert list(found.parameters) == ["mean[0]", "mean[1]", "stay[0]", "stay[1]"]
     weights = np.ones(24)
     weights[6:9] = 0
@@ -199,9 +211,15 @@ def test_what_is_refused(linear):
         (TypeError, "must be an Estimate, from lo.cross_validate", dict(estimate=fit)),
         (ValueError, "this estimate has no fit", dict(estimate=replace(cv, fit=None))),
         (ValueError, "pairs must be a whole number, 2 or more", dict(pairs=1)),
+        (ValueError, "pairs must be a whole number, 2 or more", dict(pairs="all")),
+        (TypeError, "refit must be a strategy such as lo.Exact.*; got 'exact'", dict(refit="exact")),
         (ValueError, "one row of 2 finite features; got shape", dict(prediction=[1.0, np.nan])),
         (ValueError, "one row of 2 finite features; got shape", dict(prediction=np.ones((3, 2)))),
-        (ValueError, "must have the features of the model, age, dose; got size, age", dict(prediction=NEW.rename({"dose": "size"}))),
+        (
+            ValueError,
+            "must have the features of the model, age, dose; got size, age",
+            dict(prediction=NEW.rename({"dose": "size"})),
+        ),
         (ValueError, "must return one number", dict(prediction=lambda p: p["coef"])),
     ]
     for error, words, given in refused:

@@ -28,7 +28,7 @@ def pairs_of(
 ) -> tuple[pd.DataFrame, str]:
     """All pairs of some refits, those that mask each other first; and what is to be said of it."""
     count = USUAL if wanted is None else wanted
-    if int(count) != count or count < 0 or count == 1:
+    if not isinstance(count, int | np.integer) or count < 0 or count == 1:
         raise ValueError(f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {wanted!r}.")
     if plan.weight.any():
         if wanted:

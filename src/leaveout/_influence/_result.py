@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 3
+ROUNDING = 1e-12  # of the largest change
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,26 +65,31 @@ class Influence(Printed):
 
     def _lines(self) -> list[tuple[str, str]]:
         rows, plan = self.rows, self.estimate.plan
-        told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in self.top(SHOWN, by).iterrows())
+        most = lambda by: self.top(SHOWN, by).iterrows() if by in rows else ()
+        told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
         moved = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
         lines = [
             ("model", f"{self.estimate.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
             ("the loss", told("share", lambda row: f"{row['share']:.0%} of it, {row['rise']:+.3g} held out")),
-            ("the fit", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}")),
-            ("a parameter", f"{told('moved', moved)} (standard errors)"),
-            ("the prediction", self._predicted(told)),
+            ("the fit", self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}"))),
+            ("a parameter", self._off("moved", told("moved", moved), " standard errors")),
+            ("the prediction", self._off("prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}"))),
             ("masked", self._masked()),
             ("not known", self._unknown()),
             ("note", self.note),
         ]
         return [(name, text) for name, text in lines if text]
 
-    def _predicted(self, told) -> str:
-        if "prediction" not in self.rows:
+    def _off(self, column: str, said: str, unit: str = "") -> str:
+        """With what the refits may be off by, all of them."""
+        if not said:
             return ""
-        worst = self.rows["prediction_error"].max()
-        return told("prediction", lambda row: f"{row['prediction']:+.3g}") + f" (± {worst:.1g} at most, for the refits)"
+        worst = self.rows[f"{column}_error"].max()
+        most = self.rows[column].abs().max()
+        near = "to rounding" if worst <= ROUNDING * most else f"± {worst:.1g} at most"
+        known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
+        return f"{said}{',' if unit else ''}{unit} ({known})"
 
     def _masked(self) -> str:
         masked = self.masked

@@ -3,7 +3,8 @@
 With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k no less than how far u_k is from that of the exact refit,
 
     Cook's distance   D_k = ‖u_k‖² / (p φ̂), off by (2 ‖u_k‖ r_k + r_k²) / (p φ̂) at most
-    a parameter       (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most
+    a parameter       (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most (φ̂ as in `cooks_distance`; of many refits
+                      that of the whole fit)
     the others        (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: what is left is fitted better without the units by that
 """
 
@@ -16,7 +17,7 @@ from jaxtyping import Float
 
 from .._asked import natural, reach
 from .._estimate import Estimate
-from .._evaluate import refitted
+from .._evaluate import DEFAULT, refitted
 from .._fit import Fit
 from .._functions import functions, weights_of, work
 from .._jax import float64, jax
@@ -25,17 +26,15 @@ from .._plan import CAPACITY, Batch, Plan
 from .._read import numbers
 from .._results import RESULTS, among
 from ..models.linear import AbstractRegression
-from ..refit import AbstractRefit, Exact, Refitted
+from ..refit import AbstractRefit, Refitted
 from ._measures import dispersion, dispersions, formed, spread
 from ._pairs import pairs_of
 from ._result import Influence
 
 Array = np.ndarray
 Watched = Callable[[Array], Array]  # raveled θ of some refits -> a number each
-CHEAP = 2e10  # operations, below which F of all that is left is told
-PAIRS = 20  # refits of which all pairs are left out, unless it is told
+CHEAP = 5e9  # operations, below which every refit looks at all that is left: at F, and at its own dispersion
 LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
-DEFAULT = Exact()
 
 
 @float64
@@ -45,7 +44,8 @@ def influence(
     """What each refit of a cross-validation says of the units that it leaves out: what they do to the loss, to the parameters,
     and to a prediction.
 
-    `estimate` is one of `cross_validate`, of any plan; its refits are made once more, by `refit`, for their parameters.
+    `estimate` is one of `cross_validate`, of any plan; its refits are made once more, by `refit` (default `Certified()`), for
+    their parameters, and how far these may be off stands beside each figure.
     `prediction` is a function of the natural parameters of one refit that returns a number, or, of `lo.GLM` and
     `lo.Regression`, one row of features, whose mean response is told (its offset zero). All changes are what leaving the units
     out changes: `dfbetas` has the other sign.
@@ -56,10 +56,11 @@ def influence(
     Raises TypeError where there is no estimate, or no Hessian that is formed; ValueError where the estimate has lost its fit,
     the prediction is no number, or pairs are asked of a plan that gives units other weights than zero.
     """
-    fit, plan = _checked(estimate)
+    fit, plan = _checked(estimate, refit)
     watched = None if prediction is None else _watched(fit, prediction)
     found = Moves(fit, plan, refit, watched)
-    known, phi, size = named(fit), dispersions(fit, plan, found.theta), fit.rank * float(dispersion(fit)[0])
+    known, whole = named(fit), float(dispersion(fit)[0])
+    phi, size = dispersions(fit, plan, found.theta) if found.cheap else np.full(len(plan), whole), fit.rank * whole
     now = known.at(fit.vector[None])[0]
     away = (known.at(found.theta) - now) / spread(fit, known.slope) / np.sqrt(phi)[:, None]
     table = _losses(estimate).assign(cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size)
@@ -73,7 +74,9 @@ def influence(
     index = _index(estimate)
     table.index = index
     together, note = pairs_of(fit, plan, table, found, size, pairs, lambda some: Moves(fit, some, refit))
-    return Influence(estimate, table, pd.DataFrame(away, index=index, columns=known.names), together, repr(refit), note)
+    many = "" if found.cheap else "of so many refits standard errors go by the dispersion of the whole fit"
+    said = "; ".join(filter(None, (note, many)))
+    return Influence(estimate, table, pd.DataFrame(away, index=index, columns=known.names), together, repr(refit), said)
 
 
 class Moves:
@@ -85,8 +88,8 @@ class Moves:
         self.fit, self.plan, self.watched = fit, plan, watched
         self.theta = np.full((count, fit.num_params), np.nan)
         self.off, self.value, self.value_error = np.full((3, count), np.nan)
-        cheap = work(fit.objective, fit.num_params) * count <= CHEAP
-        self.others = np.full(count, np.nan) if cheap else None
+        self.cheap = work(fit.objective, fit.num_params) * count <= CHEAP
+        self.others = np.full(count, np.nan) if self.cheap else None
         self.now = np.nan if watched is None else watched(fit.vector[None])[0]
         refitted(fit, plan, refit, self._add)
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
@@ -127,7 +130,7 @@ def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Flo
     return out
 
 
-def _checked(estimate: Estimate) -> tuple[Fit, Plan]:
+def _checked(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan]:
     if not isinstance(estimate, Estimate):
         raise TypeError(
             "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
@@ -138,6 +141,8 @@ def _checked(estimate: Estimate) -> tuple[Fit, Plan]:
             "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or "
             "give it back: dataclasses.replace(estimate, fit=fit)."
         )
+    if not isinstance(refit, AbstractRefit):
+        raise TypeError(f"influence: refit must be a strategy such as lo.Exact(); got {refit!r}.")
     formed(estimate.fit, "influence")
     return estimate.fit, estimate.plan
 

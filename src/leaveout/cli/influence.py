@@ -62,7 +62,7 @@ def influence(
     by: Annotated[str, typer.Option(help="The column, or the parameter, by which rows are listed.")] = "cook",
     top: Annotated[int, typer.Option(help="How many are listed.", callback=at_least("--top", 1))] = 10,
     pairs: Annotated[int, typer.Option(help="Rows of which all pairs are left out; 0 for none.")] = 20,
-    refit: Refit = "exact",
+    refit: Refit = "certified",
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("what each row, or fold, does")] = None,
     plot: Plot = None,
