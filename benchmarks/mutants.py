@@ -659,6 +659,57 @@ FAULTS = (
         "values = area + (beaten - area)",
         "test_theorem.py test_proved.py",
     ),
+    Fault(
+        "predictions of refits are exact",
+        "_influence/_verb.py",
+        "reach(fit, done, values, self.watched))",
+        "0 * values)",
+        "test_carries.py",
+    ),
+    Fault(
+        "what masks is compared with one of the two",
+        "_influence/_pairs.py",
+        "alone = single.length[i] + single.length[j]",
+        "alone = single.length[i]",
+        "test_carries.py",
+    ),
+    Fault(
+        "pairs are looked for among what moves the fit alone",
+        "_influence/_pairs.py",
+        "        keys.append(leverage(fit)[plan.index])",
+        "        pass",
+        "test_carries.py",
+    ),
+    Fault(
+        "degrees of freedom of what is left out",
+        "_influence/_measures.py",
+        "free = weights.sum(1) - _effective(fit)",
+        "free = weights.shape[1] - _effective(fit) + 0 * weights.sum(1)",
+        "test_carries.py",
+    ),
+    Fault(
+        "a unit that is scored often has a larger share",
+        "_influence/_verb.py",
+        "size = summed(own * np.abs(loss) / times)",
+        "size = summed(own * np.abs(loss))",
+        "test_carries.py",
+    ),
+    Fault(
+        "weights of lags end too soon",
+        "_covariance.py",
+        "1 - lag / ((maxlags or 0) + 1)",
+        "1 - lag / (maxlags or 0)",
+        "test_covariance.py",
+    ),
+    Fault("groups are corrected as rows", "_covariance.py", "(units - 1) / _left", "units / _left", "test_covariance.py"),
+    Fault(
+        "steps of a chain have scores",
+        "_covariance.py",
+        "if not apart <= AFFINE * size:",
+        "if not apart <= size + apart:",
+        "test_covariance.py",
+    ),
+    Fault("figures nobody shows", "plot.py", "    if ax is None:\n", "    if ax is not None:\n", "test_pictures.py"),
 )
 
 

@@ -1,4 +1,5 @@
 import os
+import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these tests
@@ -8,7 +9,14 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-PACKAGES = ("inference", "interop", "leakage", "models", "refit")  # where shapes in annotations are checked at every call
+PACKAGES = (
+    "_influence",
+    "inference",
+    "interop",
+    "leakage",
+    "models",
+    "refit",
+)  # where shapes in annotations are checked at every call
 UNCHECKED = {  # one that warns in its caller's name, which the check's own frames would hide
     "leakage._estimate",
 }
@@ -38,6 +46,14 @@ def few_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 40_000:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def no_pictures():
+    """Pyplot keeps figures until they are closed."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture

@@ -79,6 +79,18 @@ def test_formula_standard_input_parquet_and_missing_rows(file, tmp_path):
     assert dropped.exit_code == 0 and "35 rows, 2 parameters; 5 rows with missing values left out" in dropped.output
 
 
+def test_rows_of_the_file_where_some_are_left_out(file, tmp_path):
+    out = tmp_path / "rows.csv"
+    result = run(file, "--target", "cost", "--features", "gap", "--drop-missing", "--out", out)
+    assert result.exit_code == 0, result.output
+    table, used = pd.read_csv(out), FRAME.dropna()
+    assert table["row"].tolist() == (used.index + 1).tolist()
+    keep = used.index != 13
+    again = sm.OLS(used.cost[keep], sm.add_constant(used.gap[keep])).fit()
+    mine = table.set_index("row").loc[14, "prediction"]
+    np.testing.assert_allclose(mine, again.params @ [1, used.gap[13]], rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_labels_and_own_parameters(file):
     words = ["--target", "ill", "--loss", "logistic", "--features", "age,dose", "--plan", "kfold:4"]

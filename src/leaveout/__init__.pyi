@@ -3,7 +3,6 @@
 from . import (
     datasets as datasets,
     inference as inference,
-    influence as influence,
     interop as interop,
     leakage as leakage,
     models as models,
@@ -12,10 +11,19 @@ from . import (
 )
 from ._checks import CHECKS as CHECKS, Check as Check
 from ._compare import Comparison as Comparison, compare as compare
+from ._covariance import covariance as covariance
 from ._definite import IndefiniteHessianError as IndefiniteHessianError
 from ._estimate import Estimate as Estimate
 from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
 from ._fit import Fit as Fit, anchor as anchor, fit as fit
+from ._influence import (
+    Influence as Influence,
+    cooks_distance as cooks_distance,
+    dfbetas as dfbetas,
+    influence as influence,
+    leverage as leverage,
+    studentized_residuals as studentized_residuals,
+)
 from ._objective import (
     AbstractLinearPredictor as AbstractLinearPredictor,
     AbstractObjective as AbstractObjective,
@@ -42,12 +50,6 @@ from ._plan import (
 from ._report import report as report
 from ._results import RESULTS as RESULTS
 from ._stopping import Interrupted as Interrupted
-from .influence import (
-    cooks_distance as cooks_distance,
-    dfbetas as dfbetas,
-    leverage as leverage,
-    studentized_residuals as studentized_residuals,
-)
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf

@@ -48,6 +48,7 @@ class Estimate(Printed):
     `error` `[refits]`, the absolute error of each refit's summed loss against the exact refit;
     `result` `[refits]`, codes of `RESULTS`; `baseline`, the losses with no update; `metrics` by name; `elsewhere`, where
     refits were compared at several minima of the fit, the losses of those that have a lower one, at that one, else NaN.
+    `fit` is what was refitted, and holds the data; a pickled estimate has none.
     """
 
     losses: NDArray[np.float64]
@@ -236,6 +237,9 @@ class Estimate(Printed):
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process or copied: what the data say goes along, not the data."""
         return {**vars(self), "_of_data": self._of_data, "fit": None}
+
+    def __copy__(self) -> "Estimate":
+        return replace(self)
 
     def table(self) -> pd.DataFrame:
         """One row a scored unit of a refit: `refit, unit, loss, no_update, error, result` (the last two are the refit's).

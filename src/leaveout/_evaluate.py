@@ -169,6 +169,12 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
     return theta
 
 
+def refitted(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, Refitted], None]) -> None:
+    """`take` every batch of refits, with how far each may be off."""
+    own = Asked(fit, plan, None)
+    _Walk(fit, plan, refit).refits(lambda batch, done, _: take(batch, done), own.losses_of)
+
+
 @functools.cache
 def keep_freed() -> None:
     """A block of 32 MiB that nobody touches, freed: from then on the C library keeps as much freed memory. Otherwise it gives

@@ -185,7 +185,7 @@ def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> 
         score=asked.title,
         response=_response(fit),
         classes=fit.objective.units.classes > 0,
-        fit=fit,
+        fit=replace(fit),  # without what its refits make of it
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,

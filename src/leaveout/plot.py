@@ -1,4 +1,5 @@
-"""Pictures of estimates. Each function returns its axes, and none touches matplotlib's global style."""
+"""Pictures of estimates. Each function returns its axes, in a figure of pyplot's, which a notebook shows and `plt.show()` does;
+where axes are given it draws there and opens nothing. None touches matplotlib's global style."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,25 +10,65 @@ from ._compare import compare
 from ._estimate import Estimate
 from ._evaluate import cross_validate
 from ._fit import Fit
+from ._influence import Influence, cooks_distance, leverage as leverage_of
 from ._plan import Plan
 from ._read import places
-from .influence import cooks_distance, leverage as leverage_of
 from .refit import Exact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROUNDING = 1e-16  # errors below it are drawn there
+NEAR = (0.06, 0.04)  # of the picture: names of points no further apart would cover one another
+SAID = {  # of the columns of an `Influence`
+    "cook": "Cook's distance",
+    "loss": "held-out loss",
+    "no_update": "loss with no update",
+    "rise": "rise of the loss, held out",
+    "share": "share of the loss",
+    "error": "error of the loss",
+    "moved": "largest change, standard errors",
+    "others": "change of the loss of the others",
+    "prediction": "change of the prediction",
+    "units": "units left out",
+}
 
 
 def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
-    if ax is not None:
-        return ax
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'leaveout[plot]'") from error
-    return Figure(figsize=size, layout="constrained").subplots()
+    """The axes that were given, else those of a new figure."""
+    if ax is None:
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise ImportError("plots need matplotlib: pip install 'leaveout[plot]'") from error
+        ax = pyplot.subplots(figsize=size, layout="constrained")[1]
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _of(estimate: Estimate, what: str) -> str:
+    """What a loss is, after its name on an axis."""
+    return f"{what}, {estimate.score}" if estimate.score else what
+
+
+def _mean(estimate: Estimate) -> str:
+    """The mean, with the errors that it has."""
+    errors = {"data": estimate.se, "random folds": estimate.monte_carlo_error}
+    known = {name: value for name, value in errors.items() if np.isfinite(value)}
+    said = "".join(f" ± {value:.2g}{f' ({name})' if len(known) > 1 else ''}" for name, value in known.items())
+    return f"{estimate.mean:.4g}{said}"
+
+
+def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
+    """Names over points, behind what is drawn there; of points that stand close those of the higher ones higher up."""
+    order = np.argsort(y)
+    at, names = np.column_stack([x, y]).astype(float)[order], np.asarray(names, object)[order]
+    place = at / np.maximum(np.ptp(ax.dataLim.get_points(), axis=0), 1e-300)
+    behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
+    how: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": behind, "zorder": 2}
+    for k, name in enumerate(names):
+        close = np.abs(place[:k] - place[k]) < NEAR
+        ax.annotate(str(name), at[k], xytext=(0, 4 + 9 * close.all(1).sum()), **how)
 
 
 def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
@@ -46,16 +87,11 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     label = "unit" if "unit" in table else "refit"
     worst = table.loc[(table.loss - table.no_update).nlargest(named).index]
     ax.vlines(worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8)
-    for name, x, y in zip(worst[label], worst.no_update, worst.loss, strict=True):
-        behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
-        ax.annotate(
-            str(name), (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8, bbox=behind, zorder=2
-        )
+    _named(ax, worst[label], worst.no_update, worst.loss)
     ax.legend(frameon=False, loc="lower right")
-    se = f" ± {estimate.se:.2g}" if np.isfinite(estimate.se) else ""
-    title = f"held-out loss {estimate.mean:.4g}{se}; with no update {estimate.no_update:.4g}"
-    ax.set(xlabel=f"loss of a {label} with no update", ylabel=f"held-out loss of a {label}", title=title)
-    ax.spines[["top", "right"]].set_visible(False)
+    title = f"held-out loss {_mean(estimate)}\nwith no update {estimate.no_update:.4g}"
+    ax.set(xlabel=_of(estimate, f"loss of a {label} with no update"), ylabel=_of(estimate, f"held-out loss of a {label}"))
+    ax.set_title(title, fontsize="medium")
     return ax
 
 
@@ -74,7 +110,6 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     ax.legend(frameon=False, loc="upper left")
     ax.set(xscale="log", yscale="log", xlabel="reported error of a refit's loss", ylabel="true error of a refit's loss")
     ax.set_title(f"true error at most the reported one: {np.mean(true <= reported):.1%} of {len(seen)} refits")
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -91,9 +126,12 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     bars = np.nan_to_num(table["se_difference"].to_numpy())
     ax.errorbar(place, table["difference"], bars, fmt="o-", color="tab:blue", linewidth=1, capsize=3, label="held out")
     ax.set_xticks(place, [str(name) for name in names])
-    ax.set(ylabel="loss a unit, above the best held-out one", title=f"lowest: {best}, {table['mean'][best]:.4g} a unit")
+    ax.margins(x=0.1)
+    ax.set(
+        ylabel=_of(estimates[best], "loss a unit above the best held-out"),
+        title=f"lowest: {best}, {table['mean'][best]:.4g} a unit",
+    )
     ax.legend(frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -129,8 +167,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
         ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
         ax.plot(x, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
     ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
-    ax.set(xlabel="penalty", ylabel="loss a unit")
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(xlabel="penalty", ylabel=_of(best.estimate, "loss a unit"))
     return ax
 
 
@@ -150,13 +187,11 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
     if len(flagged):
         ax.scatter(flagged.leverage, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
         ax.legend(frameon=False)
-    for unit in {*table.rise.nlargest(named).index, *flagged.index[:20]}:
-        at = (table.leverage[unit], table.loss[unit])
-        ax.annotate(str(names[unit]), at, xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8)
+    most = [*{*table.rise.nlargest(named).index, *flagged.index[:20]}]
+    _named(ax, names[most], table.leverage[most], table.loss[most])
     ax.axvline(table.leverage.mean(), color="0.5", linewidth=0.8, zorder=0)
     title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
-    ax.set(xlabel="leverage", ylabel="held-out loss", title=title)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(xlabel="leverage", ylabel=_of(estimate, "held-out loss"), title=title)
     return ax
 
 
@@ -185,43 +220,71 @@ def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sam
     ax.axline((truth.min(), truth.min()), slope=1, color="0.5", linewidth=0.8, zorder=0)
     ax.errorbar(truth, mine, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8)
     title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(mine - truth).max():.1g}"
-    ax.set(xlabel="held-out loss, exact refit", ylabel="held-out loss, as estimated", title=title)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(xlabel=_of(estimate, "held-out loss of exact refits"), ylabel="held-out loss, as estimated", title=title)
     return ax
 
 
-def influence(fit: Fit, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
-    """Cook's distance of every unit, from the fit without it; the `named` largest are numbered."""
-    cook = cooks_distance(fit)
+def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
+    """Cook's distance of every unit, from the fit without it; the `named` largest are named. Of an `Influence` any of its
+    columns, or the change of a parameter, `by` name, and errors where the refits have some that can be seen."""
     ax = _axes(ax, (8.0, 3.5))
-    ax.vlines(np.arange(len(cook)), 0, cook, color="tab:blue", linewidth=0.8)
-    names = fit.objective.units.names
-    names = pd.RangeIndex(len(cook)) if names is None else names
-    for unit in pd.Series(cook).nlargest(named).index:
-        ax.annotate(str(names[unit]), (unit, cook[unit]), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
-    ax.set(xlabel="unit", ylabel="Cook's distance", title="how far the fit moves when each unit is left out")
-    ax.set_ylim(bottom=0)
-    ax.spines[["top", "right"]].set_visible(False)
+    error = None
+    if isinstance(found, Fit):
+        names = found.objective.units.names
+        values = pd.Series(cooks_distance(found), index=pd.RangeIndex(found.objective.num_units) if names is None else names)
+        values.index.name, by = values.index.name or "unit", "cook"  # type: ignore[assignment]
+    else:
+        values, error = found.column(by), found.rows.get(f"{by}_error")
+    counted = pd.api.types.is_numeric_dtype(values.index) or pd.api.types.is_datetime64_any_dtype(values.index)
+    x = values.index.to_numpy() if counted else np.arange(len(values))
+    if error is not None:
+        bars = np.where(np.isfinite(error), error, 0.0)
+        ax.errorbar(x, values, bars, fmt="none", ecolor="tab:orange", elinewidth=1.5, zorder=3)
+    ax.vlines(x, 0, values, color="tab:blue", linewidth=0.8)
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    size = values.abs().to_numpy(float)
+    most = [k for k in np.argsort(-size)[:named] if np.isfinite(size[k])]
+    for k in most:
+        at, below = float(values.iloc[k]), values.iloc[k] < 0
+        where: dict[str, Any] = {"xytext": (0, -3 if below else 3), "va": "top" if below else "bottom"}
+        ax.annotate(str(values.index[k]), (x[k], at), textcoords="offset points", ha="center", fontsize=8, **where)
+    ax.margins(x=0.02, y=0.12)
+    if (values.dropna() >= 0).all():
+        ax.set_ylim(bottom=0)
+    ax.set(
+        xlabel=f"{values.index.name}{'' if counted else ', in order'}", ylabel=SAID.get(by, f"change of {by}, standard errors")
+    )
     return ax
 
 
 def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
-    """Mean held-out losses with both kinds of error: thin, the standard error of the mean; thick, the approximation's."""
+    """Mean held-out losses with their errors: thin, the standard error of the mean, that of the data; beside it the Monte-Carlo
+    error, where folds are random; thick, the approximation's."""
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
-    ax = _axes(ax, (6.0, 0.5 * len(found) + 1.5))
+    ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
+    bars: dict[str, tuple[float, dict[str, Any]]] = {
+        "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
+        "another draw of folds (Monte Carlo)": (0.18, {"color": "tab:green", "elinewidth": 1, "capsize": 3}),
+        "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),
+    }
+    told = set()
     for place, estimate in enumerate(found.values()):
-        named = ("standard error", "approximation", "no update") if place == 0 else (None, None, None)
-        se, error = np.nan_to_num(estimate.se), estimate.approximation_error
-        ax.errorbar(estimate.mean, place, xerr=se, fmt="none", color="tab:blue", elinewidth=1, capsize=3, label=named[0])
-        ax.errorbar(estimate.mean, place, xerr=error, fmt="none", color="tab:orange", elinewidth=6, alpha=0.6, label=named[1])
+        sizes = estimate.se, estimate.monte_carlo_error, estimate.approximation_error
+        for size, (name, (aside, style)) in zip(sizes, bars.items(), strict=True):
+            if np.isfinite(size):
+                label: Any = None if name in told else name
+                ax.errorbar(estimate.mean, place + aside, xerr=size, fmt="none", label=label, **style)
+                told.add(name)
         ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
-        none = estimate.no_update
-        ax.plot(none, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=named[2])
+        label = "no update" if place == 0 else None
+        ax.plot(estimate.no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=label)
     ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
-    ax.set(xlabel="held-out loss a unit", ylim=(len(found) - 0.5, -0.5))
-    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
-    ax.spines[["top", "right"]].set_visible(False)
+    scores = {estimate.score for estimate in found.values()}
+    first = next(iter(found.values()))
+    label = _of(first, "held-out loss a unit") if len(scores) == 1 else "held-out loss a unit, of other scores"
+    ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
+    ax.legend(frameon=False, ncols=2, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
     return ax
 
 
@@ -255,7 +318,6 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
             ax.annotate(str(index[t]), (at[t], x[t]), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
     ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -323,13 +385,14 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
         label = f"{name}: {value:.4g}"
         ax.plot(0, value, marker, color="tab:red", markersize=6, markerfacecolor="white", clip_on=False, label=label)
     ax.axhline(result.naive, color="0.5", linewidth=0.8, linestyle="--", label=f"naive: {result.naive:.4g}")
+    errors = {"Monte Carlo": (result.se_mc, -0.03, 2.0), "data": (result.se_data, -0.055, 1.0)}
+    for name, (size, aside, width) in errors.items():
+        if np.isfinite(size) and not result.refusal:
+            at, label = aside * share.max(), f"± {size:.2g}, {name}"
+            ax.errorbar(at, result.estimate, size, color="tab:red", elinewidth=width, capsize=3, label=label, clip_on=False)
     what = "clusters of V̂ exposed" if result.plan[0].mechanism == "split" else "records trained on that are the test clusters'"
-    title = (
-        "cannot be corrected"
-        if result.refusal
-        else f"loss on new clusters {result.estimate:.4g} ± {result.se_mc:.2g} (Monte Carlo)"
-    )
+    known = "".join(f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size))
+    title = "cannot be corrected" if result.refusal else f"loss on new clusters {result.estimate:.4g}{known}"
     ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
     ax.legend(frameon=False, fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax

@@ -223,6 +223,13 @@ def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:
     console.print(f"{name}: {file}", markup=False)
 
 
+def closed(figure: Any) -> None:
+    """Of pictures that are in a file nothing stays open."""
+    from matplotlib import pyplot
+
+    pyplot.close(figure)
+
+
 def picture(draw: Callable[[], Any], file: Path | None) -> None:
     """Draw axes and save them; what the drawing warns of was said already."""
     if file is None:
@@ -230,7 +237,9 @@ def picture(draw: Callable[[], Any], file: Path | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            draw().get_figure(root=True).savefig(file, dpi=150)
+            figure = draw().get_figure(root=True)
+            figure.savefig(file, dpi=150)
+            closed(figure)
         except OSError as error:
             fail(f"{file}: it could not be written ({error.strerror}); name another file.")
     console.print(f"Picture: {file}", markup=False)

@@ -15,6 +15,7 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console
+from ._files import closed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,4 +132,5 @@ def _picture(estimate: lo.Estimate, out: Path) -> None:
     assert figure is not None
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / PICTURE, dpi=150)
+    closed(figure)
     console.print(f"\nPicture: {out / PICTURE}", markup=False)

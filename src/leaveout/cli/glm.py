@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
+import pandas as pd
 import typer
 
 import leaveout as lo
@@ -75,10 +75,11 @@ def glm(
     console.print(str(estimate), markup=False)
     if out is not None:
         table = estimate.table()
-        table.insert(2, "row", np.asarray(rows.frame.index)[table["unit"]] + 1)
+        place = rows.frame.index.get_indexer(pd.Index(table["unit"]))  # units are called by it
+        table.insert(2, "row", table["unit"] + 1)
         prediction = lo.cross_predict(fit, estimate.plan, REFITS[refit])
         if prediction.ndim == 1:
-            table["prediction"] = prediction[table["unit"]]
+            table["prediction"] = prediction[place]
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
     page(estimate, report, [where, rows.note, said])

@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ._evaluate import fold_thetas
-from ._fit import Fit
-from ._jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
-from ._objective import AbstractLinearPredictor, ravel, unravel
-from ._plan import leave_one_out
-from .models.linear import GLM
-from .refit import AbstractRefit, Exact
+from .._evaluate import fold_thetas
+from .._fit import Fit, once
+from .._jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
+from .._objective import AbstractLinearPredictor, unravel
+from .._plan import Plan, leave_one_out
+from ..models.linear import GLM
+from ..refit import AbstractRefit, Exact
 
 BLOCK = 2**20  # numbers of the rows, or of the predictions, that are made at a time
 DEFAULT = Exact()
@@ -61,20 +61,17 @@ def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.ndarray
     variance up to a factor.
     """
     moved = _moves(fit, refit, "cooks_distance") @ np.asarray(fit.factor)
-    return np.sum(moved**2, axis=1) / (fit.rank * _dispersion(fit))
+    return np.sum(moved**2, axis=1) / (fit.rank * dispersion(fit))
 
 
 @float64
 def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT) -> pd.DataFrame:
     """How many of its standard errors each parameter moves down when each unit is left out, `[units, params]`."""
     moved = _moves(fit, refit, "dfbetas")
-    variance = np.sum(np.asarray(fit.whitener) ** 2, axis=0)  # (H⁻¹)_jj, and what is along flat directions
-    own = variance - np.sum(fit.flat**2, axis=1)
-    scale = np.sqrt(np.where(own > 1e-12 * variance, own, np.inf))  # a column of zeros never moves
-    left = _dispersion(fit, np.asarray(ravel(fit.theta)) + moved)
+    left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
     names = fit.objective.parameters.names()
     columns = names if len(names) == fit.num_params else None
-    return pd.DataFrame(-moved / scale / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
+    return pd.DataFrame(-moved / spread(fit) / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
 
 
 @float64
@@ -86,49 +83,92 @@ def studentized_residuals(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.
     objective = fit.objective
     if not isinstance(objective, GLM) or objective.outputs > 1:
         raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {type(objective).__name__}.")
-    theta = np.asarray(ravel(fit.theta)) + _moves(fit, refit, "studentized_residuals")
+    theta = fit.vector + _moves(fit, refit, "studentized_residuals")
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
     weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)
-    spread = _dispersion(fit, theta) * variance / np.maximum(1 - leverage(fit), 0.0)
+    square = dispersions(fit, leave_one_out(len(theta)), theta) * variance / np.maximum(1 - leverage(fit), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(spread)
+        return np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(square)
 
 
 def _moves(fit: Fit, refit: AbstractRefit, caller: str) -> Float[np.ndarray, "units params"]:
     """`θ̂_(i) − θ̂` of every unit."""
     if not isinstance(fit, Fit):
         raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    formed(fit, caller)
+    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller) - fit.vector
+
+
+def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:
+    """L⁻¹ without what it says of flat directions: its own product with itself is `H⁻¹`."""
+    if not len(fit.null_space):
+        return fit.root
+    across = np.linalg.qr(fit.null_space.T)[0]
+    return fit.root - (fit.root @ across) @ across.T
+
+
+def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -> Float[np.ndarray, " natural"]:
+    """√(H⁻¹)_jj, or that of parameters with these derivatives; infinite where none of it is determined: those never move."""
+    along, whole = (root if slope is None else root @ slope.T for root in (identified(fit), fit.root))
+    own, most = np.sum(along**2, axis=0), np.sum(whole**2, axis=0)
+    return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
+
+
+def formed(fit: Fit, caller: str) -> None:
+    """Refuse where there is no Hessian to measure moves by."""
     if fit.factor is None:
         raise TypeError(f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters().")
-    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller) - np.asarray(ravel(fit.theta))
 
 
-def _dispersion(fit: Fit, thetas: Float[np.ndarray, "units params"] | None = None) -> Float[np.ndarray, " some"]:
-    """φ̂_(i), without each unit, at the parameters fitted without it; where none are given φ̂ alone."""
-    objective, n = fit.objective, fit.objective.num_units
-    left = np.array([n]) if thetas is None else np.arange(n)
-    if not (isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed):
-        return np.ones(len(left))
-    at = np.asarray(ravel(fit.theta))[None] if thetas is None else thetas
-    total = np.asarray(_pearson(fit, at, left, min(len(left), max(1, BLOCK // n))))
-    return total / (n - (left < n) - leverage(fit).sum())
+def dispersion(
+    fit: Fit,
+    thetas: Float[np.ndarray, "some params"] | None = None,
+    weights: Float[np.ndarray, "some units"] | None = None,
+) -> Float[np.ndarray, " some"]:
+    """φ̂ at parameters fitted to weights, NaN where these leave no degree of freedom; by default that of the fit alone."""
+    objective = fit.objective
+    weights = np.ones((1, objective.num_units)) if weights is None else weights
+    if not _dispersed(fit):
+        return np.ones(len(weights))
+    total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
+    free = weights.sum(1) - _effective(fit)
+    return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
+
+
+def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, " refits"]:
+    """φ̂ of every refit of a plan, from what it sees."""
+    if not _dispersed(fit):
+        return np.ones(plan.num_refits)
+    everyone, size = np.arange(plan.num_refits), max(1, BLOCK // plan.num_units)
+    some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
+    return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix()) for refits in some])
+
+
+@once
+def _effective(fit: Fit) -> float:
+    return float(leverage(fit).sum())
+
+
+def _dispersed(fit: Fit) -> bool:
+    """Is it a loss that states its variance up to a factor?"""
+    objective = fit.objective
+    return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed
 
 
 @compiled
-def _pearson(fit: Fit, thetas: Arrays, left_out: Arrays, size: int) -> Array:
-    """`Σ_{j≠i} s_j (y_j − μ_j)² / V(μ_j)` at several parameters, one unit left out at each."""
+def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
+    """`Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its own."""
     objective = fit.objective
     assert isinstance(objective, GLM)
     everyone = jnp.arange(objective.num_units)
-    weight = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
+    own = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
 
-    def one(args):
-        theta, left_out = args
+    def one(theta, weights):
         mean = objective.predict(unravel(theta, fit.theta), None, everyone, "response")
-        terms = weight * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
-        return jnp.sum(jnp.where(everyone == left_out, 0.0, terms))
+        terms = own * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
+        return jnp.sum(jnp.where(weights == 0, 0.0, weights * terms))
 
-    return jax.lax.map(one, (thetas, left_out), batch_size=size)
+    return jax.vmap(one)(thetas, weights)
 
 
 @compiled

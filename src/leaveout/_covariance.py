@@ -1,0 +1,164 @@
+"""The covariance of θ̂ by the derivatives that the refits go by, however the data are distributed.
+
+    H⁻¹ M H⁻¹,      M = Σ_n g_n g_nᵀ,      g_n = ∂²F/∂θ∂w_n,
+
+the infinitesimal jackknife's (Huber 1967; White 1980; of refits that penalise, too). Of groups M is summed over sums of g_n
+(Liang & Zeger 1986), of a series over pairs up to `maxlags` apart, 1 − l/(maxlags + 1) times (Newey & West 1987).
+"""
+
+import warnings
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from ._errors import FEWEST
+from ._fit import Fit
+from ._functions import function
+from ._influence import leverage
+from ._influence._measures import dispersion, identified
+from ._jax import float64
+from ._named import Named, named
+from ._objective import AbstractLinearPredictor
+from ._read import codes, index_of, places
+
+CovType = Literal["nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"]
+KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC")}
+AFFINE = 1e-6  # of the largest gradient: more is no rounding
+Array = np.ndarray
+
+
+@float64
+def covariance(
+    fit: Fit,
+    cov_type: CovType = "HC0",
+    *,
+    groups: ArrayLike | None = None,
+    maxlags: int | None = None,
+    use_correction: bool | None = None,
+) -> pd.DataFrame:
+    """The covariance of the natural parameters, by their names: `cov_type` and the rest as in statsmodels.
+
+    "nonrobust" is φ̂ H⁻¹, φ̂ as in `cooks_distance`; "HC0" the sandwich of independent units; "HC1" that times n/(n − p); "HC2"
+    and "HC3", of one linear predictor, with g_n over √(1 − h_n) and over 1 − h_n. "cluster" takes `groups`, a label a unit
+    (neighbours in blocks are groups too), times G/(G − 1) · (n − 1)/(n − p) unless `use_correction=False`; "HAC" `maxlags`, of
+    units in the order of time, times n/(n − p) with `use_correction=True`. H is the observed Hessian, with the penalty, and p
+    its rank; a penalty's bias is in none of them.
+
+    Warns of fewer than 20 groups. Raises ValueError where parameters are not determined by the data, the arguments do not go
+    together, or units that depend on one another are taken for independent; TypeError where units have no gradients that add
+    up to the fit's, as the steps of one hidden chain.
+    """
+    kind = _checked(fit, cov_type, groups, maxlags)
+    known = named(fit)
+    if kind == "nonrobust":
+        return _framed(np.sqrt(dispersion(fit)) * identified(fit), known)
+    _refuse(fit, kind)
+    z, units, rank = fit.influence, fit.objective.num_units, fit.rank
+    factor = 1.0
+    if kind in ("HC2", "HC3"):
+        z = z / np.sqrt(_room(fit))[:, None] ** (1 if kind == "HC2" else 2)
+    if kind == "cluster":
+        label, count = _grouped(fit, groups)
+        z = np.stack([np.bincount(label, column, count) for column in z.T], axis=1)
+        factor = count / (count - 1) * (units - 1) / _left(units, rank) if use_correction in (None, True) else 1.0
+    elif kind == "HC1" or (kind == "HAC" and use_correction):
+        factor = units / _left(units, rank)
+    meat = z.T @ z
+    for lag in range(1, (maxlags or 0) + 1):
+        apart = z[lag:].T @ z[:-lag]
+        meat += (1 - lag / ((maxlags or 0) + 1)) * (apart + apart.T)
+    root = identified(fit)
+    return _framed(root, known, factor * meat)
+
+
+def _framed(root: Float[Array, "rank params"], known: Named, meat: Float[Array, "rank rank"] | None = None) -> pd.DataFrame:
+    """`rootᵀ meat root`, of natural parameters."""
+    along = root if known.slope is None else root @ known.slope.T
+    value = along.T @ along if meat is None else along.T @ meat @ along
+    return pd.DataFrame((value + value.T) / 2, index=known.names, columns=known.names)
+
+
+def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None) -> str:
+    """The kind that is meant, of arguments that go together."""
+    if not isinstance(fit, Fit):
+        raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    if fit.factor is None:
+        raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
+    kind = KINDS.get(str(cov_type).lower())
+    if kind is None:
+        raise ValueError(f"covariance: cov_type must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}.")
+    for name, given, of in (("groups", groups, "cluster"), ("maxlags", maxlags, "HAC")):
+        if (given is not None) != (kind == of):
+            raise ValueError(f"covariance: {name} goes with cov_type={of!r}, and that with it; got cov_type={kind!r}.")
+    units = fit.objective.num_units
+    if maxlags is not None and (int(maxlags) != maxlags or not 0 <= maxlags < units):
+        raise ValueError(f"covariance: maxlags must be a whole number from 0 to {units - 1}; got {maxlags!r}.")
+    if fit.of_rank:
+        loose = np.abs(fit.null_space).max(0) > 1e-8 * np.abs(fit.null_space).max()
+        names = fit.objective.parameters.names() or [f"parameter {k}" for k in range(fit.num_params)]
+        listed = [name for name, is_loose in zip(names, loose, strict=True) if is_loose]
+        raise ValueError(
+            f"covariance: the data do not determine every parameter, among them {', '.join(map(repr, listed[:4]))}: they have "
+            "no covariance. Drop columns that repeat others, or add a penalty such as lo.penalties.Ridge(1.0)."
+        )
+    return kind
+
+
+def _refuse(fit: Fit, kind: str) -> None:
+    """Of units that depend on one another, or that have no gradients of their own."""
+    name, serial = type(fit.objective).__name__, fit.objective.units.serial
+    if serial is False:
+        return
+    if kind not in ("cluster", "HAC"):
+        why = "depend on their neighbours" if serial else "are not known to be independent (dependence='independent' says so)"
+        raise ValueError(
+            f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
+            "or 'cluster' with groups= of long blocks."
+        )
+    ends = [function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1] for w in (0.0, 1.0)]
+    each = fit.raw(fit.influence)
+    apart, size = np.abs(each.sum(0) - (ends[1] - ends[0])).max(), np.abs(each).sum(0).max()
+    if not apart <= AFFINE * size:
+        raise TypeError(
+            f"covariance: the units of this {name} have no gradients that add up to its own, as the steps of one chain, or the "
+            "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."
+        )
+
+
+def _left(units: int, rank: int) -> int:
+    if units <= rank:
+        raise ValueError(
+            f"covariance: {units} units and {rank} parameters leave no degree of freedom to correct by; use 'HC0', or "
+            "use_correction=False."
+        )
+    return units - rank
+
+
+def _room(fit: Fit) -> Float[Array, " units"]:
+    """1 − h_n."""
+    objective = fit.objective
+    if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
+        raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {type(objective).__name__}. Use 'HC1'.")
+    room = 1 - leverage(fit)
+    if (room <= 1e-10).any():
+        raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
+    return room
+
+
+def _grouped(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:
+    """The number of each unit's group, in the order of the fit, and how many there are."""
+    label, levels = codes("covariance", "groups", groups)  # type: ignore[arg-type]
+    names, own = index_of(groups), fit.objective.units.names
+    if len(label) != fit.objective.num_units:
+        raise ValueError(f"covariance: groups must be one label a unit, {fit.objective.num_units}; got {len(label)}.")
+    order = None if names is None or own is None else places("covariance", "groups", names, "fit", own)
+    count = len(levels)
+    if count < 2:
+        raise ValueError("covariance: at least two groups are needed; all labels are equal.")
+    if count < FEWEST:
+        few = f"covariance: {count} groups are fewer than {FEWEST}: standard errors over so few are too small."
+        warnings.warn(few, stacklevel=4)
+    return label if order is None else label[order], count

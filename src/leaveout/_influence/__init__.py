@@ -1,0 +1,10 @@
+"""What carries the answer: rows, folds and pairs of them, by what the fit does without them; and the measures of textbooks."""
+
+from ._measures import (
+    cooks_distance as cooks_distance,
+    dfbetas as dfbetas,
+    leverage as leverage,
+    studentized_residuals as studentized_residuals,
+)
+from ._result import Influence as Influence
+from ._verb import influence as influence

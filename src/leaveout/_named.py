@@ -1,0 +1,56 @@
+"""Parameters as users read them: natural, in one row, each with a name."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from ._asked import natural
+from ._fit import Fit
+from ._jax import Array, PyTree, compiled, jax, jnp
+from ._objective import AbstractObjective, leaves_of, ravel, repeatable, unravel
+from .models.linear import GLM
+
+
+class Named(NamedTuple):
+    """What the natural parameters are called, what they are at raveled θ, `[refits, natural]`, and their derivatives by θ at θ̂;
+    None where they are θ itself."""
+
+    names: list[str]
+    at: Callable[[np.ndarray], np.ndarray]
+    slope: Float[np.ndarray, "natural params"] | None
+
+
+def named(fit: Fit) -> Named:
+    """The natural parameters of a fit; without JAX those of a generalised linear model, which are θ."""
+    objective = fit.objective
+    if isinstance(objective, GLM):
+        return Named(objective.parameters.names(), lambda thetas: thetas, None)
+    names = _listed(jax.tree_util.tree_flatten_with_path(fit.parameters)[0], getattr(objective, "names", ()))
+    return Named(names, lambda thetas: _raveled(natural(fit, thetas), len(thetas)), _slope(fit))
+
+
+def _raveled(tree: PyTree, count: int) -> Float[np.ndarray, "refits natural"]:
+    return np.concatenate([np.reshape(leaf, (count, -1)) for leaf in leaves_of(tree)], axis=1)
+
+
+def _slope(fit: Fit) -> Float[np.ndarray, "natural params"]:
+    return np.asarray(_derived(repeatable(fit.objective), fit.theta, jnp.asarray(fit.vector)))
+
+
+@compiled
+def _derived(objective: AbstractObjective, like: PyTree, theta: Array) -> Array:
+    return jax.jacfwd(lambda v: ravel(jax.tree.map(jnp.asarray, objective.parameters.natural(unravel(v, like)))))(theta)
+
+
+def _listed(leaves: list[tuple[Any, Any]], features: tuple[str, ...]) -> list[str]:
+    """Of every number of a tree: where its array is, and its place there; coefficients go by their features."""
+    found: list[str] = []
+    for path, leaf in leaves:
+        name, shape = ".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), np.shape(leaf)
+        if name == "coef" and shape == (len(features),):
+            found += features
+        else:
+            found += [name + (f"[{', '.join(map(str, at))}]" if shape else "") for at in np.ndindex(shape)]
+    return found

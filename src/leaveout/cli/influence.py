@@ -1,0 +1,132 @@
+"""`leaveout influence` tells which rows of a file, or folds of them, carry a regression."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+from rich import box
+from rich.table import Table as Shown
+
+import leaveout as lo
+
+from ._console import console, fail, one_line
+from ._data import LOSSES, PLANS, Model, columns_of, named
+from ._files import Rows, complete, picture, read, save
+from ._options import (
+    REFITS,
+    Categorical,
+    Data,
+    DropMissing,
+    Features,
+    Offset,
+    Plot,
+    Refit,
+    Seed,
+    Weights,
+    at_least,
+    kept,
+    out_option,
+)
+from .glm import OTHERS, Prepared, prepared, validated
+
+HEADINGS = {
+    "units": ("rows", "d"),
+    "loss": ("loss", ".4g"),
+    "rise": ("rise", "+.3g"),
+    "share": ("share", ".1%"),
+    "cook": ("Cook's", ".3g"),
+    "moved": ("moves", "+.2g"),
+    "parameter": ("the parameter", ""),
+    "prediction": ("prediction", "+.3g"),
+}
+
+
+def influence(
+    data: Data,
+    target: Annotated[str | None, typer.Option(help="The column to predict; with --formula its left side.")] = None,
+    loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "squared",
+    l2: Annotated[float, typer.Option(help="Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0,
+    plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}.")] = "loo",
+    features: Features = None,
+    categorical: Categorical = None,
+    formula: Annotated[str | None, typer.Option(help="Instead of these: 'y ~ a + C(b)'.")] = None,
+    offset: Offset = None,
+    weights: Weights = None,
+    drop_missing: DropMissing = False,
+    row: Annotated[
+        int | None, typer.Option(help="A row of the file, from 1: what others do to its prediction is told.")
+    ] = None,
+    by: Annotated[str, typer.Option(help="The column, or the parameter, by which rows are listed.")] = "cook",
+    top: Annotated[int, typer.Option(help="How many are listed.", callback=at_least("--top", 1))] = 10,
+    pairs: Annotated[int, typer.Option(help="Rows of which all pairs are left out; 0 for none.")] = 20,
+    refit: Refit = "certified",
+    seed: Seed = 0,
+    out: Annotated[Path | None, out_option("what each row, or fold, does")] = None,
+    plot: Plot = None,
+) -> None:
+    """What rows of a file, or folds of them, do to a regression by being left out: to the loss, the parameters, a prediction.
+
+    "Moves" is the largest change of a parameter, in standard errors; Cook's distance that of all. "Share" is of the sum of the
+    held-out losses' sizes, "rise" what the loss of a row rises by when it is held out. Pairs that mask each other move the fit
+    together by more than both alone.
+
+    leaveout influence prices.csv --target price --features area,age --row 12
+
+    leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
+    """
+    kept(data, out, plot)
+    if formula and (features or categorical):
+        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
+    model = Model(target, loss, l2, features, categorical, formula, offset, weights)
+    rows = read(data, named(model, plan))
+    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    ready = prepared(model, rows, plan, seed)
+    at = None if row is None else _row(rows, ready, row)
+    estimate, fit, said = validated(ready, REFITS[refit], None)
+    found = _renamed(lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs), rows, plan)
+    with one_line(f"--by {by}: "):
+        listed = found.top(top, by)
+    where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
+    console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
+    console.print(str(found), markup=False)
+    _show(listed)
+    save(found.table().join(found.parameters.add_prefix("change of ")), out)
+    picture(lambda: found.plot(by=by), plot)
+
+
+def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
+    """The features of a row of the file."""
+    place = np.flatnonzero(rows.frame.index == row - 1)
+    if not len(place):
+        fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1] + 1}.")
+    made: Any = model.objective
+    return made.design[place[0], : made.num_features]
+
+
+def _renamed(found: lo.Influence, rows: Rows, plan: str) -> lo.Influence:
+    """By rows of the file, from 1, or by the names of groups."""
+    kind, _, column = plan.strip().partition(":")
+    if kind == "loo":
+        index = pd.Index(rows.frame.index + 1, name="row")
+    elif kind == "groups":
+        index = pd.Index(np.unique(rows.column(column).astype(str)), name=column)
+    else:
+        index = pd.RangeIndex(1, len(found.rows) + 1, name="fold")
+    names = dict(zip(found.rows.index, index, strict=True))
+    pairs = found.pairs.assign(first=found.pairs["first"].map(names), second=found.pairs["second"].map(names))
+    return replace(found, rows=found.rows.set_axis(index), parameters=found.parameters.set_axis(index), pairs=pairs)
+
+
+def _show(listed: pd.DataFrame) -> None:
+    """The rows that are listed."""
+    shown = {name: how for name, how in HEADINGS.items() if name in listed and (name != "units" or (listed["units"] > 1).any())}
+    table = Shown(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(str(listed.index.name), justify="right")
+    for heading, how in shown.values():
+        table.add_column(heading, justify="right" if how else "left", no_wrap=bool(how))
+    for name, line in zip(listed.index, listed[list(shown)].itertuples(index=False), strict=True):
+        table.add_row(str(name), *(format(cell, how) for cell, (_, how) in zip(line, shown.values(), strict=True)))
+    console.print(table)
