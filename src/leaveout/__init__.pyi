@@ -38,6 +38,7 @@ from ._plan import (
     neighbourhoods as neighbourhoods,
     random_subsets as random_subsets,
 )
+from ._prediction import interval as interval
 from ._results import RESULTS as RESULTS
 from .influence import (
     cooks_distance as cooks_distance,

@@ -136,6 +136,11 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDAr
     return theta
 
 
+def over_refits(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, Refitted], None]) -> None:
+    """`take(batch, done)` of every batch of refits, whose errors are judged."""
+    _Walk(fit, plan, refit).refits(lambda batch, done, _: take(batch, done), lambda rows, done: done.error)
+
+
 @functools.cache
 def keep_freed() -> None:
     """A block of 32 MiB that nobody touches, freed: from then on the C library keeps as much freed memory. Otherwise it gives

@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `glm`, `compare`, `hmm`, `mrf`, `crf`, `leakage`."""
+"""The command line: `leaveout demo`, `glm`, `compare`, `interval`, `hmm`, `mrf`, `crf`, `leakage`."""
 
 from typing import Annotated
 
@@ -12,6 +12,7 @@ from .crf import crf
 from .demo import demo
 from .glm import glm
 from .hmm import hmm
+from .interval import interval
 from .leakage import leakage
 from .mrf import mrf
 
@@ -36,6 +37,7 @@ def main(
 app.command()(demo)
 app.command()(glm)
 app.command()(compare)
+app.command()(interval)
 app.command()(hmm)
 app.command()(mrf)
 app.command()(leakage)
