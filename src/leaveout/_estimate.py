@@ -150,7 +150,8 @@ class Estimate(Printed):
         return self.standard_error.value
 
     def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
-        """An interval for the mean loss, on new units, of the models that were refitted; it is none for a new response.
+        """An interval for the mean loss, on new units, of the models that were refitted; it is none for a new
+        response: that is `lo.interval`.
 
         `method` is "clusters" (Student's t over groups), "blocks" (of a series, by cosines, with fixed-b critical values; of
         neighbours as of groups), "naive" (rows independent) or "corrected" (of random folds: Nadeau & Bengio, 2003); by default
