@@ -15,6 +15,7 @@ from ._definite import IndefiniteHessianError as IndefiniteHessianError
 from ._estimate import Estimate as Estimate
 from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
 from ._fit import Fit as Fit, anchor as anchor, fit as fit
+from ._nested import nested as nested
 from ._objective import (
     AbstractLinearPredictor as AbstractLinearPredictor,
     AbstractObjective as AbstractObjective,

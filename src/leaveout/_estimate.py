@@ -165,7 +165,10 @@ class Estimate(Printed):
             raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
         method = usual(self.plan) if method is None else method
         if method not in METHODS:
-            raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
+            raise ValueError(
+                f"interval: method must be one of {', '.join(METHODS)}; got {method!r}. Nested intervals, of refits without "
+                "pairs of folds, are lo.nested(fit)."
+            )
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:

@@ -39,7 +39,7 @@ Array = np.ndarray
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
 FOLDS = 10  # of "cv+", where no plan is given
-BLOCK = 2**19  # predictions, of some new rows by every refit, that are made at a time
+BLOCK = 2**16  # predictions, of some new rows by every refit, that are made at a time: what a cache holds
 ROUNDING = 1e-12  # of a number of units
 
 
