@@ -40,8 +40,10 @@ def nested(
     less on `seed`. What the refits may be off is added on both sides. It is none for a new response: that is `lo.interval`.
 
     Raises `ValueError` where units depend on one another or weigh differently, folds have fewer than two units, a refit has no
-    loss, or losses are joint.
+    loss, or losses are joint; `TypeError` on what is no fit.
     """
+    if not isinstance(fit, Fit):
+        raise TypeError(f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
     if not 0 < level < 1:
         raise ValueError(f"nested: level must lie between 0 and 1; got {level!r}.")
     if num_folds < 3 or repeats < 1 or 2 * num_folds > fit.objective.num_units:
