@@ -663,7 +663,7 @@ FAULTS = (
     Fault(
         "new rows are read by position",
         "models/_rows.py",
-        "X.iloc[:, [columns.index(name) for name in names]]",
+        "X[[X.columns[columns.index(name)] for name in names]]",
         "X.iloc[:, : len(names)]",
         "test_prediction.py",
     ),

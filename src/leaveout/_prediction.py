@@ -29,7 +29,7 @@ from ._fit import Fit
 from ._jax import float64, jax
 from ._objective import called
 from ._plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
-from ._read import index_of
+from ._read import index_of, matched
 from ._results import among
 from .models._rows import column
 from .models.linear import AbstractRegression
@@ -91,6 +91,7 @@ def interval(
     objective = _regression(fit)
     _check(level, method)
     plan = _plan(objective, method, groups, plan, refit)
+    _, X_new, offset = matched("interval", X_new=X_new, offset=offset)
     design = objective.new_rows("interval", X_new)
     shift = _shift(objective, offset, len(design))
     found = _refits(fit, plan, refit)
@@ -203,16 +204,18 @@ def _means(
     """Predictions of rows by every refit, `[rows, refits]`, some rows at a time."""
     objective, q = _regression(fit), design.shape[1]
     size, coefficients, tau = max(1, BLOCK // len(refits.theta)), refits.theta[:, :q].T, refits.theta[:, q:]
+    length = _length(fit, design)
     for k in range(0, len(design), size):
         some = slice(k, k + size)
-        eta = design[some] @ coefficients + shift[some, None]
-        yield _response(objective, eta, tau, np.multiply.outer(_length(fit, design[some]), refits.radius))
+        eta = design[some] @ coefficients
+        eta += shift[some, None]
+        yield _response(objective, eta, tau, np.multiply.outer(length[some], refits.radius))
 
 
 def _length(fit: Fit, design: Float[Array, "rows coefficients"]) -> Float[Array, " rows"]:
     """‖x‖_{H⁻¹}: what moves of length one in the norm of H do to x'θ at most."""
-    whole = np.pad(design, ((0, 0), (0, fit.num_params - design.shape[1])))
-    return np.linalg.norm(fit.whiten(whole), axis=1)
+    own = fit.num_params - design.shape[1]
+    return np.linalg.norm(fit.whiten(np.pad(design, ((0, 0), (0, own))) if own else design), axis=1)
 
 
 def _response(
@@ -251,16 +254,17 @@ class _Ends:
     minmax: bool
 
     def __call__(self, mean: Means) -> tuple[Array, Array, Array]:
-        low, high = (self._end(mean.off + sign * mean.value) for sign in (-1, 1))
-        return -low, high, mean.off.max(1) + self.off
+        return -self._end(mean.off - mean.value), self._end(mean.off + mean.value), mean.off.max(1) + self.off
 
     def _end(self, far: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
         if self.minmax:
             return _beyond(far.max(1)) + self._quantile(self.distance[None].copy())
-        return self._quantile(far[:, self.refit] + self.distance)
+        values = far[:, self.refit]
+        values += self.distance
+        return self._quantile(values)
 
     def _quantile(self, values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
-        """The least of the values that `level` of the weight lies at or below; sorts them."""
+        """The least of the values that `level` of the weight lies at or below; puts them into another order."""
         if np.ptp(self.weight) == 0:
             rank = int(np.ceil(self.level / self.weight[0] * (1 - ROUNDING))) - 1
             values.partition(rank, axis=1)
@@ -277,7 +281,9 @@ def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _Ends:
     """By what the refits say of the units that they leave out. ValueError where these are too few."""
-    objective, unit, refit = _regression(fit), plan.index[plan.held], plan.refit[plan.held]
+    objective = _regression(fit)
+    there = True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
+    unit, refit = plan.index[plan.held & there], plan.refit[plan.held & there]
     group = np.arange(len(unit)) if plan.clusters is None else np.unique(plan.clusters[unit], return_inverse=True)[1]
     size = np.bincount(group)
     if level * (1 - ROUNDING) > len(size) / (len(size) + 1):

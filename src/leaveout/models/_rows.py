@@ -62,7 +62,7 @@ def _with_ones(array: np.ndarray, intercept: bool) -> np.ndarray:
 def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray:
     """Other rows of the model whose columns are called `names`: those of a DataFrame by their names, in any order and among
     others; by position where X, or the data of the model, had none."""
-    if hasattr(X, "iloc") and hasattr(X, "columns"):
+    if hasattr(X, "columns"):
         columns = [str(c) for c in X.columns]
         missing = [name for name in names if name not in columns]
         if missing and names != _unnamed(len(names)):
@@ -70,10 +70,10 @@ def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np
         twice = sorted({name for name in names if columns.count(name) > 1})
         if twice:
             raise ValueError(f"{caller}: X_new has duplicate column names: {twice}.")
-        X = X if missing else X.iloc[:, [columns.index(name) for name in names]]
+        X = X if missing else X[[X.columns[columns.index(name)] for name in names]]
     array = numbers(caller, "X_new", X)
-    if array.ndim != 2 or array.shape[1] != len(names):
-        raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], as X was; got shape {array.shape}.")
+    if array.ndim != 2 or array.shape[1] != len(names) or not len(array):
+        raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
     _check_finite(caller, "X_new", array, names)
     return _with_ones(array, intercept)
 
