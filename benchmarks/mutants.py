@@ -710,6 +710,48 @@ FAULTS = (
         "test_covariance.py",
     ),
     Fault("figures nobody shows", "plot.py", "    if ax is None:\n", "    if ax is not None:\n", "test_pictures.py"),
+    Fault(
+        "the rank of an end is rounded down",
+        "_prediction.py",
+        "int(np.ceil(self.level / self.weight[0] * (1 - ROUNDING)))",
+        "int(np.floor(self.level / self.weight[0] * (1 - ROUNDING)))",
+        "test_prediction.py",
+    ),
+    Fault(
+        "ends know nothing of what the refits' own rows may be off",
+        "_prediction.py",
+        "- own.value) + own.off)",
+        "- own.value))",
+        "test_prediction.py",
+    ),
+    Fault(
+        "how far a refit was left from where it is proved to be does not widen an end",
+        "_prediction.py",
+        "return radius + np.linalg.norm(",
+        "return radius + 0 * np.linalg.norm(",
+        "test_prediction.py",
+    ),
+    Fault(
+        "rows of large groups weigh as much as those of small ones",
+        "_prediction.py",
+        "weight = 1 / (len(size) + 1) / size[group]",
+        "weight = 1 / (len(size) + 1) / size.mean() + 0 * group",
+        "test_prediction.py",
+    ),
+    Fault(
+        "rows without a refit are not far off",
+        "_prediction.py",
+        "return np.where(np.isnan(values), np.inf, values)",
+        "return np.nan_to_num(values)",
+        "test_prediction.py",
+    ),
+    Fault(
+        "new rows are read by position",
+        "models/_rows.py",
+        "X[[X.columns[columns.index(name)] for name in names]]",
+        "X.iloc[:, : len(names)]",
+        "test_prediction.py",
+    ),
 )
 
 

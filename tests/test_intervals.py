@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy
+from helpers import fitted
+from sklearn.linear_model import LinearRegression
 
 import leaveout as lo
 
@@ -75,9 +77,42 @@ def test_units_of_which_nothing_is_known_have_no_interval_in_print():
     assert np.isnan(cv.se) and "interval" not in str(cv) and cv.interval(method="naive").low < cv.mean
 
 
+def test_nested_is_its_papers_by_refits_from_scratch():
+    """Bates, Hastie & Tibshirani: folds of 8 and 7 units, two repeats."""
+    rng, K = np.random.default_rng(2), 4
+    X = rng.standard_normal((30, 5))
+    y = X[:, 0] + rng.standard_normal(30)
+    loss = lambda out, at: 0.5 * (y[at] - LinearRegression().fit(X[~out], y[~out]).predict(X[at])) ** 2
+    a, b, inside, outside = [], [], [], []
+    for seed in (5, 6):
+        plan, fold = lo.kfold(30, K, seed=seed), np.empty(30, int)
+        fold[plan.index] = plan.refit
+        for k in range(K):
+            own = loss(fold == k, fold == k)
+            others = np.concatenate([loss((fold == k) | (fold == j), fold == j) for j in range(K) if j != k])
+            a, b = [*a, (others.mean() - own.mean()) ** 2], [*b, own.var(ddof=1) / len(own)]
+            inside, outside = [*inside, *others], [*outside, *own]
+    least = np.std(inside, ddof=1) / np.sqrt(30)
+    se = max(least, min(np.sqrt(max(0, (K - 1) / K * np.mean(np.subtract(a, b)))), least * np.sqrt(K)))
+    center = np.mean(inside) - (1 + (K - 2) / K) * (np.mean(inside) - np.mean(outside))
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    found = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5)
+    half = scipy.stats.norm.ppf(0.95) * se
+    np.testing.assert_allclose((found.low, found.high), (center - half, center + half), rtol=1e-6)
+    twice = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5, evaluate="squared_error")
+    np.testing.assert_allclose((twice.low, twice.high), (2 * found.low, 2 * found.high), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
+        (lambda: lo.nested(fitted("ridge"), 95), "level must lie between 0 and 1"),
+        (lambda: lo.nested(fitted("ridge"), num_folds=2), "3 folds or more"),
+        (lambda: lo.nested(fitted("ridge"), num_folds=31), "of 2 units or more each"),
+        (lambda: lo.nested(fitted("hidden Markov"), num_folds=3, repeats=1), "units that are independent"),
+        (lambda: lo.nested(fitted("gamma"), num_folds=3, repeats=1), "other sample_weight"),
+        (lambda: lo.nested(fitted("two functions"), num_folds=3, repeats=1), "not joint ones"),
+        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="nested"), r"are lo.nested\(fit\)"),
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(1.5), "level must lie between 0 and 1"),
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="bayes"), "one of naive, corrected"),
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="clusters"), "plan of groups"),

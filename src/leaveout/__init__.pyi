@@ -24,6 +24,7 @@ from ._influence import (
     leverage as leverage,
     studentized_residuals as studentized_residuals,
 )
+from ._nested import nested as nested
 from ._objective import (
     AbstractLinearPredictor as AbstractLinearPredictor,
     AbstractObjective as AbstractObjective,
@@ -47,6 +48,7 @@ from ._plan import (
     neighbourhoods as neighbourhoods,
     random_subsets as random_subsets,
 )
+from ._prediction import interval as interval
 from ._report import report as report
 from ._results import RESULTS as RESULTS
 from ._stopping import Interrupted as Interrupted

@@ -138,7 +138,8 @@ class Estimate(Printed):
         return self.standard_error.value
 
     def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
-        """An interval for the mean loss, on new units, of the models that were refitted; it is none for a new response.
+        """An interval for the mean loss, on new units, of the models that were refitted; it is none for a new
+        response: that is `lo.interval`.
 
         `method` is "clusters" (Student's t over groups), "blocks" (of a series, by cosines, with fixed-b critical values; of
         neighbours as of groups), "naive" (rows independent) or "corrected" (of random folds: Nadeau & Bengio, 2003); by default
@@ -154,7 +155,10 @@ class Estimate(Printed):
             raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
         method = usual(self.plan) if method is None else method
         if method not in METHODS:
-            raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
+            raise ValueError(
+                f"interval: method must be one of {', '.join(METHODS)}; got {method!r}. Nested intervals, of refits without "
+                "pairs of folds, are lo.nested(fit)."
+            )
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:

@@ -170,9 +170,14 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
 
 
 def refitted(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, Refitted], None]) -> None:
-    """`take` every batch of refits, with how far each may be off."""
+    """`take` every batch of refits, with how far each may be off. No checkpoint knows what is taken."""
     own = Asked(fit, plan, None)
-    _Walk(fit, plan, refit).refits(lambda batch, done, _: take(batch, done), own.losses_of)
+
+    def taken(batch, done, _):
+        take(batch, done)
+        return {}
+
+    Walk(fit, plan, refit).refits(taken, lambda batch, told: None, own.losses_of)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ label belong together, wherever they stand; the argument that comes first says i
 index 0, …, n − 1 beside labels of another kind says nothing, and an array has none: these are taken by position.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,11 @@ OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); co
 
 
 class Names:
-    """The labels of units, or none. They enter no computation, so all are equal: data of the same shape under other labels
-    compile nothing anew."""
+    """The labels of units, or none, and how new rows are read where that takes more than their columns. These enter no
+    computation, so all are equal: data of the same shape under other labels compile nothing anew."""
 
-    def __init__(self, index: pd.Index | None = None):
-        self.index = index
+    def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None):
+        self.index, self.read = index, read
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Names)

@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `glm`, `compare`, `influence`, `hmm`, `mrf`, `crf`, `leakage`."""
+"""The command line: `leaveout demo`, `glm`, `compare`, `interval`, `influence`, `hmm`, `mrf`, `crf`, `leakage`."""
 
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from .demo import demo
 from .glm import glm
 from .hmm import hmm
 from .influence import influence
+from .interval import interval
 from .leakage import leakage
 from .mrf import mrf
 
@@ -37,6 +38,7 @@ def main(
 app.command()(demo)
 app.command()(glm)
 app.command()(compare)
+app.command()(interval)
 app.command()(influence)
 app.command()(hmm)
 app.command()(mrf)

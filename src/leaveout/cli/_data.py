@@ -92,11 +92,8 @@ def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regressi
 
 
 def _design(rows: Rows, model: Model, plan: str) -> pd.DataFrame:
-    categorical = listed(model.categorical)
-    others = (model.target, model.offset, model.weights, _group(plan))
-    features = listed(model.features) or [name for name in rows.frame.columns if name not in others]
-    parts = []
-    for name in dict.fromkeys([*features, *categorical]):
+    categorical, parts = listed(model.categorical), []
+    for name in features_of(rows, model, plan):
         if name in categorical:
             _levels(rows, name)
             levels = pd.get_dummies(rows.frame[name].astype(str), prefix=name, prefix_sep="=", dtype=float)
@@ -107,6 +104,28 @@ def _design(rows: Rows, model: Model, plan: str) -> pd.DataFrame:
     if X.shape[1] > WIDEST:
         fail(f"{rows.name}: {X.shape[1]} columns with all levels of the categories are too many; name fewer by --features.")
     return X
+
+
+def new_design(new: Rows, rows: Rows, model: Model, plan: str, made: lo.GLM | lo.Regression) -> pd.DataFrame:
+    """The columns of a model of other rows, for those of a second file."""
+    categorical, parts = listed(model.categorical), []
+    for name in features_of(rows, model, plan):
+        if name not in categorical:
+            parts.append(pd.DataFrame({name: new.numbers(name, CATEGORY)}, index=new.frame.index))
+            continue
+        known, cells = rows.frame[name].astype(str).unique(), new.column(name).astype(str)
+        if len(unknown := sorted(set(cells) - set(known))):
+            fail(f"{new.name}: {name!r} has a level that {rows.name} does not have, {unknown[0]!r}: nothing is known of it.")
+        parts.append(pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=float))
+    whole = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=new.frame.index)
+    return whole.reindex(columns=list(made.names), fill_value=0.0)
+
+
+def features_of(rows: Rows, model: Model, plan: str) -> list[str]:
+    """The columns of the rows that are features, those of categories among them."""
+    others = (model.target, model.offset, model.weights, _group(plan))
+    features = listed(model.features) or [name for name in rows.frame.columns if name not in others]
+    return list(dict.fromkeys([*features, *listed(model.categorical)]))
 
 
 def _levels(rows: Rows, name: str) -> None:

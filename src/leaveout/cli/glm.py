@@ -89,7 +89,7 @@ def glm(
 class Prepared:
     """A model of the rows, its folds, and what is to be said of its target."""
 
-    objective: lo.AbstractObjective
+    objective: lo.GLM | lo.Regression
     folds: lo.Plan
     said: str
 
@@ -114,11 +114,21 @@ def validated(
     """A model, fitted and cross-validated; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            fit = lo.fit(model.objective)
-        except (RuntimeError, lo.IndefiniteHessianError) as error:
-            fail(f"{error} (here: --l2 1.0)")
+        fit = fitted(model)
         named: Any = None if score is None else score.replace("-", "_")
         estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named, checkpoint=checkpoint).muted(*listed(mute))
+    return estimate, fit, noted(model.said, caught)
+
+
+def fitted(model: Prepared) -> lo.Fit:
+    """A model, fitted."""
+    try:
+        return lo.fit(model.objective)
+    except (RuntimeError, lo.IndefiniteHessianError) as error:
+        fail(f"{error} (here: --l2 1.0)")
+
+
+def noted(said: str, caught: list[warnings.WarningMessage]) -> str:
+    """What is to be said, and what was warned of."""
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-    return estimate, fit, "; ".join(filter(None, (model.said, *dict.fromkeys(notes))))
+    return "; ".join(filter(None, (said, *dict.fromkeys(notes))))

@@ -4,6 +4,7 @@
 penalty shrinks as rows leave; balanced class weights are recomputed in every fold.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -146,20 +147,35 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     """
     remark = ""
     labels, X, y, sample_weight = matched("from_sklearn", X=X, y=y, sample_weight=sample_weight)
-    X = _columns(estimator, X)
+    X, fitted = _columns(estimator, X), estimator
     if isinstance(estimator, Pipeline):
         check_is_fitted(estimator)
         remark = "the pipeline's transformers stay as fitted on all rows: what they learned is not left out"
-        X = estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
-        estimator = estimator.steps[-1][1]
-        X = X.toarray() if hasattr(X, "toarray") else X
+        X, estimator = _transformed(estimator, X), estimator.steps[-1][1]
     host = described(estimator)
     check_is_fitted(estimator)
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (remark, host.chosen)))
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
-    return anchor(objective, _parameters(objective, host, estimator))
+    return anchor(objective.reading(functools.partial(_new, fitted)), _parameters(objective, host, estimator))
+
+
+def _new(estimator: Any, X: Any) -> Any:
+    """Rows to be predicted, as the regression at the end of an estimator takes them."""
+    known = getattr(estimator, "feature_names_in_", None)
+    if known is None or not isinstance(X, pd.DataFrame):
+        return _transformed(estimator, X)
+    missing = sorted(set(known) - set(X.columns))
+    if missing and not isinstance(estimator, Pipeline):  # whose transformers know which columns they need
+        raise ValueError(f"interval: X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
+    return _transformed(estimator, X if missing else X[list(known)])
+
+
+def _transformed(estimator: Any, X: Any) -> Any:
+    """What the transformers of a pipeline make of rows."""
+    X = estimator[:-1].transform(X) if isinstance(estimator, Pipeline) and len(estimator.steps) > 1 else X
+    return X.toarray() if hasattr(X, "toarray") else X
 
 
 def _columns(estimator: Any, X: Any) -> Any:

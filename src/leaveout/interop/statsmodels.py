@@ -9,6 +9,7 @@ weights of rows, and leaving a row out removes it with all of them.
 do not say how large it was, so `alpha=` does.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,14 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None) -> Fit:
     if alpha is not None and not (regularized and kind in ("OLS", "WLS", "GLM")):
         raise ValueError("from_statsmodels: alpha is for results of fit_regularized of OLS, WLS or GLM.")
     objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), alpha)
+    if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
+        objective = objective.reading(functools.partial(_new, results))
     return anchor(objective, parameters)
+
+
+def _new(results: Any, X: Any) -> np.ndarray:
+    """Rows to be predicted, by the formula, as the results' own `predict` makes them."""
+    return results._transform_predict_exog(X)[0]
 
 
 def _frame(model: Any) -> Any:

@@ -34,17 +34,48 @@ def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray, tupl
         raise ValueError(f"{caller}: at least two rows are needed; got {len(array)}.")
     if array.shape[1] + intercept == 0:
         raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
+    _check_finite(caller, "X", array, names)
+    return _with_ones(array, intercept), names or _unnamed(array.shape[1])
+
+
+def _unnamed(count: int) -> tuple[str, ...]:
+    return tuple(f"x{j}" for j in range(count))
+
+
+def _check_finite(caller: str, name: str, array: np.ndarray, columns: tuple[str, ...]) -> None:
     finite = np.isfinite(array) if array.dtype.kind == "f" else np.ones_like(array, bool)
     if not finite.all():
-        bad = [names[j] if names else int(j) for j in np.flatnonzero(~finite.all(0))]
-        raise ValueError(f"{caller}: X holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}; drop or impute.")
-    del finite
-    names = names or tuple(f"x{j}" for j in range(array.shape[1]))
+        bad = [columns[j] if columns else int(j) for j in np.flatnonzero(~finite.all(0))]
+        raise ValueError(
+            f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}; drop or impute."
+        )
+
+
+def _with_ones(array: np.ndarray, intercept: bool) -> np.ndarray:
     if not intercept:
-        return stored(array), names
+        return stored(array)
     design = room((len(array), array.shape[1] + 1))
     design[:, :-1], design[:, -1] = array, 1.0
-    return design, names
+    return design
+
+
+def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray:
+    """Other rows of the model whose columns are called `names`: those of a DataFrame by their names, in any order and among
+    others; by position where X, or the data of the model, had none."""
+    if hasattr(X, "columns"):
+        columns = [str(c) for c in X.columns]
+        missing = [name for name in names if name not in columns]
+        if missing and names != _unnamed(len(names)):
+            raise ValueError(f"{caller}: X_new lacks columns that the model was fitted on: {', '.join(missing[:5])}.")
+        twice = sorted({name for name in names if columns.count(name) > 1})
+        if twice:
+            raise ValueError(f"{caller}: X_new has duplicate column names: {twice}.")
+        X = X if missing else X[[X.columns[columns.index(name)] for name in names]]
+    array = numbers(caller, "X_new", X)
+    if array.ndim != 2 or array.shape[1] != len(names) or not len(array):
+        raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
+    _check_finite(caller, "X_new", array, names)
+    return _with_ones(array, intercept)
 
 
 def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:

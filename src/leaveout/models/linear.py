@@ -9,9 +9,10 @@ A unit sees θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class,
 it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is left out of with it.
 """
 
+import copy
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -23,7 +24,7 @@ from .._objective import AbstractLinearPredictor, Blocks, Parameters, Units, sto
 from .._read import Names, codes, matched, numbers
 from . import losses, penalties
 from ._distribution import classes, distribution
-from ._rows import column, design, pick, shift
+from ._rows import column, design, new_rows, pick, shift
 
 SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
 BLOCK = 8192  # rows of the design that are weighted at a time when a Hessian is summed
@@ -246,6 +247,17 @@ class AbstractRegression(AbstractLinearPredictor):
         z = self._predictor(theta, index)
         eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
         return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
+
+    def reading(self, read: Callable[[Any], Any]) -> Self:
+        """The same model of a host that makes its columns of data itself: so does `read` those of new rows."""
+        out = copy.copy(self)
+        vars(out)["labels"] = Names(self.labels.index, read)
+        return out
+
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"]:
+        """Other rows than those of the design, to be predicted."""
+        read = self.labels.read
+        return new_rows(caller, X if read is None else read(X), self.names, self.intercept)
 
     # the fast path
 

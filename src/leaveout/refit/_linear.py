@@ -238,8 +238,7 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
     """Single rows: those that the first look does not settle go on as batches do."""
     fit, rows, look, center = begun.fit, begun.rows, begun.one, begun.center
     half, everyone = look.half[:, None], np.arange(len(center))
-    unknown, nothing = np.broadcast_to(np.inf, len(center)), np.broadcast_to(0.0, len(center))
-    lanes = everyone[~enough(everyone, Look(center, half, unknown, nothing, unknown))]
+    lanes = everyone[~enough(everyone, Look(center, half, look.after, np.zeros(len(center)), look.moved))]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
     ended: list[tuple[Array, Array, Array, float]] = []  # refits, where they stand, how near, and the gradients made
     asked = lanes[:0]  # of these `enough` was told where they might stand, and do not

@@ -1,0 +1,311 @@
+"""Intervals for a new response from the refits of one fit: jackknife+, jackknife-minmax and CV+.
+
+    R_i = |y_i − μ_k(i)(x_i)|, k(i) the refit that leaves unit i out, and of a new row x
+
+    plus     −Q(R_i − μ_k(i)(x))  to  Q(R_i + μ_k(i)(x))
+    minmax   min_k μ_k(x) − Q(R_i)  to  max_k μ_k(x) + Q(R_i)
+
+Q is the ⌈level (n + 1)⌉-th smallest of n numbers (Barber, Candès, Ramdas & Tibshirani, Annals of Statistics 49, 2021): that
+which `level` of the weight lies at or below, each unit weighing 1/(n + 1), and what is left over at infinity. Of a row of a new
+group each of G groups weighs 1/(G + 1), shared by its units (Lee, Barber & Willett, arXiv 2306.06342, 2023).
+
+The exact refit is within ρ_k of the one reported, in the norm of H: x'θ_k is off by ‖x‖_{H⁻¹} ρ_k at most, a product of one
+number a row and one a refit. So much every R_i and every μ_k(x) is widened by, and what encloses the ends of the exact refits
+costs no more memory than they do.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from ._evaluate import DEFAULT, LOST, adapted, refitted
+from ._fit import Fit
+from ._jax import float64, jax
+from ._objective import called
+from ._plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
+from ._read import index_of, matched
+from ._results import among
+from .models._rows import column
+from .models.linear import AbstractRegression
+from .refit import AbstractRefit, Refitted
+
+Array = np.ndarray
+Method = Literal["plus", "minmax", "cv+"]
+METHODS = get_args(Method)
+FOLDS = 10  # of "cv+", where no plan is given
+BLOCK = 2**16  # predictions, of some new rows by every refit, that are made at a time: what a cache holds
+ROUNDING = 1e-12  # of a number of units
+
+
+class Refits(NamedTuple):
+    """The raveled θ of every refit, NaN where there is none; how far the exact one is from it at most, in the norm of H, and
+    whether a theorem says so."""
+
+    theta: Float[Array, "refits params"]
+    radius: Float[Array, " refits"]
+    proved: bool
+
+
+class Means(NamedTuple):
+    """Predictions of the response, and how far each may be from that of the exact refit."""
+
+    value: Float[Array, "..."]
+    off: Float[Array, "..."]
+
+
+@float64
+def interval(
+    fit: Fit,
+    X_new: ArrayLike,
+    level: float = 0.9,
+    method: Method = "plus",
+    *,
+    groups: ArrayLike | None = None,
+    plan: Plan | None = None,
+    offset: ArrayLike | None = None,
+    refit: AbstractRefit = DEFAULT,
+) -> pd.DataFrame:
+    """Intervals for the responses of new rows, of any distribution: `prediction`, `low` and `high` of every row of `X_new`.
+
+    They are none for the mean loss: that is `Estimate.interval`; and none for the mean of the response or a coefficient.
+
+    `method` is "plus" (jackknife+, every row left out by itself: at least 2 level − 1 of new responses are covered, usually
+    about `level`), "minmax" (wider: at least `level`) or "cv+" (`plus` over the folds of `plan`, ten random ones by default).
+    `groups`, one label a unit of the fit, leaves whole groups out: intervals then hold for rows of *new* groups, where rows of
+    one group are alike. Units must be exchangeable: no intervals of series.
+
+    `X_new` is as the data of the fit were: a DataFrame's columns are matched by their names, and go through the formula or the
+    transformers of the host. A model with an offset needs `offset` of the new rows. End points hold for exact refits: they are
+    widened by what the refits may be off, where that is known. `attrs` of the table tell the method, the coverage that is
+    guaranteed, and by how much the ends are widened at most.
+
+    Raises TypeError where the model has no response that is a number, ValueError where the rows or groups are too few for the
+    level, a plan does not hold out every unit once, or X_new is not like the data of the fit.
+    """
+    objective = _regression(fit)
+    _check(level, method)
+    plan = _plan(objective, method, groups, plan, refit)
+    _, X_new, offset = matched("interval", X_new=X_new, offset=offset)
+    design = objective.new_rows("interval", X_new)
+    shift = _shift(objective, offset, len(design))
+    found = _refits(fit, plan, refit)
+    ends = _ends(fit, plan, found, level, method)
+    parts = [ends(mean) for mean in _means(fit, found, design, shift)]
+    low, high, widening = (np.concatenate(part) for part in zip(*parts, strict=True))
+    here = Refits(fit.vector[None], np.zeros(1), True)
+    whole = np.concatenate([mean.value[:, 0] for mean in _means(fit, here, design, shift)])
+    table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
+    table.attrs |= _told(fit, plan, method, level) | {"widened": float(widening.max(initial=0.0)), "proved": found.proved}
+    return table
+
+
+def _regression(fit: Fit) -> AbstractRegression:
+    """What was fitted, if it predicts a number; TypeError where it does not."""
+    if not isinstance(fit, Fit):
+        raise TypeError(
+            f"interval: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}. "
+            "Estimate.interval() is an interval for the mean loss."
+        )
+    objective = fit.objective
+    if not isinstance(objective, AbstractRegression):
+        raise TypeError(
+            "interval: it needs rows with a linear predictor, of lo.GLM, lo.Regression, or one of another library; got "
+            f"{called(objective)}. lo.cross_predict(fit, plan) are its held-out predictions, lo.fold_parameters its refits."
+        )
+    if objective.units.classes or len(np.unique(objective.y)) == 2:
+        raise TypeError(
+            f"interval: the response of {called(objective)} has classes, or two values only: an interval says nothing "
+            "of it. Its held-out probabilities are lo.cross_predict(fit, plan)."
+        )
+    return objective
+
+
+def _check(level: float, method: str) -> None:
+    if not (isinstance(level, float | np.floating) and 0 < level < 1):
+        raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
+    if method not in METHODS:
+        raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
+
+
+def _plan(
+    objective: AbstractRegression, method: str, groups: ArrayLike | None, plan: Plan | None, refit: AbstractRefit
+) -> Plan:
+    """What is left out together, every unit once; ValueError where a plan says otherwise."""
+    n = objective.num_units
+    if groups is not None and plan is not None:
+        raise ValueError("interval: give groups or a plan, not both; groups=labels is plan=lo.groups(labels).")
+    if groups is not None:
+        plan = groups_of(groups)
+    if plan is None:
+        plan = kfold(n, min(FOLDS, n), seed=0) if method == "cv+" else leave_one_out(n)
+    plan = adapted("interval", objective, plan, refit)
+    if plan.serial or plan.weight.any() or (np.bincount(plan.index[plan.held], minlength=n) != 1).any():
+        raise ValueError(
+            "interval: it needs a plan that holds out every unit once, and units that are exchangeable: lo.leave_one_out, "
+            "lo.kfold or lo.groups, not resamples, random subsets, blocks or the future of a series."
+        )
+    return plan
+
+
+def _shift(objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, " rows"]:
+    """What new rows have beside x'θ."""
+    if (offset is None) != (objective.offset is None):
+        had = "has an offset: give that of the new rows as offset=" if offset is None else "has no offset, but one was given"
+        raise ValueError(f"interval: the model {had}.")
+    return np.zeros(rows) if offset is None else column("interval", "offset", offset, rows)
+
+
+def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
+    """Every refit of a plan; warns of what there is not. ValueError where there is none at all."""
+    theta, radius = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits)
+    proved = np.zeros(plan.num_refits, bool)
+
+    def take(batch: Batch, done: Refitted) -> None:
+        there, at = ~among(done.result, LOST), batch.refits
+        theta[at] = np.where(there[:, None], done.theta, np.nan)
+        radius[at] = np.where(there, _radius(fit, done), 0.0)
+        proved[at] = there & (False if done.proved is None else done.proved)
+
+    refitted(fit, plan, refit, take)
+    lost, unknown = np.isnan(theta[:, 0]), ~np.isfinite(radius)
+    if lost.all():
+        raise ValueError(
+            "interval: no refit exists: without its rows the others do not determine every parameter. Add a penalty, such as "
+            "lo.penalties.Ridge(1.0), or drop columns."
+        )
+    if lost.any():
+        _warn(f"{lost.sum()} of {len(lost)} refits do not exist; their rows count as infinitely far off. A penalty helps.")
+    if unknown.any():
+        _warn(f"how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact().")
+    return Refits(theta, np.where(unknown, 0.0, radius), bool(proved[~lost].all()))
+
+
+def _radius(fit: Fit, done: Refitted) -> Float[Array, " refits"]:
+    """How far the exact refits are at most from those reported, in the norm of H."""
+    if done.ball is None:
+        return np.full(len(done.result), np.inf)
+    center, radius = done.ball()
+    return radius + np.linalg.norm(fit.back(done.theta - fit.vector) - center, axis=1)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"interval: {message}", stacklevel=5)
+
+
+def _means(
+    fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"]
+) -> Iterator[Means]:
+    """Predictions of rows by every refit, `[rows, refits]`, some rows at a time."""
+    objective, q = _regression(fit), design.shape[1]
+    size, coefficients, tau = max(1, BLOCK // len(refits.theta)), refits.theta[:, :q].T, refits.theta[:, q:]
+    length = _length(fit, design)
+    for k in range(0, len(design), size):
+        some = slice(k, k + size)
+        eta = design[some] @ coefficients
+        eta += shift[some, None]
+        yield _response(objective, eta, tau, np.multiply.outer(length[some], refits.radius))
+
+
+def _length(fit: Fit, design: Float[Array, "rows coefficients"]) -> Float[Array, " rows"]:
+    """‖x‖_{H⁻¹}: what moves of length one in the norm of H do to x'θ at most."""
+    own = fit.num_params - design.shape[1]
+    return np.linalg.norm(fit.whiten(np.pad(design, ((0, 0), (0, own))) if own else design), axis=1)
+
+
+def _response(
+    objective: AbstractRegression,
+    eta: Float[Array, "*rows refits"],
+    tau: Float[Array, "refits own"],
+    reach: Float[Array, "..."],
+) -> Means:
+    """Means of predictors that may be off by `reach`."""
+    link: Any = objective.loss_function.inverse_link
+
+    def of(eta: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
+
+    value = of(eta)
+    if value is eta:
+        return Means(value, reach)
+    off = np.maximum(*(np.abs(of(eta + sign * reach) - value) for sign in (1, -1)))
+    return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """From predictions of new rows by every refit to the ends of their intervals, and the most that these were widened by.
+
+    Of every held-out unit: the `refit` that leaves it out, how far (and `off`, by how much at most that is widened) this
+    predicts it from its response, and its `weight`.
+    """
+
+    refit: Array | slice
+    distance: Float[Array, " units"]
+    off: float
+    weight: Float[Array, " units"]
+    level: float
+    minmax: bool
+
+    def __call__(self, mean: Means) -> tuple[Array, Array, Array]:
+        return -self._end(mean.off - mean.value), self._end(mean.off + mean.value), mean.off.max(1) + self.off
+
+    def _end(self, far: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
+        if self.minmax:
+            return _beyond(far.max(1)) + self._quantile(self.distance[None].copy())
+        values = far[:, self.refit]
+        values += self.distance
+        return self._quantile(values)
+
+    def _quantile(self, values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
+        """The least of the values that `level` of the weight lies at or below; puts them into another order."""
+        if np.ptp(self.weight) == 0:
+            rank = int(np.ceil(self.level / self.weight[0] * (1 - ROUNDING))) - 1
+            values.partition(rank, axis=1)
+            return _beyond(values[:, rank])
+        order = np.argsort(values, axis=1)
+        rank = np.sum(np.cumsum(self.weight[order], axis=1) < self.level * (1 - ROUNDING), axis=1)
+        return _beyond(np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0])
+
+
+def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
+    """What is not known is beyond all."""
+    return np.where(np.isnan(values), np.inf, values)
+
+
+def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _Ends:
+    """By what the refits say of the units that they leave out. ValueError where these are too few."""
+    objective = _regression(fit)
+    there = True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
+    unit, refit = plan.index[plan.held & there], plan.refit[plan.held & there]
+    group = np.arange(len(unit)) if plan.clusters is None else np.unique(plan.clusters[unit], return_inverse=True)[1]
+    size = np.bincount(group)
+    if level * (1 - ROUNDING) > len(size) / (len(size) + 1):
+        what, least = "rows" if plan.clusters is None else "groups", int(np.ceil(level / (1 - level) * (1 - ROUNDING)))
+        raise ValueError(
+            f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {len(size)}. Lower it."
+        )
+    x, theta = np.asarray(objective.design)[unit], refits.theta[refit]
+    eta = np.einsum("np,np->n", x, theta[:, : x.shape[1]]) + (0.0 if objective.offset is None else objective.offset[unit])
+    own = _response(objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[refit])
+    distance = _beyond(np.abs(objective.y[unit] - own.value) + own.off)
+    in_order = len(unit) == len(refits.theta) and (refit == np.arange(len(refit))).all()
+    weight = 1 / (len(size) + 1) / size[group]
+    most = float(own.off.max(initial=0.0))
+    return _Ends(slice(None) if in_order else refit, distance, most, weight, level, method == "minmax")
+
+
+def _told(fit: Fit, plan: Plan, method: str, level: float) -> dict[str, Any]:
+    """What the intervals are, and the share of new responses that they cover at least."""
+    n, one = len(plan.index), np.diff(plan.indptr).max() == 1
+    grouped = plan.clusters is not None
+    kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
+    at_least = level if method == "minmax" and one else max(0.0, 2 * level - 1 - (0.0 if one or grouped else (2 / n) ** 0.5))
+    ending = "-minmax" if method == "minmax" else "+"
+    return {"level": level, "method": f"{kind}{ending}", "at_least": at_least, "note": fit.objective.note}

@@ -1,0 +1,118 @@
+"""`leaveout interval` fits a regression to the rows of one file, and gives those of another intervals for their response."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+
+import leaveout as lo
+
+from ._console import console, fail, one_line
+from ._data import LOSSES, PLANS, Model, columns_of, features_of, named, new_design
+from ._files import Rows, complete, read, save
+from ._options import (
+    REFITS,
+    Categorical,
+    Data,
+    DropMissing,
+    Features,
+    Offset,
+    Refit,
+    Seed,
+    Weights,
+    kept,
+    one_of,
+    out_option,
+)
+from .glm import OTHERS, fitted, noted, prepared
+
+METHODS = ("plus", "minmax", "cv+")
+SHOWN = 10  # rows that are printed
+
+
+def interval(
+    data: Data,
+    new: Annotated[Path, typer.Argument(help="A file of the rows to predict, with the same columns.", readable=False)],
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.9,
+    method: Annotated[str, typer.Option(help="One of plus, minmax, cv+.", callback=one_of("--method", METHODS))] = "plus",
+    loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "squared",
+    l2: Annotated[float, typer.Option(help="Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0,
+    plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}; with cv+ kfold:10 if not given.")] = "loo",
+    features: Features = None,
+    categorical: Categorical = None,
+    offset: Offset = None,
+    weights: Weights = None,
+    drop_missing: DropMissing = False,
+    refit: Refit = "certified",
+    seed: Seed = 0,
+    out: Annotated[Path | None, out_option("the intervals")] = None,
+) -> None:
+    """Intervals for the responses of new rows, whatever their distribution: jackknife+, from one fit.
+
+    "plus" covers about --level of new responses, and 2 level − 1 at least; "minmax" is wider, and covers --level at least;
+    "cv+" leaves folds out. With --plan groups:COLUMN intervals are for rows of new groups.
+
+    \b
+    leaveout interval sold.csv offered.csv --target price --categorical city
+    leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
+    """
+    kept(data, out)
+    kept(new, out)
+    if str(data) == "-" == str(new):
+        fail("one of the two files may be standard input, not both.")
+    model = Model(target, loss, l2, features, categorical, None, offset, weights)
+    rows = read(data, named(model, plan))
+    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        folds = "kfold:10" if method == "cv+" and plan == "loo" else plan
+        made = prepared(model, rows, folds, seed)
+        others, X = _new(new, rows, model, folds, made.objective, drop_missing)
+        shift = others.numbers(offset, "it must hold numbers") if offset else None
+        with one_line(""):
+            how: Any = method
+            table = lo.interval(fitted(made), X, level, how, plan=made.folds, offset=shift, refit=REFITS[refit])
+    told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
+    console.print(f"{'; '.join(filter(None, (*told, noted(made.said, caught))))}\n", markup=False)
+    _show(table, others, target)
+    table.insert(0, "row", np.asarray(others.frame.index) + 1)
+    save(table, out)
+
+
+def _new(
+    file: Path, rows: Rows, model: Model, plan: str, made: lo.GLM | lo.Regression, drop_missing: bool
+) -> tuple[Rows, pd.DataFrame]:
+    """The rows of the second file, and their columns of the model."""
+    used = [*features_of(rows, model, plan), *([model.offset] if model.offset else [])]
+    new = read(file, {*used, model.target})
+    for name in used:
+        new.column(name)
+    new = complete(new, used, drop_missing)
+    return new, new_design(new, rows, model, plan, made)
+
+
+def _show(table: pd.DataFrame, new: Rows, target: str | None) -> None:
+    """What the intervals are, the first of them, and how many hold a response that is known."""
+    told = table.attrs
+    lines = {
+        "method": f"{told['method']}, {told['level']:.0%} intervals of new responses",
+        "covered": f"{told['at_least']:.0%} or more are, if rows are exchangeable; about {told['level']:.0%} usually",
+        "approximation": f"ends widened by {told['widened']:.1g} at most, {'proved' if told['proved'] else 'estimated'}",
+        "note": told["note"],
+    }
+    if target in new.frame.columns and pd.api.types.is_numeric_dtype(new.frame[target]) and new.frame[target].notna().all():
+        inside = new.frame[target].between(table["low"].to_numpy(), table["high"].to_numpy())
+        lines["here"] = f"{inside.sum()} of the {len(inside)} responses that {new.name} has are inside"
+    for name, text in lines.items():
+        if text:
+            console.print(f"{name:<16}{text}", markup=False)
+    shown = table.head(SHOWN).set_axis(np.asarray(new.frame.index[:SHOWN]) + 1)
+    console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}", markup=False)
+    if len(table) > SHOWN:
+        console.print(f"… {len(table) - SHOWN} more; --out writes all of them", markup=False)
