@@ -39,6 +39,8 @@ from ._plan import (
     random_subsets as random_subsets,
 )
 from ._results import RESULTS as RESULTS
+from ._search import Trial as Trial
+from ._tune import Tuning as Tuning, tune as tune
 from .influence import (
     cooks_distance as cooks_distance,
     dfbetas as dfbetas,

@@ -154,6 +154,12 @@ def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: "_Predictions
     return gathered
 
 
+def begun(asked: Asked, refit: AbstractRefit) -> tuple["Gathered", Iterable[Batch]]:
+    """An estimate without its refits, and the batches of these, for who makes them himself."""
+    walk = _Walk(asked.fit, asked.plan, refit)
+    return Gathered(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
+
+
 def _objective(caller: str, fit: Fit) -> AbstractObjective:
     """What was fitted; TypeError on what is no fit."""
     if not isinstance(fit, Fit):

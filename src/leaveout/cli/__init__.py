@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `glm`, `compare`, `hmm`, `mrf`, `crf`, `leakage`."""
+"""The command line: `leaveout demo`, `glm`, `compare`, `tune`, `hmm`, `mrf`, `crf`, `leakage`."""
 
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from .glm import glm
 from .hmm import hmm
 from .leakage import leakage
 from .mrf import mrf
+from .tune import tune
 
 app = typer.Typer(cls=OneLine, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -36,6 +37,7 @@ def main(
 app.command()(demo)
 app.command()(glm)
 app.command()(compare)
+app.command()(tune)
 app.command()(hmm)
 app.command()(mrf)
 app.command()(leakage)

@@ -9,9 +9,10 @@ A unit sees θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class,
 it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is left out of with it.
 """
 
+import copy
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -74,6 +75,13 @@ class AbstractRegression(AbstractLinearPredictor):
         code, found = _coded(me, self.y, n) if class_weight else (None, ())
         self.class_code, self.balanced = None if code is None else stored(code), len(found)
         self.penalty.check(self.num_features)
+
+    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+        """The same model under another penalty: its data are shared, and not read again."""
+        other = copy.copy(self)
+        object.__setattr__(other, "penalty", penalties.resolve(penalty))
+        other.penalty.check(self.num_features)
+        return other
 
     # the shape of θ: [params], or [outputs, params_per_output]
 
