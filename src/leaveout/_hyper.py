@@ -15,14 +15,14 @@ JAX derives it where it has to. Of linear predictors under a penalty ½ θᵀP(�
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
 from ._asked import Asked
-from ._design import weighed
+from ._design import Dense, weighed
 from ._estimate import Estimate
 from ._evaluate import Gathered, begun
 from ._fit import Fit
@@ -54,8 +54,8 @@ class Looked(NamedTuple):
 
 
 def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
-    """The objective of some hyperparameters."""
-    found = build(**hyper)
+    """The objective of some hyperparameters: numbers as arrays, so that where they are leaves nothing is compiled anew."""
+    found = build(**{name: np.float64(value) if isinstance(value, float) else value for name, value in hyper.items()})
     if not isinstance(found, AbstractObjective):
         what = f"{type(found).__name__}" + (", give its .objective" if isinstance(found, Fit) else "")
         raise TypeError(f"tune: build must return an objective, such as lo.GLM(...) or lo.Separable(...); got {what}.")
@@ -270,7 +270,7 @@ def smoothed(
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | jax.Array)
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array)
 
 
 def _looked(fit: Fit, batch: Batch, gathered: Gathered) -> Enclosure:
@@ -312,6 +312,7 @@ class Adjoint:
         anchor, root = self.anchor, self.anchor.root
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         bent = root.T @ self.bent @ root
-        s = anchor.model.design.forms(bent[None])[:, 0] + self.turn
-        c = anchor.model.design.pull(weighed(anchor.weight, third * s)[None])[0]
+        x = cast(Dense, anchor.model.design)
+        s = x.forms(bent[None])[:, 0] + self.turn
+        c = x.pull(weighed(anchor.weight, third * s)[None])[0]
         return np.outer(self.fit.solve(c) - self.pull @ root, anchor.theta) - bent

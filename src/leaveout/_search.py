@@ -13,8 +13,9 @@ from ._estimate import Estimate
 from ._evaluate import adapted, begun, cross_predict, cross_validate
 from ._fit import Fit, fit as fitted
 from ._hyper import Build, Slopes, built, smoothed
-from ._jax import PyTree
+from ._jax import Module, PyTree
 from ._metrics import HIGHER, MEASURES, Metric
+from ._objective import LOG_DENSITY, LOG_PROBABILITY, called
 from ._path import path
 from ._plan import Plan
 from ._progress import Slow
@@ -88,6 +89,7 @@ class Study:
     seed: int
     made: list[Trial] = field(default_factory=list)
     best: list[tuple[Trial, Fit]] = field(default_factory=list)  # one, or none
+    measured: list[tuple[str, Array | None]] = field(default_factory=list)  # by what, and of what, each estimate is
 
     def add(self, trial: Trial, fit: Fit | None = None) -> Trial:
         self.made.append(trial)
@@ -111,21 +113,27 @@ class Study:
         asked = found.losses if found.joint else found.losses[found.plan.held]
         exists, predicted = bool(np.isfinite(asked).all()), more.pop("predicted", None)
         value, said = (found.mean, "") if exists else (float("nan"), f"no estimate: {_missing(asked)}")
-        self.comparable(hyper, found)
+        self.comparable(hyper, fit, found)
         if exists and self.metric is not None:
+            if fit.objective.units.target is None:
+                raise ValueError(f"tune: metric needs a model with predictions and a target; got {called(fit.objective)}.")
             predicted = cross_predict(fit, self.plan, self.refit) if predicted is None else predicted
             value = measured(self.metric, fit, predicted, np.ones(len(predicted), bool))
         return self.add(Trial(hyper, value, found, predicted, said=said, parameters=fit.parameters, **more), fit)
 
-    def comparable(self, hyper: dict[str, Any], found: Estimate) -> None:
+    def comparable(self, hyper: dict[str, Any], fit: Fit, found: Estimate) -> None:
         """Trials are compared on one response and, but by a metric, one score, or not at all."""
-        first = next((trial.estimate for trial in self.made if trial.estimate is not None), found)
-        alike = first.response is None or found.response is None or np.array_equal(first.response, found.response)
-        if not alike or (self.metric is None and first.score != found.score):
-            what = f"losses that are {found.score or 'not known'}" if alike else "losses of another response"
+        loss = getattr(fit.objective, "loss_function", None)
+        known = found.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
+        self.measured.append((found.score if known else f"by {loss!r}", found.response))
+        (score, response), (own, other) = self.measured[0], self.measured[-1]
+        alike = response is None or other is None or np.array_equal(response, other)
+        if not alike or (self.metric is None and own != score):
+            unknown = "of a kind that is not known"
+            kind = f"losses are {own or unknown}, at first {score or unknown}" if alike else "the response is another one"
             raise ValueError(
-                f"tune: at {shown(hyper)} there are {what}; the first trial has {first.score or 'a loss that is not known'}. "
-                "Models of other losses are told apart by metric=, those of other responses by lo.compare, or not at all."
+                f"tune: at {shown(hyper)} {kind}: they cannot be compared. Trials of other losses are told apart by metric=, "
+                "those of other responses not at all."
             )
 
     def final(self, known: Estimate | None) -> tuple[Trial, Fit, Estimate]:
@@ -314,11 +322,12 @@ def _tried(study: Study, hyper: dict[str, Any]) -> Trial:
     except (RuntimeError, IndefiniteHessianError) as error:
         return study.add(Trial(hyper, float("nan"), said=f"no fit: {error}"))
     plan = adapted("tune", fit.objective, study.plan, study.refit)
+    gathered, _ = begun(Asked(fit, plan, None), study.refit)
+    study.comparable(hyper, fit, gathered.found)
     if study.best and study.metric is None:
         best = study.best[0][0].estimate
         assert best is not None
         least = best.mean + best.approximation_error + MARGIN * best.scale
-        gathered, _ = begun(Asked(fit, plan, None), study.refit)
         if (bound := floor(fit, gathered.found)) > least:
             return study.add(Trial(hyper, bound, said="pruned by its fit", parameters=fit.parameters))
         if isinstance(study.refit, Exact | Certified):

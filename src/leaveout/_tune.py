@@ -6,12 +6,14 @@
 "path"      of one penalty, by `lo.path`
 
 Whoever chooses the lowest of many estimates chooses a lucky one. How much of it is luck is told from the same losses: with the
-units in ten groups g, t_g the best trial on the units outside g, and t̂ the best on all,
+units in two halves g, t_g the best trial on the other half, and t̂ the best on all,
 
-    optimism = Σ_g n_g [L_g(t_g) − L_g(t̂)] / Σ_g n_g,      L_g(t) the criterion of trial t on group g,
+    optimism = Σ_g n_g [L_g(t_g) − L_g(t̂)] / Σ_g n_g,      L_g(t) the criterion of trial t on half g,
 
-averaged over draws of the groups. That is nested cross-validation of the choice, from one fit a trial (R. J. Tibshirani and
-R. Tibshirani, Annals of Applied Statistics 3, 2009, and I. Tsamardinos and others, Machine Learning 107, 2018, do alike).
+averaged over draws of the halves. That is nested cross-validation of the choice, from one fit a trial, as I. Tsamardinos,
+E. Greasidou and G. Borboudakis (Machine Learning 107, 2018) have it by resampling units. Ten groups instead of two are unbiased
+too, and much less certain: t_g is nearly always t̂. Of 40 trials of 400 units that differ by noise of one a unit alone, the
+lowest is 0.107 too low; halves bring it back with a root mean square error of 0.027, resampling with 0.026, tenths with 0.068.
 """
 
 import functools
@@ -38,7 +40,8 @@ Array = np.ndarray
 Sampler = Literal["gradient", "optuna", "path"]
 Space = Mapping[str, tuple[float, float] | list]
 
-GROUPS, DRAWS = 10, 20  # of units, by which the optimism of choosing is told
+GROUPS, DRAWS = 2, 50  # of units, by which the optimism of choosing is told
+COLUMNS = ("mean", "se", "no_update", "approximation_error", "said")  # of the table, besides the hyperparameters
 EDGE = 1e-6  # e-folds from a bound that count as on it
 
 
@@ -122,6 +125,7 @@ class Tuning(Printed):
             ("tuned", _ranges(self.space)),
             ("trials", f"{len(self.made)} fits, {self.how.sampler}; {self.how.ended}"),
             ("best", shown(self.best.hyper)),
+            ("no effect", f"{', '.join(self._idle)}: the criterion does not depend on it" if self._idle else ""),
             ("at a bound", f"{', '.join(self.at_bound)}: look further, or leave it out" if self.at_bound else ""),
             ("held-out loss", f"{e.mean:.6g}{known} {what}{f', {e.score}' if e.score else ''} (SE {se.kind})"),
             ("approximation", e._approximation()),
@@ -135,11 +139,17 @@ class Tuning(Printed):
         ]
         return [(name, text) for name, text in lines if text]
 
+    @property
+    def _idle(self) -> list[str]:
+        """Hyperparameters along which no trial had a slope."""
+        slopes = [trial.slope for trial in self.made if trial.slope is not None]
+        return [name for name in self.space if slopes and all(slope[name] == 0 for slope in slopes)]
+
     def _said_of_choosing(self) -> str:
         count, what = len(self._compared), "loss" if self.metric is None else self.metric
         if not np.isfinite(self.optimism):
             return ""
-        return f"{self.optimism:.2g} of that {what} is owed to choosing among {count} trials (nested, by tenths of the units)"
+        return f"{self.optimism:.2g} of that {what} is owed to choosing among {count} trials (nested, by halves of the units)"
 
     def _not_told_apart(self) -> int:
         """Trials whose means are within both their errors of the best's."""
@@ -158,7 +168,7 @@ class Tuning(Printed):
 
 
 def _ranges(space: Mapping[str, Any]) -> str:
-    one = lambda ends: f" from {ends[0]:.4g} to {ends[1]:.4g}" if isinstance(ends, tuple) else f" of {len(ends)} choices"
+    one: Any = lambda ends: f" from {ends[0]:.4g} to {ends[1]:.4g}" if isinstance(ends, tuple) else f" of {len(ends)} choices"
     alike = {one(ends): [name for name, other in space.items() if one(other) == one(ends)] for ends in space.values()}
     return "; ".join(", ".join(names) + text for text, names in alike.items())
 
@@ -216,7 +226,8 @@ def tune(
     RuntimeError where no trial has an estimate; and what `fit` raises, the hyperparameters named in a note.
     """
     read = _space(space)
-    study = Study(build, read, plan, _refit(refit), _trials(trials), _metric(metric), _started(start, read), int(seed))
+    _check(build, plan, refit, trials, metric)
+    study = Study(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
     how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
@@ -226,6 +237,9 @@ def tune(
 def _space(space: Space) -> dict[str, Any]:
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"tune: space must map names to (low, high) or lists of choices; got {space!r}.")
+    taken = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *MEASURES)]
+    if taken:
+        raise ValueError(f"tune: {taken[0]!r} cannot be the name of a hyperparameter: .trials has a column of that name.")
     read: dict[str, Any] = {}
     for name, ends in space.items():
         if isinstance(ends, list) and ends:
@@ -241,22 +255,19 @@ def _space(space: Space) -> dict[str, Any]:
     return read
 
 
-def _refit(refit: AbstractRefit) -> AbstractRefit:
+def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: Metric | None) -> None:
+    if not callable(build):
+        raise TypeError(
+            f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
+        )
+    if not isinstance(plan, Plan):
+        raise TypeError(f"tune: plan must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}.")
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"tune: refit must be a strategy such as lo.NewtonStep(); got {refit!r}.")
-    return refit
-
-
-def _trials(trials: int) -> int:
     if int(trials) != trials or trials < 1:
         raise ValueError(f"tune: trials must be a whole number, 1 or more; got {trials}.")
-    return int(trials)
-
-
-def _metric(metric: Metric | None) -> Metric | None:
     if metric is not None and metric not in MEASURES:
         raise ValueError(f"tune: metric must be among {', '.join(MEASURES)}; got {metric!r}.")
-    return metric
 
 
 def _started(start: Mapping[str, Any] | None, space: Space) -> dict[str, Any]:

@@ -80,9 +80,8 @@ def tune(
     ends = _range(l2)
     with one_line(f"--plan {plan}: "):
         folds = plan_of(plan, rows, seed)
-    found, notes = _tuned(
-        made, _places(made, listed(categorical)) if each else [], ends, folds, REFITS[refit], sampler, trials, metric, seed
-    )
+    columns = _places(made, listed(categorical)) if each else []
+    found, notes = _tuned(made, columns, ends, folds, REFITS[refit], sampler, trials, metric, seed)
     console.print(f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{found}", markup=False)
     for note in filter(None, (said, *notes)):
         console.print(note, markup=False)
@@ -103,8 +102,8 @@ def _range(text: str) -> tuple[float, float]:
 
 def _places(made: Any, categorical: list[str]) -> list[str]:
     """Of each column of the design the name of its penalty."""
-    names = list(made.names[: made.num_features])
-    return [name.partition("=")[0] if name.partition("=")[0] in categorical else name for name in names]
+    names = [(name, name.partition("=")[0]) for name in made.names[: made.num_features]]
+    return [f"l2[{column if column in categorical else name}]" for name, column in names]
 
 
 def _tuned(

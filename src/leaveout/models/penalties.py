@@ -10,7 +10,7 @@ per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the numb
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -108,7 +108,8 @@ class Quadratic(AbstractPenalty):
 
     def __init__(self, matrix: ArrayLike):
         if followed(matrix):
-            self.matrix = jnp.asarray(matrix, float)  # what it must be is seen where it has values
+            known: Any = jnp.asarray(matrix, float)
+            self.matrix = known  # what it must be is seen where it has values
             return
         m = np.asarray(matrix, np.float64)
         if m.ndim != 2 or m.shape[0] != m.shape[1]:
@@ -244,7 +245,7 @@ def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
 
 
-def _not_negative(name: str, value: ArrayLike) -> np.ndarray:
+def _not_negative(name: str, value: Any) -> Any:
     if followed(value):
         return jnp.asarray(value, float)
     array = np.asarray(value, np.float64)
