@@ -115,14 +115,16 @@ def unit_loss(b, theta, d):
     return jnp.logaddexp(0, d["x"] @ theta / b) - d["y"] * (d["x"] @ theta) / b
 
 
+def quartic(a, theta):
+    return a * jnp.sum(theta**4 + theta**2)
+
+
 def together(a, b, theta, w):
     return jnp.sum(w * (X @ theta - Y) ** 2) + a * jnp.sum(theta**2) + b * jnp.log1p(jnp.sum(w * (X @ theta) ** 4))
 
 
 DERIVED = {  # what is scored depends on a hyperparameter; a penalty times weights; units that are scored together
-    "separable": lambda a, b: lo.Separable(
-        Partial(unit_loss, b), {"x": X, "y": Y}, Partial(lambda a, t: a * jnp.sum(t**4 + t**2), a), np.zeros(P)
-    ),
+    "separable": lambda a, b: lo.Separable(Partial(unit_loss, b), {"x": X, "y": Y}, Partial(quartic, a), np.zeros(P)),
     "per weight": lambda a, b: MODEL.under(lo.per_weight(lo.penalties.PseudoHuber(a, b))),
     "joint": lambda a, b: Started(Partial(together, a, b), N),
 }
@@ -337,7 +339,7 @@ def test_trials_of_other_losses_are_not_compared():
         with pytest.raises(ValueError, match="cannot be compared"):
             lo.tune(build, {"loss": choices}, LOO, sampler="optuna", trials=12)
     with pytest.raises(ValueError, match="cannot be compared"):
-        lo.tune(lambda d: lo.GLM(X, counts, lo.losses.PseudoHuber(d)), {"d": (0.5, 5.0)}, LOO)
+        lo.tune(lambda d: lo.GLM(X, counts, lo.losses.PseudoHuber(d)), {"d": (0.5, 5.0)}, LOO, sampler="optuna")
 
 
 WRONG = {

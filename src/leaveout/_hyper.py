@@ -99,7 +99,10 @@ class Slopes:
 
     def _traced(self, rho: Array) -> AbstractObjective:
         """The objective as a function of hyperparameters."""
-        return traced("tune: build", self.build, **dict(zip(self.names, rho, strict=True)))
+        try:
+            return traced("tune: build", self.build, **dict(zip(self.names, rho, strict=True)))
+        except TypeError as error:
+            raise TypeError(f"{error} Or use sampler='optuna', which derives nothing.") from error
 
     # linear predictors under a quadratic penalty
 
