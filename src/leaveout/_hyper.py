@@ -39,7 +39,7 @@ from .refit._linear import losses as losses_at
 
 Build = Callable[..., AbstractObjective]
 # of targets, held-out predictors and weights of all units: what is to be small, and its slope in each predictor
-Pooled = Callable[[Float[np.ndarray, " units"], Float[np.ndarray, " units"], np.ndarray | None], tuple[float, np.ndarray]]
+Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 PAIRS = 2e7  # of rows of two classes, that are compared
 WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
 
@@ -62,15 +62,22 @@ def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
     return found
 
 
-def shares(found: Estimate) -> Float[np.ndarray, " losses"]:
-    """What each loss counts in the mean."""
+def shares(found: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " losses"]:
+    """What each loss counts in the mean over some units (of joint losses, some refits); over all if none are named."""
     plan = found.plan
     if found.joint:
-        return np.full(plan.num_refits, 1 / plan.num_refits)
+        some = np.ones(plan.num_refits) if among is None else among.astype(float)
+        return some / some.sum()
     weight = np.ones(plan.num_units) if found.unit_weight is None else found.unit_weight
+    weight = weight if among is None else weight * among
     times = np.bincount(plan.index[plan.held], minlength=plan.num_units)
     each = weight / np.maximum(times, 1) / weight[times > 0].sum()
     return np.where(plan.held, each[plan.index], 0.0)
+
+
+def mean(found: Estimate, among: np.ndarray | None) -> float:
+    """That mean."""
+    return found.mean if among is None else float(np.where(share := shares(found, among), found.losses, 0.0) @ share)
 
 
 class Slopes:
@@ -81,21 +88,22 @@ class Slopes:
         self.build, self.names, self.pooled = build, tuple(names), pooled
         self.alone: bool | None = None  # do hyperparameters enter the penalty alone?
 
-    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"]) -> Looked:
+    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> Looked:
+        """At a fit; the criterion of the units that are `among` those asked for, of all if none are named."""
         if fit.factor is None:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
         gathered, batches = begun(Asked(fit, plan, None), NewtonStep())
         if self._closed(fit, rho):
-            return self._by_arrays(fit, rho, gathered, batches)
+            return self._by_arrays(fit, rho, gathered, batches, among)
         if self.pooled is not None:
             raise ValueError(
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
                 "use sampler='optuna'."
             )
-        slope = self._derived(fit, rho, gathered, batches)
-        return Looked(gathered.found, gathered.found.mean, slope)
+        slope = self._derived(fit, rho, gathered, batches, among)
+        return Looked(gathered.found, mean(gathered.found, among), slope)
 
     def _traced(self, rho: Array) -> AbstractObjective:
         """The objective as a function of hyperparameters."""
@@ -129,21 +137,24 @@ class Slopes:
 
         return jax.jit(jax.jacfwd(second))
 
-    def _by_arrays(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch]) -> Looked:
+    def _by_arrays(
+        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> Looked:
         model, found, adjoint = anchored(fit).model, gathered.found, Adjoint(fit)
         looks: Iterable[tuple[Batch, Enclosure]] = ((batch, _looked(fit, batch, gathered)) for batch in batches)
         if self.pooled is not None:  # all predictors are wanted before any slope is known
             looks = list(looks)
             center = _by_unit(found.plan, looks)
-            value, each = self.pooled(model.y, center, found.unit_weight)
+            weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
+            value, each = self.pooled(model.y, center, weight if among is None else weight * among)
             for batch, state in looks:
                 adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
         else:
-            share = shares(found)
+            share = shares(found, among)
             for batch, state in looks:
                 (each,) = model.unit_loss.derivatives(state.center, model.y[state.units], (1,))
                 adjoint.add(state, np.where(batch.rows.held, share[batch.place] * each, 0.0))
-            value, center = found.mean, None
+            value, center = mean(found, among), None
         change = np.asarray(self._penalty(rho))
         slope = np.einsum("pq,pqh->h", adjoint.slope()[: len(change), : len(change)], change)
         return Looked(found, value, slope, center)
@@ -212,8 +223,10 @@ class Slopes:
 
         return jax.jit(program)
 
-    def _derived(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch]) -> np.ndarray:
-        share, size, asked = shares(gathered.found), fit.num_params, gathered.asked
+    def _derived(
+        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> np.ndarray:
+        share, size, asked = shares(gathered.found, among), fit.num_params, gathered.asked
         leaves = [leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)]
         by_rho, by_theta, pull, bent = np.zeros(len(rho)), np.zeros(size), np.zeros(size), np.zeros((size, size))
         for batch in batches:
@@ -248,7 +261,7 @@ def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, Enclosure]]) -> Float[np.n
 
 
 def smoothed(
-    y: Float[np.ndarray, " units"], eta: Float[np.ndarray, " units"], weight: np.ndarray | None
+    y: Float[np.ndarray, " units"], eta: Float[np.ndarray, " units"], weight: Float[np.ndarray, " units"]
 ) -> tuple[float, np.ndarray]:
     """Less the area under the curve, its steps spread over `WIDTH` standard deviations h of the predictors,
 
@@ -260,7 +273,6 @@ def smoothed(
         raise ValueError("tune: metric='auc' by gradient needs two classes; use sampler='optuna'.")
     if float(upper.sum()) * float((~upper).sum()) > PAIRS:
         raise ValueError(f"tune: metric='auc' by gradient compares pairs of rows, {PAIRS:.0e} at most; tune the loss instead.")
-    weight = np.ones(len(y)) if weight is None else weight
     mass = np.outer(weight[upper], weight[~upper])
     apart, spread = eta - eta.mean(), eta.std()
     z = apart / (WIDTH * spread)

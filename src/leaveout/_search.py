@@ -25,6 +25,7 @@ Array = np.ndarray
 LONGEST = 2.0  # e-folds that a step of the gradient may be long, in each hyperparameter
 SMALL = 1e-3, 1e-5  # standard errors of the criterion: what an e-fold, or another step, must promise for a descent to go on
 BOXES = 100
+GROUPS = 3  # of units, by which the optimism of choosing is told
 MARGIN = 0.01  # standard errors by which a trial must be known to be worse before it is pruned
 STEP = NewtonStep()
 
@@ -42,16 +43,33 @@ class Trial:
     said: str = ""
     parameters: PyTree = None
 
+    @property
+    def known(self) -> Estimate:
+        """The estimate, where there is one."""
+        assert self.estimate is not None
+        return self.estimate
+
     def __repr__(self) -> str:
         return f"Trial({shown(self.hyper)}: {self.said or f'{self.value:.6g}'})"
 
 
 class Ended(NamedTuple):
-    """By what trials were made, how that ended, and the estimate of the best where it is there already."""
+    """By what trials were made, how that ended, the estimate of the best where it is there already; and, where there are as
+    many trials as one likes, groups of the units and the trials that were chosen without each."""
 
     sampler: str
     ended: str
     known: Estimate | None = None
+    nested: "tuple[tuple[Array, list[Trial]], ...]" = ()
+
+
+def grouped(found: Estimate, rng: np.random.Generator) -> Array:
+    """A group of each unit, or of each refit of joint losses: of whole clusters, runs of a series, or at random."""
+    plan, count = found.plan, found.plan.num_refits if found.joint else found.plan.num_units
+    which = np.arange(count) if plan.clusters is None or found.joint else np.unique(plan.clusters, return_inverse=True)[1]
+    total = int(which.max()) + 1
+    order = (np.arange(total) + rng.integers(total)) % total if plan.serial else rng.permutation(total)
+    return (order * min(GROUPS, total) // total)[which]
 
 
 def shown(hyper: Mapping[str, Any]) -> str:
@@ -87,6 +105,7 @@ class Study:
     metric: Metric | None
     start: dict[str, Any]
     seed: int
+    nested: int
     made: list[Trial] = field(default_factory=list)
     best: list[tuple[Trial, Fit]] = field(default_factory=list)  # one, or none
     measured: list[tuple[str, Array | None]] = field(default_factory=list)  # by what, and of what, each estimate is
@@ -187,50 +206,67 @@ def by_gradient(study: Study) -> Ended:
         raise ValueError(f"tune: sampler='gradient' has no slope of {study.metric!r}; use sampler='optuna'.")
     names = list(study.space)
     begin = np.log([study.start[name] for name in names]) if study.start else (low + high) / 2
-    slopes = Slopes(study.build, names, smoothed if study.metric == "auc" else None)
-    seen: dict[bytes, tuple[float, Array]] = {}
-
-    def look(x: Array) -> tuple[float, Array]:
-        if x.tobytes() not in seen:
-            if len(study.made) >= study.most:
-                raise _Spent
-            seen[x.tobytes()] = _sloped(study, slopes, np.clip(x, low, high))
-            bar.advance()
-        return seen[x.tobytes()]
-
-    with Slow("fits", study.most) as bar:
-        look(begin)
-        try:
-            ended = _descended(look, begin, low, high, _scale(study))
-        except _Spent:
-            ended = f"not converged: stopped after {study.most} fits (trials=)"
-    return Ended("by gradient", ended)
+    down = Descent(study, Slopes(study.build, names, smoothed if study.metric == "auc" else None), low, high)
+    best, ended = down.run(begin, None)
+    rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))
+    labels = [grouped(best.known, rng) for _ in range(study.nested)]
+    chosen = [[down.run(start, label != group)[0] for group in range(label.max() + 1)] for label in labels]
+    return Ended("by gradient", ended, nested=tuple(zip(labels, chosen, strict=True)))
 
 
-def _scale(study: Study) -> float:
-    """About the standard error of the criterion."""
-    found = study.made[0].estimate
-    assert found is not None
-    return max(found.scale if study.metric is None else len(found.losses) ** -0.5, 1e-300)
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Down the slope of the criterion of all units, or of those that are `among` some."""
 
+    study: Study
+    slopes: Slopes
+    low: Array
+    high: Array
 
-def _sloped(study: Study, slopes: Slopes, x: Array) -> tuple[float, Array]:
-    """A trial, its criterion, and the slope of that in the logarithms."""
-    names = list(study.space)
-    hyper = {name: float(np.clip(np.exp(each), *study.space[name])) for name, each in zip(names, x, strict=True)}
-    fit, rho = study.fitted(hyper), np.array(list(hyper.values()))
-    plan = adapted("tune", fit.objective, study.plan, study.refit)
-    found = slopes(fit, plan, rho)
-    along = found.slope * rho
-    trial = study.judged(
-        hyper, fit, found.estimate, predicted=found.center, slope=dict(zip(names, along.tolist(), strict=True))
-    )
-    if not np.isfinite(trial.value) or not np.isfinite(along).all():
-        raise ValueError(
-            f"tune: at {shown(hyper)} the criterion or its slope is not finite ({trial.said or 'overflow'}): raise the lower "
-            "bound of the penalties, give another start, or use sampler='optuna'."
+    def run(self, begin: Array, among: Array | None) -> tuple[Trial, str]:
+        """The trial of the lowest criterion that came on the way to a minimum, and how that ended."""
+        seen: dict[bytes, tuple[float, Array]] = {}
+        found: list[tuple[float, Trial]] = []
+
+        def look(x: Array) -> tuple[float, Array]:
+            if x.tobytes() not in seen:
+                if len(seen) >= self.study.most:
+                    raise _Spent
+                trial, value, slope = self._sloped(np.clip(x, self.low, self.high), among)
+                seen[x.tobytes()] = value, slope
+                found.append((value, trial))
+                bar.advance()
+            return seen[x.tobytes()]
+
+        with Slow("fits", self.study.most) as bar:
+            look(begin)
+            known = found[0][1].known
+            se = max(known.scale if self.study.metric is None else len(known.losses) ** -0.5, 1e-300)
+            try:
+                ended = _descended(look, begin, self.low, self.high, se)
+            except _Spent:
+                ended = f"not converged: stopped after {self.study.most} fits (trials=)"
+        return min(found, key=lambda pair: pair[0])[1], ended
+
+    def _sloped(self, x: Array, among: Array | None) -> tuple[Trial, float, Array]:
+        """A trial, its criterion, and the slope of that in the logarithms."""
+        study = self.study
+        hyper = {name: float(np.clip(np.exp(each), *ends)) for (name, ends), each in zip(study.space.items(), x, strict=True)}
+        fit, rho = study.fitted(hyper), np.array(list(hyper.values()))
+        found = self.slopes(fit, adapted("tune", fit.objective, study.plan, study.refit), rho, among)
+        along = found.slope * rho
+        more: dict[str, Any] = {"predicted": found.center, "slope": dict(zip(hyper, along.tolist(), strict=True))}
+        trial = (
+            study.judged(hyper, fit, found.estimate, **more)
+            if among is None
+            else Trial(hyper, found.value, found.estimate, **more)
         )
-    return found.value, along
+        if not np.isfinite([trial.value, found.value, *along]).all():
+            raise ValueError(
+                f"tune: at {shown(hyper)} the criterion or its slope is not finite ({trial.said or 'overflow'}): raise the "
+                "lower bound of the penalties, give another start, or use sampler='optuna'."
+            )
+        return trial, found.value, along
 
 
 def _descended(look: Any, x: Array, low: Array, high: Array, se: float) -> str:
@@ -325,8 +361,7 @@ def _tried(study: Study, hyper: dict[str, Any]) -> Trial:
     gathered, _ = begun(Asked(fit, plan, None), study.refit)
     study.comparable(hyper, fit, gathered.found)
     if study.best and study.metric is None:
-        best = study.best[0][0].estimate
-        assert best is not None
+        best = study.best[0][0].known
         least = best.mean + best.approximation_error + MARGIN * best.scale
         if (bound := floor(fit, gathered.found)) > least:
             return study.add(Trial(hyper, bound, said="pruned by its fit", parameters=fit.parameters))
