@@ -48,7 +48,7 @@ def test_imports_run_one_way():
             continue
         above = set(LISTED[: LISTED.index(module) + 1])
         assert used - {"plot", "_report"} <= above, (path, used - above)
-        assert "plot" not in used or module in ("_estimate", "_penalised", "_influence", "leakage"), path
+        assert "plot" not in used or module in ("_estimate", "_penalised", "_influence", "_tune", "leakage"), path
         assert "_report" not in used or module in ("_estimate", "_compare"), path
         assert "models" not in used or module not in CORE, path
 

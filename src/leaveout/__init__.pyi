@@ -51,7 +51,9 @@ from ._plan import (
 from ._prediction import interval as interval
 from ._report import report as report
 from ._results import RESULTS as RESULTS
+from ._search import Trial as Trial
 from ._stopping import Interrupted as Interrupted
+from ._tune import Tuning as Tuning, tune as tune
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -199,6 +199,12 @@ def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions |
     with gathered.stoppable():
         walk.refits(gathered.add, gathered.merge, asked.losses_of, own)
     return gathered
+
+
+def begun(asked: Asked, refit: AbstractRefit) -> tuple["Gathered", Iterable[Batch]]:
+    """An estimate without its refits, and the batches of these, for who makes them himself."""
+    walk = Walk(asked.fit, asked.plan, refit)
+    return Gathered(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
 
 
 def _objective(caller: str, fit: Fit) -> AbstractObjective:

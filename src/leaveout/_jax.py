@@ -130,6 +130,11 @@ def numpy_of(value: Any) -> Any:
     return np if isinstance(value, NUMPY) else jnp
 
 
+def followed(value: Any) -> bool:
+    """Is there anything in it that JAX derives by, an array without a value yet?"""
+    return "jax" in sys.modules and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+
+
 def special_of(value: Any) -> Any:
     """SciPy's special functions for NumPy's arrays, JAX's for its own."""
     return scipy.special if isinstance(value, NUMPY) else jspecial

@@ -16,6 +16,7 @@ from ._fit import Fit
 from ._plan import Plan
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
+HIGHER = ("auc", "accuracy")  # of which more is better
 
 
 class Measured(NamedTuple):

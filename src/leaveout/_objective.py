@@ -45,11 +45,11 @@ def stored(value: Any) -> np.ndarray:
     return aligned(np.asarray(value, np.float64))
 
 
-def traced(what: str, function: Callable[..., Any], *args: Any) -> Any:
+def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
     """A user's function of arrays, whose values JAX does not know while it derives; TypeError where the function asks."""
     known = jax.errors
     try:
-        return function(*args)
+        return function(*args, **more)
     except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
         called = getattr(function, "__name__", type(function).__name__)
         lines = traceback.extract_tb(error.__traceback__)[1:]

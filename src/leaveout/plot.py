@@ -11,6 +11,7 @@ from ._estimate import Estimate
 from ._evaluate import cross_validate
 from ._fit import Fit
 from ._influence import Influence, cooks_distance, leverage as leverage_of
+from ._metrics import HIGHER
 from ._plan import Plan
 from ._read import places
 from .refit import Exact
@@ -168,6 +169,36 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
         ax.plot(x, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
     ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel="penalty", ylabel=_of(best.estimate, "loss a unit"))
+    return ax
+
+
+def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
+    """The criterion of every trial of a `Tuning` against a hyperparameter, the first if none is named, ± its standard error;
+    pruned ones hollow, the best ringed."""
+    ax = _axes(ax, (6.0, 4.0))
+    name = next(iter(found.space)) if name is None else name
+    if name not in found.space:
+        raise ValueError(f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}.")
+    made = [trial for trial in found.made if np.isfinite(trial.value)]
+    by_number, sign = isinstance(found.space[name], tuple), -1 if found.metric in HIGHER else 1
+    place = lambda trial: trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
+    kept, rest = [trial for trial in made if not trial.said], [trial for trial in made if trial.said]
+    at, value = np.array([place(trial) for trial in kept]), np.array([sign * trial.value for trial in kept])
+    bars = None if found.metric else np.nan_to_num([trial.estimate.se for trial in kept])
+    ax.errorbar(at, value, bars, fmt="o", color="tab:blue", markersize=4, linewidth=0.6, alpha=0.8, label="trials")
+    if rest:
+        shown = [sign * trial.value for trial in rest]
+        ax.plot([place(trial) for trial in rest], shown, "o", mfc="none", color="0.6", markersize=4, label="pruned")
+    ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": "tab:red", "linestyle": "none"}
+    said = _said(found.best.hyper[name])
+    ax.plot([place(found.best)], [sign * found.best.value], "o", label=f"best: {said}", **ring)
+    if by_number:
+        ax.set_xscale("log")
+    else:
+        ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
+    ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.set(xlabel=name, ylabel=found.metric or "loss a unit")
+    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 

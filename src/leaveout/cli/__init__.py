@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `glm`, `compare`, `interval`, `influence`, `hmm`, `mrf`, `crf`, `leakage`."""
+"""The command line: `leaveout demo`, `glm`, `compare`, `tune`, `interval`, `influence`, `hmm`, `mrf`, `crf`, `leakage`."""
 
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from .influence import influence
 from .interval import interval
 from .leakage import leakage
 from .mrf import mrf
+from .tune import tune
 
 app = typer.Typer(cls=OneLine, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -38,6 +39,7 @@ def main(
 app.command()(demo)
 app.command()(glm)
 app.command()(compare)
+app.command()(tune)
 app.command()(interval)
 app.command()(influence)
 app.command()(hmm)

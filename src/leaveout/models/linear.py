@@ -76,6 +76,13 @@ class AbstractRegression(AbstractLinearPredictor):
         self.class_code, self.balanced = None if code is None else stored(code), len(found)
         self.penalty.check(self.num_features)
 
+    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+        """The same model under another penalty: its data are shared, and not read again."""
+        other = copy.copy(self)
+        object.__setattr__(other, "penalty", penalties.resolve(penalty))
+        other.penalty.check(self.num_features)
+        return other
+
     # the shape of θ: [params], or [outputs, params_per_output]
 
     @property

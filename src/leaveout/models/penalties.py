@@ -10,13 +10,13 @@ per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the numb
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._jax import Array, Module, Scalar, jax, jnp, static
+from .._jax import Array, Module, Scalar, followed, jax, jnp, numpy_of, static
 from .._objective import stored, traced
 
 PROBES = 32  # of the diagonal of a penalty's Hessian
@@ -87,7 +87,8 @@ class Ridge(AbstractPenalty):
         return 0.5 * jnp.sum(self.alpha * coef**2)
 
     def second(self, features):
-        return np.diag(np.broadcast_to(self.alpha, features))
+        xp = numpy_of(self.alpha)
+        return xp.diag(xp.broadcast_to(self.alpha, (features,)))
 
     @property
     def quadratic(self):
@@ -106,6 +107,10 @@ class Quadratic(AbstractPenalty):
     matrix: Float[np.ndarray, "features features"]
 
     def __init__(self, matrix: ArrayLike):
+        if followed(matrix):
+            known: Any = jnp.asarray(matrix, float)
+            self.matrix = known  # what it must be is seen where it has values
+            return
         m = np.asarray(matrix, np.float64)
         if m.ndim != 2 or m.shape[0] != m.shape[1]:
             raise ValueError(f"Quadratic: the matrix must be square; got shape {m.shape}.")
@@ -139,7 +144,7 @@ class PseudoHuber(AbstractPenalty):
 
     def __init__(self, alpha: ArrayLike = 1.0, delta: float = 1.0):
         self.alpha, self.delta = _not_negative("PseudoHuber: alpha", alpha), _not_negative("PseudoHuber: delta", delta)
-        if self.delta.ndim or self.delta == 0:
+        if self.delta.ndim or (not followed(self.delta) and self.delta == 0):
             raise ValueError(f"PseudoHuber: delta must be one positive number; got {delta}.")
 
     def __call__(self, coef):
@@ -240,7 +245,9 @@ def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
 
 
-def _not_negative(name: str, value: ArrayLike) -> np.ndarray:
+def _not_negative(name: str, value: Any) -> Any:
+    if followed(value):
+        return jnp.asarray(value, float)
     array = np.asarray(value, np.float64)
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")

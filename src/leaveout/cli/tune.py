@@ -1,0 +1,123 @@
+"""`leaveout tune` chooses the penalty of a regression of a file's rows, or one for each column, by the held-out loss."""
+
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+import leaveout as lo
+
+from ._console import console, fail, one_line
+from ._data import LOSSES, PLANS, Model, columns_of, named, objective, plan_of
+from ._files import complete, listed, picture, read, save
+from ._options import (
+    REFITS,
+    Categorical,
+    Data,
+    DropMissing,
+    Features,
+    Offset,
+    Plot,
+    Refit,
+    Seed,
+    Table,
+    Weights,
+    at_least,
+    kept,
+    one_of,
+)
+from .glm import OTHERS
+
+SAMPLERS = ("gradient", "optuna", "path")
+METRICS = ("auc", "accuracy", "brier", "mse", "mae")
+
+
+def tune(
+    data: Data,
+    target: Annotated[str | None, typer.Option(help="The column to predict; with --formula its left side.")] = None,
+    loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "squared",
+    l2: Annotated[str, typer.Option(help="The least and the largest ridge penalty, LOW:HIGH.")] = "0.001:10000",
+    each: Annotated[bool, typer.Option("--each", help="A penalty for each column; one for all levels of a category.")] = False,
+    plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}.")] = "loo",
+    sampler: Annotated[
+        str, typer.Option(help=f"How: {', '.join(SAMPLERS)}.", callback=one_of("--sampler", SAMPLERS))
+    ] = "gradient",
+    trials: Annotated[int, typer.Option(help="The most fits.", callback=at_least("--trials", 1))] = 50,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Choose by a measure of the held-out predictions instead: {', '.join(METRICS)}.",
+            callback=lambda value: None if value is None else one_of("--metric", METRICS)(value),
+        ),
+    ] = None,
+    features: Features = None,
+    categorical: Categorical = None,
+    formula: Annotated[str | None, typer.Option(help="Instead of these: 'y ~ a + C(b)'.")] = None,
+    offset: Offset = None,
+    weights: Weights = None,
+    drop_missing: DropMissing = False,
+    refit: Refit = "newton",
+    seed: Seed = 0,
+    out: Table = None,
+    plot: Plot = None,
+) -> None:
+    """Choose the ridge penalty of a regression by its held-out loss, or one penalty for each column.
+
+    By default down the exact slope of the leave-one-out loss. What is printed: the penalties, their held-out loss and its
+    errors, and how much of it is owed to choosing.
+
+      leaveout tune patients.csv --target ill --loss logistic --categorical city --each
+
+      leaveout tune patients.csv --target cost --l2 0.1:1000 --sampler path --plan kfold:10 --plot curve.png
+    """
+    kept(data, out, plot)
+    if formula and (features or categorical):
+        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
+    model = Model(target, loss, 0.0, features, categorical, formula, offset, weights)
+    rows = read(data, named(model, plan))
+    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    made, said = objective(rows, model, plan)
+    ends = _range(l2)
+    with one_line(f"--plan {plan}: "):
+        folds = plan_of(plan, rows, seed)
+    columns = _places(made, listed(categorical)) if each else []
+    found, notes = _tuned(made, columns, ends, folds, REFITS[refit], sampler, trials, metric, seed)
+    console.print(f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{found}", markup=False)
+    for note in filter(None, (said, *notes)):
+        console.print(note, markup=False)
+    save(found.trials, out)
+    picture(found.plot, plot)
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, colon, high = text.partition(":")
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        ends = 0.0, 0.0
+    if not colon or not 0 < ends[0] < ends[1] < float("inf"):
+        fail(f"--l2 {text}: give the least and the largest penalty, above zero, as 0.001:10000.")
+    return ends
+
+
+def _places(made: Any, categorical: list[str]) -> list[str]:
+    """Of each column of the design the name of its penalty."""
+    names = [(name, name.partition("=")[0]) for name in made.names[: made.num_features]]
+    return [f"l2[{column if column in categorical else name}]" for name, column in names]
+
+
+def _tuned(
+    made: Any, columns: list[str], ends: tuple[float, float], folds: lo.Plan, refit: lo.AbstractRefit, *how: Any
+) -> tuple[lo.Tuning, list[str]]:
+    """What was chosen; warnings become notes."""
+    sampler, trials, metric, seed = how
+    names = list(dict.fromkeys(columns)) or ["l2"]
+
+    def build(**l2: Any) -> Any:
+        return made.under(lo.penalties.Ridge([l2[name] for name in columns] if columns else l2["l2"]))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        space = dict.fromkeys(names, ends)
+        found = lo.tune(build, space, folds, refit, sampler, trials=trials, metric=metric, seed=seed)
+    return found, list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
