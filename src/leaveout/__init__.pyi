@@ -9,6 +9,7 @@ from . import (
     models as models,
     plot as plot,
     refit as refit,
+    sklearn as sklearn,
 )
 from ._compare import compare as compare
 from ._definite import IndefiniteHessianError as IndefiniteHessianError

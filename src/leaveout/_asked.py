@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ._fit import Fit
 from ._functions import Derived, fold_weights, own_passes, shaped
 from ._jax import Array, Arrays, PyTree, compiled, jax
-from ._objective import AbstractLinearPredictor, AbstractObjective, repeatable, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, mapped, placed, repeatable, unravel
 from ._plan import CAPACITY, Plan, Rows, few_more
 from .refit import Refitted
 
@@ -84,7 +84,7 @@ class Asked:
         assert self.evaluate is not None and not isinstance(self.evaluate, Scored)
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
-        value = np.asarray(self.evaluate(held, seen, jax.tree.map(lambda leaf: leaf[k], parameters)), np.float64)
+        value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)), np.float64)
         if value.shape not in ((), (len(held),)):
             raise ValueError(
                 f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}."
@@ -131,6 +131,9 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """The natural parameters of many refits, a leading axis for them."""
+    if fit.predictors is not None:  # arrays, of which nothing need be compiled
+        each = [fit.objective.parameters.natural(placed(v, fit.theta)) for v in theta]
+        return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
     found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
     return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], found)
 

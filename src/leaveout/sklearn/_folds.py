@@ -1,0 +1,192 @@
+"""The estimators of all folds, from one fit.
+
+The host is fitted once, on all rows. Of every fold it gets the parameters of that fold's refit; where transformers learn from
+rows, these are fitted on the training rows, and the linear model goes on from the coefficients of the whole fit to its minimum.
+"""
+
+import abc
+import copy
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import check_is_fitted
+
+from .._asked import Evaluate, Named, natural
+from .._estimate import Estimate
+from .._evaluate import cross_validate, fold_thetas
+from .._fit import Fit, fit
+from .._plan import Plan
+from ..interop.sklearn import described, from_sklearn, inner, placed, read
+from ..refit import AbstractRefit
+
+Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+Score = Callable[[Any, Any, Any], float]  # of an estimator, X and y
+
+
+class Data(NamedTuple):
+    """Rows, their response, what `fit` is given beside, and the weights in that."""
+
+    X: Any
+    y: NDArray
+    params: dict[str, Any]
+    weight: NDArray | None
+
+    def some(self, rows: NDArray[np.int64]) -> "Data":
+        part = lambda values: _safe_indexing(values, rows)
+        params = {name: part(value) for name, value in self.params.items()}
+        return Data(part(self.X), self.y[rows], params, None if self.weight is None else self.weight[rows])
+
+
+class Scores(NamedTuple):
+    """The score of every fold, how far it may be from the exact refit's, and the seconds that it took."""
+
+    values: NDArray[np.float64]
+    error: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+
+
+def fitted(estimator: Any, data: Data) -> tuple[Any, Fit]:
+    """The host on all rows, and its `Fit`: as given where it is at its minimum there, else fitted; brought to the minimum where
+    its solver stopped before."""
+    described(inner(estimator))  # refused before anything is fitted
+    host = estimator if _is_at_rest(estimator, data) else clone(estimator).fit(data.X, data.y, **data.params)
+    return host, fit(*read(host, data.X, data.y, data.weight))
+
+
+def _is_at_rest(estimator: Any, data: Data) -> bool:
+    try:
+        check_is_fitted(estimator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            from_sklearn(estimator, data.X, data.y, data.weight)
+    except (NotFittedError, ValueError, TypeError, RuntimeError, Warning):
+        return False
+    return True
+
+
+class Folds(abc.ABC):
+    """The estimators of all folds; `fit_seconds` `[folds]` is what they took."""
+
+    fit_seconds: NDArray[np.float64]
+
+    @abc.abstractmethod
+    def hosts(self) -> Iterator[Any]:
+        """The estimator of each fold, None where there is no refit."""
+
+    @abc.abstractmethod
+    def called(self, score: Score) -> Scores:
+        """Any scorer, called on the test rows of every fold."""
+
+
+@dataclass(frozen=True)
+class OneFit(Folds):
+    """Refits from one fit of a host."""
+
+    host: Any
+    fit: Fit
+    data: Data
+    plan: Plan
+    refit: AbstractRefit
+    seconds: float
+
+    @functools.cached_property
+    def fit_seconds(self):  # type: ignore[override]
+        return np.full(self.plan.num_refits, self.seconds / self.plan.num_refits)
+
+    def hosts(self):
+        theta = fold_thetas(self.fit, self.plan, self.refit, "cross_validate")
+        parameters = natural(self.fit, theta)
+        for k, v in enumerate(theta):
+            exists = np.isfinite(v).all()
+            yield placed(self.host, {name: values[k] for name, values in parameters.items()}) if exists else None
+
+    def estimate(self, evaluate: Evaluate | Named | None) -> Estimate:
+        return cross_validate(self.fit, self.plan, self.refit, evaluate=evaluate, audit=0)
+
+    def called(self, score):
+        began = time.perf_counter()
+
+        def evaluate(held: NDArray[np.int64], seen: NDArray[np.int64], parameters: dict[str, NDArray]) -> float:
+            del seen
+            rows = self.data.some(held)
+            return score(placed(self.host, parameters), rows.X, rows.y)
+
+        found = self.estimate(evaluate)
+        seconds = np.full(len(found.error), (time.perf_counter() - began) / len(found.error))
+        return Scores(found.losses, found.error, seconds)
+
+
+class Refitted(Folds):
+    """A host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is."""
+
+    def __init__(self, host: Any, data: Data, splits: Splits, failed: Callable[[Exception], None]):
+        self.data, self.splits = data, splits
+        self.fit_seconds = np.zeros(len(splits))
+        self.made: list[tuple[Any, Any]] = []
+        for k, (train, _) in enumerate(splits):
+            began = time.perf_counter()
+            try:
+                self.made.append(_with_next(*refitted(host, data.some(train))))
+            except (ValueError, RuntimeError) as error:
+                failed(error)
+                self.made.append((None, None))
+            self.fit_seconds[k] = time.perf_counter() - began
+
+    def hosts(self):
+        return (host for host, _ in self.made)
+
+    def called(self, score):
+        values, error, seconds = np.full((3, len(self.splits)), np.nan)
+        for k, ((host, further), (_, test)) in enumerate(zip(self.made, self.splits, strict=True)):
+            if host is None:
+                continue
+            began, rows = time.perf_counter(), self.data.some(test)
+            values[k] = score(host, rows.X, rows.y)
+            error[k] = abs(score(further, rows.X, rows.y) - values[k])
+            seconds[k] = time.perf_counter() - began
+        return Scores(values, error, seconds)
+
+
+def refitted(host: Any, data: Data) -> tuple[Any, Fit]:
+    """A fitted host with all that learns in it fitted on other rows."""
+    new = copy.copy(host)
+    if isinstance(host, Pipeline):
+        name, last = host.steps[-1]
+        before = clone(host[:-1]) if len(host.steps) > 1 else None
+        X = data.X if before is None else before.fit_transform(data.X, data.y)
+        last, found = refitted(last, data._replace(X=X.toarray() if hasattr(X, "toarray") else X))
+        new.steps = [*(() if before is None else before.steps), (name, last)]
+        return new, found
+    if isinstance(host, TransformedTargetRegressor):
+        new.transformer_ = clone(host.transformer_).fit(data.y.reshape(-1, 1))
+        y = np.ravel(new.transformer_.transform(data.y.reshape(-1, 1)))
+        new.regressor_, found = refitted(host.regressor_, data._replace(y=y))
+        return new, found
+    own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, data.weight)
+    found = fit(*read(own, data.X, data.y, data.weight))
+    return placed(own, found.parameters), found
+
+
+def _is_alike(host: Any, data: Data) -> bool:
+    """Has a linear estimator been fitted on such columns, and such classes?"""
+    names = getattr(host, "feature_names_in_", None)
+    same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
+    classes = getattr(host, "classes_", None)
+    return bool(data.X.shape[1] == host.n_features_in_ and same and (classes is None or np.isin(classes, data.y).all()))
+
+
+def _with_next(host: Any, found: Fit) -> tuple[Any, Any]:
+    """A host, and what one more Newton step would make of it: what is left to go."""
+    theta = found.vector - found.solve(found.gradient)
+    return host, placed(host, {name: values[0] for name, values in natural(found, theta[None]).items()})

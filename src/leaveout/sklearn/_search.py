@@ -1,0 +1,1 @@
+class OneFitSearchCV: pass
