@@ -56,7 +56,7 @@ def cross_validate(
     plan: Plan,
     refit: AbstractRefit = DEFAULT,
     *,
-    evaluate: Evaluate | Named | None = None,
+    evaluate: Evaluate | Named | Scored | None = None,
     metric: Metric | Sequence[Metric] = (),
     audit: int = 5,
 ) -> Estimate:
@@ -91,7 +91,7 @@ def cross_validate(
     return gathered.estimate(metrics, improve=refit.in_standard_errors)
 
 
-def _wanted(fit: Fit, evaluate: Evaluate | Named | None) -> Evaluate | Scored | None:
+def _wanted(fit: Fit, evaluate: Evaluate | Named | Scored | None) -> Evaluate | Scored | None:
     if not isinstance(evaluate, str):
         return evaluate
     from ._scores import scored

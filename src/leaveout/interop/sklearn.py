@@ -23,7 +23,7 @@ from .._fit import Fit, anchor
 from .._read import matched
 from ..models.linear import GLM, Regression
 from ..models.losses import AbstractLoss, Huber, HuberScale, Tweedie
-from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight
+from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight, resolve
 
 
 @runtime_checkable
@@ -48,7 +48,9 @@ class Described:
     intercept: bool
     labels: bool = False  # is the target one of classes?
     class_weight: dict | Literal["balanced"] | None = None
-    averaged: bool | Literal["rows"] = False  # is the sum divided by Σ w, or by the number of rows: the penalty shrinks with it?
+    averaged: bool | Literal["rows"] = (
+        False  # is the sum divided by Σ w, or by the number of rows: the penalty shrinks with it?
+    )
     whole: bool = False  # is the intercept penalised too?
     chosen: str = ""  # what was chosen on all rows
 
@@ -65,6 +67,14 @@ def described(estimator: Host) -> Described:
     if name.endswith("CV"):
         check_is_fitted(estimator)
     return reader(estimator)
+
+
+def penalty_of(host: Described) -> AbstractPenalty | None:
+    """The penalty of a host, as it depends on the weights of rows."""
+    if not np.any(np.asarray(host.ridge) > 0):
+        return None
+    around = {False: resolve, True: per_weight, "rows": per_row}[host.averaged]
+    return around(Ridge(host.ridge))
 
 
 def _chosen(name: str, value: float) -> str:
@@ -116,8 +126,8 @@ def _logistic(estimator: Any) -> Described:
 def _support_vectors(estimator: Any) -> Described:
     if estimator.penalty != "l2" or estimator.loss != "squared_hinge" or estimator.intercept_scaling != 1:
         raise TypeError(
-            "from_sklearn: LinearSVC is supported with loss='squared_hinge', penalty='l2' and intercept_scaling=1; the hinge and "
-            "an l1 penalty are not smooth."
+            "from_sklearn: LinearSVC is supported with loss='squared_hinge', penalty='l2' and intercept_scaling=1; the hinge "
+            "and an l1 penalty are not smooth."
         )
     return Described("squared_hinge", 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
 
@@ -173,9 +183,9 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
 
     Takes LinearRegression, Ridge, LogisticRegression (binary and multinomial; l2 or no penalty; class_weight
     fixed or balanced), PoissonRegressor, GammaRegressor, TweedieRegressor, HuberRegressor (its scale is a parameter),
-    RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes; its intercept, which it penalises, is the last
-    of `coef`), SGDClassifier and SGDRegressor (smooth losses; where they arrived), the CV versions of these at the penalty they
-    chose (the choice is not left out). And what is around one of them: a Pipeline, whose transformers stay as fitted, a
+    RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes; its intercept, which it penalises, is the
+    last of `coef`), SGDClassifier and SGDRegressor (smooth losses; where they arrived), the CV versions of these at the penalty
+    they chose (the choice is not left out). And what is around one of them: a Pipeline, whose transformers stay as fitted, a
     TransformedTargetRegressor (losses are of the transformed target), a GridSearchCV or the like (its `best_estimator_`; the
     choice is not left out). `sample_weight` is what was given to `fit`.
 
@@ -295,9 +305,7 @@ def _objective(
     name = type(estimator).__name__
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
-    penalty: AbstractPenalty | None = Ridge(host.ridge) if np.any(np.asarray(host.ridge) > 0) else None
-    if host.averaged and penalty is not None:
-        penalty = per_row(penalty) if host.averaged == "rows" else per_weight(penalty)
+    penalty = penalty_of(host)
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **own)
@@ -309,8 +317,8 @@ def _objective(
         raise ValueError(f"from_sklearn: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}.")
     if len(classes) > 2 and (host.loss != "logistic" or host.averaged):
         raise TypeError(
-            f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. Take "
-            f"these one by one: from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c."
+            f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
+            f"Take these one by one: from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c."
         )
     own |= _class_weights(host, y, weight)
     if len(classes) > 2:
@@ -347,9 +355,10 @@ def _parameters(objective: GLM | Regression, host: Described, estimator: Any) ->
     """The host's own θ̂."""
     coef, intercept = np.asarray(estimator.coef_, np.float64), np.asarray(estimator.intercept_, np.float64)
     ones = bool(host.whole and host.intercept)
-    if coef.shape[-1] != objective.num_features - ones:
+    wanted = objective.num_features - ones
+    if coef.shape[-1] != wanted:
         raise ValueError(
-            f"from_sklearn: the estimator has {coef.shape[-1]} coefficients, but X has {objective.num_features - ones} columns: "
+            f"from_sklearn: the estimator has {coef.shape[-1]} coefficients, but X has {wanted} columns: "
             "it was fitted on other data."
         )
     if ones:

@@ -188,7 +188,9 @@ def _multinomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tup
 
 def _additive(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
     if any(np.any(np.asarray(getattr(model, name)) != 1) for name in ("freq_weights", "var_weights", "n_trials")):
-        raise TypeError("from_statsmodels: GLMGam with weights or numbers of trials is not supported: its own fit ignores them.")
+        raise TypeError(
+            "from_statsmodels: GLMGam with weights or numbers of trials is not supported: its own fit ignores them."
+        )
     said = "the basis stays as it was made of all rows: its knots are not left out"
     penalty = Quadratic(2.0 * model.penal.penalty_matrix())  # GLMGam's penalty is βᵀSβ, not half of it
     offset = np.broadcast_to(np.asarray(model._offset_exposure, np.float64), len(model.endog))

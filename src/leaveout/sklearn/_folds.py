@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from .._asked import Evaluate, Named, natural
+from .._asked import Named, Scored, natural, reach
 from .._estimate import Estimate
 from .._evaluate import cross_validate, fold_thetas
 from .._fit import Fit, fit
@@ -30,6 +30,7 @@ from .._plan import Plan
 from ..interop.sklearn import described, from_sklearn, inner, placed, read
 from ..refit import AbstractRefit
 
+KEPT = 32  # folds whose rows are kept while scores are called on them
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 Score = Callable[[Any, Any, Any], float]  # of an estimator, X and y
 
@@ -111,20 +112,37 @@ class OneFit(Folds):
             exists = np.isfinite(v).all()
             yield placed(self.host, {name: values[k] for name, values in parameters.items()}) if exists else None
 
-    def estimate(self, evaluate: Evaluate | Named | None) -> Estimate:
+    def estimate(self, evaluate: Scored | Named | None) -> Estimate:
         return cross_validate(self.fit, self.plan, self.refit, evaluate=evaluate, audit=0)
 
     def called(self, score):
         began = time.perf_counter()
-
-        def evaluate(held: NDArray[np.int64], seen: NDArray[np.int64], parameters: dict[str, NDArray]) -> float:
-            del seen
-            rows = self.data.some(held)
-            return score(placed(self.host, parameters), rows.X, rows.y)
-
-        found = self.estimate(evaluate)
+        found = self.estimate(Called(self, score))
         seconds = np.full(len(found.error), (time.perf_counter() - began) / len(found.error))
         return Scores(found.losses, found.error, seconds)
+
+
+class Called(Scored):
+    """A scorer, called on the held-out rows of every refit: one number each."""
+
+    title, joint = "", True
+
+    def __init__(self, of: OneFit, score: Score):
+        self.of, self.score, self.rows = of, score, functools.lru_cache(KEPT)(self._rows)
+
+    def _rows(self, held: bytes) -> Data:
+        return self.of.data.some(np.frombuffer(held, np.int64))
+
+    def losses(self, rows, theta):
+        parameters, out = natural(self.of.fit, theta), np.zeros(len(theta))
+        for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
+            host = placed(self.of.host, {name: values[k] for name, values in parameters.items()})
+            test = self.rows(index[held].astype(np.int64).tobytes())
+            out[k] = self.score(host, test.X, test.y)
+        return out
+
+    def error(self, rows, done, losses):
+        return reach(self.of.fit, done, losses, lambda theta: self.losses(rows, theta), directions=2)
 
 
 class Refitted(Folds):

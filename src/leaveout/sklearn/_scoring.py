@@ -26,11 +26,11 @@ class OfMean(NamedTuple):
     """A score that is a function of the mean of a loss, and of the response, over the test rows."""
 
     loss: Named
-    score: Callable[[NDArray[np.float64], NDArray], float]
+    score: Callable[[float, NDArray], float]
 
 
 def _determination(mean: float, y: NDArray) -> float:
-    spread = np.var(y)
+    spread = float(np.var(y))
     return 1 - mean / spread if spread > 0 else np.nan
 
 

@@ -64,9 +64,7 @@ def cross_validate(
     del n_jobs, verbose, pre_dispatch
     if not learns(estimator):
         transformers = "refit"
-    folds, host, data, splits = _folds(
-        "cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score
-    )
+    folds, host, data, splits = _folds("cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score)
     wanted = named(scoring, host, data.X, data.y)
     found = {name: scores(folds, each, host, data.y, error_score) for name, each in wanted.items()}
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
@@ -77,7 +75,7 @@ def cross_validate(
         result["indices"] = dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
     train = _trained(wanted, hosts, data, splits, error_score) if return_train_score else {}
     for name, one in found.items():
-        result[f"test_{name}"] = _told(one, error_score)
+        result[f"test_{name}"] = told(one, error_score)
         if return_train_score:
             result[f"train_{name}"] = train[name]
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
@@ -109,22 +107,23 @@ def cross_val_predict(
     refit: AbstractRefit = DEFAULT,
     transformers: Transformers = "refit",
 ) -> NDArray:
-    """Of every row the prediction by the estimator of the fold that holds it out, as `sklearn.model_selection.cross_val_predict`
-    returns it, from one fit; arguments are those of `cross_validate` and `method`, such as "predict_proba".
+    """Of every row the prediction by the estimator of the fold that holds it out, from one fit: what
+    `sklearn.model_selection.cross_val_predict` returns. Arguments are those of `cross_validate`, and `method`, such as
+    "predict_proba".
 
     Raises ValueError where the test sets are no partition of the rows, or a fold has no refit.
     """
     del n_jobs, verbose, pre_dispatch
-    folds, host, data, splits = _folds(
-        "cross_val_predict", estimator, X, y, groups, cv, params, refit, transformers, "raise"
-    )
+    folds, _, data, splits = _folds("cross_val_predict", estimator, X, y, groups, cv, params, refit, transformers, "raise")
     tests = np.concatenate([test for _, test in splits])
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
     parts = []
     for k, (one, (_, test)) in enumerate(zip(folds.hosts(), splits, strict=True)):
         if one is None:
-            raise ValueError(f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise.")
+            raise ValueError(
+                f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
+            )
         parts.append(getattr(one, method)(data.some(test).X))
     return np.concatenate(parts)[np.argsort(tests)]
 
@@ -145,7 +144,7 @@ def _folds(
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
     _check_host(caller, estimator)
-    data = _data(caller, estimator, X, y, params)
+    data = with_weights(caller, estimator, X, y, params)
     splits = list(check_cv(cv, data.y, classifier=is_classifier(estimator)).split(data.X, data.y, groups))
     if any(len(np.unique(test)) < len(test) for _, test in splits):
         raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
@@ -163,13 +162,13 @@ def _check_host(caller: str, estimator: Any) -> None:
     name = type(last).__name__
     if searches(last) or name.endswith("CV"):
         raise TypeError(
-            f"{caller}: {name} chooses on the rows that it is fitted on, and would have to choose again in every fold. Give the "
-            "estimator with the penalty it chose, or, for the loss with the choice left out, "
+            f"{caller}: {name} chooses on the rows that it is fitted on, and would have to choose again in every fold. Give "
+            "the estimator with the penalty it chose, or, for the loss with the choice left out, "
             "sklearn.model_selection.cross_validate(leaveout.sklearn.OneFitSearchCV(...), X, y)."
         )
 
 
-def _data(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None) -> Data:
+def with_weights(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None) -> Data:
     """The data by position, and the weights that `fit` is given."""
     of_x, of_y = index_of(X), index_of(y)
     if of_x is not None and of_y is not None and not of_x.equals(of_y) and set(of_x) == set(of_y):
@@ -178,7 +177,8 @@ def _data(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, A
             "y.to_numpy() if the rows do belong together as they stand."
         )
     params = dict(params or {})
-    steps, last = [], estimator
+    steps: list[str] = []
+    last = estimator
     while hasattr(last, "steps"):
         steps, last = [*steps, last.steps[-1][0]], last.steps[-1][1]
     weights = "__".join([*steps, "sample_weight"])
@@ -186,9 +186,9 @@ def _data(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, A
     if unknown:
         raise TypeError(f"{caller}: of params only {weights!r} is known; got {', '.join(sorted(unknown))}.")
     X = X if hasattr(X, "shape") else np.asarray(X)
-    X, y, weight = indexable(X, column_or_1d(y, warn=True), params.get(weights))
-    weight = None if weight is None else np.asarray(weight, np.float64)
-    return Data(X, y, {} if weight is None else {weights: weight}, weight)
+    X, target, given = indexable(X, column_or_1d(y, warn=True), params.get(weights))
+    weight = None if given is None else np.asarray(given, np.float64)
+    return Data(X, target, {} if weight is None else {weights: weight}, weight)
 
 
 def _trained(
@@ -209,7 +209,7 @@ def _failed(error: Exception, error_score: ErrorScore) -> None:
     warnings.warn(f"cross_validate: the fit of a fold failed: {error}", FitFailedWarning, stacklevel=2)
 
 
-def _told(found: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
+def told(found: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
     """The scores, with a warning of those that are not there, or not known to be right."""
     missing, unknown = np.isnan(found.values), np.isfinite(found.values) & ~np.isfinite(found.error)
     found.error[~np.isfinite(found.error)] = np.nan
