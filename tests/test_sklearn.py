@@ -47,6 +47,7 @@ Y = {
     "positive": np.exp(ETA / 2 + 0.3 * rng.standard_normal(N)),
     "count": rng.poisson(np.exp(ETA / 2)).astype(float),
     "two": np.where(ETA + rng.logistic(size=N) > 0, "yes", "no"),
+    "bits": (ETA + rng.logistic(size=N) > 0).astype(int),
     "three": np.array(["a", "b", "c"])[np.argmax(np.c_[ETA, X[:, 0], X[:, 1]] + rng.gumbel(size=(N, 3)), axis=1)],
 }
 GROUPS, WEIGHT = np.arange(N) // 9, rng.gamma(2.0, 0.5, N)
@@ -58,7 +59,7 @@ CASES = {  # host, response, splitter, scorers, how far they may differ by the h
     "ridge, folds": (Ridge(2.0), "real", KFold(6, shuffle=True, random_state=0), NUMBERS, 1e-10),
     "ridge, one by one": (Ridge(2.0), "real", LeaveOneOut(), ["neg_mean_squared_error", "neg_mean_absolute_error"], 1e-10),
     "least squares, in time": (LinearRegression(), "real", TimeSeriesSplit(4), NUMBERS, 1e-10),
-    "logistic, groups": (LOGISTIC, "two", GroupKFold(5), [*CLASSES, "neg_brier_score", "roc_auc"], 1e-7),
+    "logistic, groups": (LOGISTIC, "bits", GroupKFold(5), [*CLASSES, "neg_brier_score", "roc_auc"], 1e-7),
     "logistic, one by one": (LOGISTIC, "two", LeaveOneOut(), ["accuracy"], 1e-7),
     "multinomial, repeated": (LOGISTIC, "three", RepeatedKFold(n_splits=4, n_repeats=2, random_state=0), CLASSES, 1e-7),
     "balanced": (LogisticRegression(class_weight="balanced", **TIGHT), "two", StratifiedKFold(4), [*CLASSES, "f1_macro"], 1e-7),
@@ -70,7 +71,7 @@ CASES = {  # host, response, splitter, scorers, how far they may differ by the h
         1e-7,
     ),
     "ridge classifier": (RidgeClassifier(2.0), "two", 5, ["accuracy", "roc_auc"], 1e-10),
-    "support vectors": (LinearSVC(C=0.1, **TIGHT), "two", 5, ["accuracy", "roc_auc", "average_precision"], 1e-7),
+    "support vectors": (LinearSVC(C=0.1, **TIGHT), "bits", 5, ["accuracy", "roc_auc", "average_precision"], 1e-7),
     "Huber": (HuberRegressor(alpha=0.1, tol=1e-9, max_iter=5000), "real", 4, None, 2e-5),
 }
 
@@ -79,8 +80,9 @@ CASES = {  # host, response, splitter, scorers, how far they may differ by the h
 def test_scores_are_those_of_scikit_learns_own_refits(name):
     host, target, cv, scoring, tolerance = CASES[name]
     y = Y[target]
-    theirs = cross_validate(host, X, y, cv=cv, groups=GROUPS, scoring=scoring, return_train_score=True)
-    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, groups=GROUPS, scoring=scoring, return_train_score=True, refit=EXACT)
+    groups = GROUPS if isinstance(cv, GroupKFold) else None
+    theirs = cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True)
+    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True, refit=EXACT)
     errors = ["approximation_error"] if scoring is None else [f"approximation_error_{one}" for one in scoring]
     assert set(ours) == set(theirs) | set(errors)
     for key in theirs:
@@ -97,8 +99,8 @@ COARSE = {"no update": lo.NoUpdate(), "one step of the full fit": lo.Infinitesim
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "neg_brier_score", "d2_log_loss_score"])
 def test_the_error_is_about_how_far_a_coarse_refit_is_off(refit, scoring):
     cv = KFold(6, shuffle=True, random_state=3)
-    truth = cross_validate(LOGISTIC, X, Y["two"], cv=cv, scoring=scoring)["test_score"]
-    found = lo.sklearn.cross_validate(LOGISTIC, X, Y["two"], cv=cv, scoring=scoring, refit=refit)
+    truth = cross_validate(LOGISTIC, X, Y["bits"], cv=cv, scoring=scoring)["test_score"]
+    found = lo.sklearn.cross_validate(LOGISTIC, X, Y["bits"], cv=cv, scoring=scoring, refit=refit)
     off = np.abs(found["test_score"] - truth)
     assert (off <= found["approximation_error"] + 1e-7).all()
     assert refit is not COARSE["no update"] or (off.max() > 1e-3 and found["approximation_error"].max() < 30 * off.max())
@@ -257,6 +259,14 @@ def test_folds_without_a_refit_have_no_score_and_it_is_said():
         lo.sklearn.cross_validate(LinearRegression(), wide, y, cv=6, scoring="neg_max_error", error_score="raise")
     with pytest.raises(ValueError, match="fold 0 has no refit"):
         lo.sklearn.cross_val_predict(LinearRegression(), wide, y, cv=6)
+    seen = np.r_[
+        wide[:, :3], wide[:2, :3]
+    ]  # of a fold's rows one is not determined by the others: it has no score, not half of one
+    seen[:, 2] = np.arange(14) == 12
+    for scoring in ("neg_mean_squared_error", "neg_max_error"):
+        with pytest.warns(FitFailedWarning, match="1 of 7 folds"):
+            some = lo.sklearn.cross_val_score(LinearRegression(), seen, seen[:, 0], cv=7, scoring=scoring)
+        np.testing.assert_array_equal(np.isnan(some), np.arange(7) == 6)
     np.testing.assert_allclose(
         lo.sklearn.cross_val_score(Ridge(1.0), wide, y, cv=6, scoring="neg_mean_squared_error"),
         cross_validate(Ridge(1.0), wide, y, cv=6, scoring="neg_mean_squared_error")["test_score"],
@@ -275,10 +285,10 @@ def test_scorers_and_fits_that_fail():
     with pytest.raises(ZeroDivisionError):
         lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise")
     cut = make_pipeline(FunctionTransformer(_fails_on_few), StandardScaler(), Ridge())
-    splits = [(np.arange(20), np.arange(20, N)), (np.arange(20, N), np.arange(20))]
-    with pytest.warns(FitFailedWarning, match="too few"):
+    splits = [(np.arange(20), np.arange(20, N)), (np.arange(20, N), np.arange(15))]
+    with pytest.warns(FitFailedWarning, match="too few"), pytest.warns(FitFailedWarning, match="1 of 2 folds"):
         found = lo.sklearn.cross_validate(cut, X, Y["real"], cv=splits, scoring="neg_mean_squared_error")
-    assert np.isnan(found["test_score"][0])
+    assert np.isnan(found["test_score"][0]) and np.isfinite(found["test_score"][1])
 
 
 def _fails_on_few(values):
@@ -302,6 +312,11 @@ def _fails_on_few(values):
             lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], params={"weight": WEIGHT}),
             TypeError,
             "'sample_weight' is known",
+        ),
+        (
+            lambda: lo.sklearn.cross_validate(LOGISTIC, X, Y["two"], params={"sample_weight": 1.0 * (Y["two"] == "yes")}),
+            ValueError,
+            "class 'no' have weight zero",
         ),
         (lambda: lo.sklearn.cross_val_score(Ridge(), X, Y["real"], scoring=["r2"]), ValueError, "must be one scorer"),
         (

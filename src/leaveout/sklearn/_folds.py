@@ -24,9 +24,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._asked import Named, Scored, natural, reach
 from .._estimate import Estimate
-from .._evaluate import cross_validate, fold_thetas
+from .._evaluate import LOST, cross_validate, fold_thetas
 from .._fit import Fit, fit
 from .._plan import Plan
+from .._results import among
 from ..interop.sklearn import described, from_sklearn, inner, placed, read
 from ..refit import AbstractRefit
 
@@ -118,8 +119,8 @@ class OneFit(Folds):
     def called(self, score):
         began = time.perf_counter()
         found = self.estimate(Called(self, score))
-        seconds = np.full(len(found.error), (time.perf_counter() - began) / len(found.error))
-        return Scores(found.losses, found.error, seconds)
+        values = np.where(among(found.result, LOST), np.nan, found.losses)  # where some rows are not determined, none is scored
+        return Scores(values, found.error, np.full(len(values), (time.perf_counter() - began) / len(values)))
 
 
 class Called(Scored):
@@ -134,8 +135,10 @@ class Called(Scored):
         return self.of.data.some(np.frombuffer(held, np.int64))
 
     def losses(self, rows, theta):
-        parameters, out = natural(self.of.fit, theta), np.zeros(len(theta))
+        parameters, out = natural(self.of.fit, theta), np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
+            if not held.any():  # none of them is determined
+                continue
             host = placed(self.of.host, {name: values[k] for name, values in parameters.items()})
             test = self.rows(index[held].astype(np.int64).tobytes())
             out[k] = self.score(host, test.X, test.y)

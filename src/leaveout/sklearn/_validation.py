@@ -62,8 +62,6 @@ def cross_validate(
     would have to choose again in every fold; ValueError on labels of y that stand in another order than X's.
     """
     del n_jobs, verbose, pre_dispatch
-    if not learns(estimator):
-        transformers = "refit"
     folds, host, data, splits = _folds("cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score)
     wanted = named(scoring, host, data.X, data.y)
     found = {name: scores(folds, each, host, data.y, error_score) for name, each in wanted.items()}
@@ -79,7 +77,7 @@ def cross_validate(
         if return_train_score:
             result[f"train_{name}"] = train[name]
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
-    return result | ({"transformers": "frozen"} if transformers == "frozen" else {})
+    return result | ({"transformers": "frozen"} if transformers == "frozen" and learns(estimator) else {})
 
 
 def cross_val_score(estimator: Any, X: Any, y: ArrayLike, *, scoring: Any = None, **more: Any) -> NDArray[np.float64]:
@@ -188,6 +186,10 @@ def with_weights(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict
     X = X if hasattr(X, "shape") else np.asarray(X)
     X, target, given = indexable(X, column_or_1d(y, warn=True), params.get(weights))
     weight = None if given is None else np.asarray(given, np.float64)
+    if weight is not None and is_classifier(estimator):
+        lost = np.setdiff1d(target, target[weight > 0])
+        if lost.size:
+            raise ValueError(f"{caller}: all rows of the class {lost[0]!r} have weight zero; leave them out of X and y.")
     return Data(X, target, {} if weight is None else {weights: weight}, weight)
 
 
