@@ -316,7 +316,7 @@ def _fails_on_few(values):
         (
             lambda: lo.sklearn.cross_validate(LOGISTIC, X, Y["two"], params={"sample_weight": 1.0 * (Y["two"] == "yes")}),
             ValueError,
-            "class 'no' have weight zero",
+            "class 'no' have sample_weight 0",
         ),
         (lambda: lo.sklearn.cross_val_score(Ridge(), X, Y["real"], scoring=["r2"]), ValueError, "must be one scorer"),
         (

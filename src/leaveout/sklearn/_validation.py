@@ -189,7 +189,7 @@ def with_weights(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict
     if weight is not None and is_classifier(estimator):
         lost = np.setdiff1d(target, target[weight > 0])
         if lost.size:
-            raise ValueError(f"{caller}: all rows of the class {lost[0]!r} have weight zero; leave them out of X and y.")
+            raise ValueError(f"{caller}: all rows of the class {lost.tolist()[0]!r} have sample_weight 0; leave them out of X and y.")
     return Data(X, target, {} if weight is None else {weights: weight}, weight)
 
 
