@@ -249,28 +249,53 @@ def test_predictions_by_the_fold_that_leaves_a_row_out(method, cv):
         np.testing.assert_allclose(got - got.mean(1, keepdims=True), want - want.mean(1, keepdims=True), atol=1e-5)
 
 
-def test_folds_without_a_refit_have_no_score_and_it_is_said():
-    wide = np.random.default_rng(0).standard_normal((12, 20))
-    y = wide[:, 0]
-    with pytest.warns(FitFailedWarning, match="6 of 6 folds have no refit"):
-        found = lo.sklearn.cross_validate(LinearRegression(), wide, y, cv=6, scoring="neg_mean_squared_error")
-    assert np.isnan(found["test_score"]).all() and np.isnan(found["approximation_error"]).all()
-    with pytest.raises(ValueError, match="folds have no refit"):
-        lo.sklearn.cross_validate(LinearRegression(), wide, y, cv=6, scoring="neg_max_error", error_score="raise")
-    with pytest.raises(ValueError, match="fold 0 has no refit"):
-        lo.sklearn.cross_val_predict(LinearRegression(), wide, y, cv=6)
-    seen = np.r_[
-        wide[:, :3], wide[:2, :3]
-    ]  # of a fold's rows one is not determined by the others: it has no score, not half of one
-    seen[:, 2] = np.arange(14) == 12
-    for scoring in ("neg_mean_squared_error", "neg_max_error"):
-        with pytest.warns(FitFailedWarning, match="1 of 7 folds"):
-            some = lo.sklearn.cross_val_score(LinearRegression(), seen, seen[:, 0], cv=7, scoring=scoring)
-        np.testing.assert_array_equal(np.isnan(some), np.arange(7) == 6)
+WIDE = np.random.default_rng(0).standard_normal((12, 20))
+ALONE = {  # folds whose rows the others do not determine, or that have a class which the others lack
+    "more columns than rows": (LinearRegression(), WIDE, WIDE[:, 0], KFold(6), ["neg_mean_squared_error", "neg_max_error"]),
+    "a column of one row": (LinearRegression(), np.c_[X, np.arange(N) == 7], Y["real"], KFold(9), ["r2", "neg_max_error"]),
+    "a class": (LOGISTIC, X[:60], np.arange(60) // 20 * (np.arange(60) % 3 > 0), KFold(3), ["accuracy", "f1_macro"]),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+def test_folds_that_others_do_not_determine_have_a_fit_of_their_own(name):
+    host, X, y, cv, scoring = ALONE[name]
+    theirs = cross_validate(host, X, y, cv=cv, scoring=scoring)
+    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring=scoring, refit=EXACT)
+    for one in scoring:
+        np.testing.assert_allclose(ours[f"test_{one}"], theirs[f"test_{one}"], atol=1e-6)
+        assert (ours[f"approximation_error_{one}"] < 1e-6).all()
     np.testing.assert_allclose(
-        lo.sklearn.cross_val_score(Ridge(1.0), wide, y, cv=6, scoring="neg_mean_squared_error"),
-        cross_validate(Ridge(1.0), wide, y, cv=6, scoring="neg_mean_squared_error")["test_score"],
+        lo.sklearn.cross_val_predict(host, X, y, cv=cv, refit=EXACT), cross_val_predict(host, X, y, cv=cv), atol=1e-6
     )
+
+
+def test_folds_without_a_fit_have_no_score_and_it_is_said():
+    late, cv = (np.arange(60) > 19).astype(int), GroupKFold(3)
+    for host in (LOGISTIC, make_pipeline(StandardScaler(), LOGISTIC)):
+        run = lambda host=host, **more: lo.sklearn.cross_validate(host, X[:60], late, cv=cv, groups=np.arange(60) // 20, **more)
+        for scoring in ("accuracy", "f1_macro"):
+            with pytest.warns(FitFailedWarning, match="one class"), pytest.warns(FitFailedWarning, match="1 of 3 folds"):
+                found = run(scoring=scoring)
+            assert np.isnan(found["test_score"]).sum() == np.isnan(found["approximation_error"]).sum() == 1
+        with pytest.raises(ValueError, match="one class"):
+            run(error_score="raise")
+        with pytest.warns(FitFailedWarning), pytest.warns(FitFailedWarning, match="set to 0"):
+            assert (run(scoring="accuracy", error_score=0)["test_score"] == 0).sum() == 1
+    with pytest.warns(FitFailedWarning, match="12 of 12 folds.*not defined"):
+        assert np.isnan(lo.sklearn.cross_val_score(Ridge(), WIDE, WIDE[:, 0], cv=LeaveOneOut())).all()
+    frozen = make_pipeline(StandardScaler(), LinearRegression())
+    with pytest.warns(FitFailedWarning, match="6 of 6 folds"):
+        lo.sklearn.cross_val_score(frozen, WIDE, WIDE[:, 0], cv=6, transformers="frozen")
+    with pytest.raises(ValueError, match="fold 0 has no refit"):
+        lo.sklearn.cross_val_predict(frozen, WIDE, WIDE[:, 0], cv=6, transformers="frozen")
+
+
+def test_r2_of_a_response_that_is_constant_in_a_fold():
+    y = np.where(np.arange(N) < 30, 1.0, Y["real"])
+    want = cross_validate(Ridge(), X, y, cv=KFold(6))["test_score"]
+    np.testing.assert_allclose(lo.sklearn.cross_val_score(Ridge(), X, y, cv=KFold(6)), want, atol=1e-10)
 
 
 def test_scorers_and_fits_that_fail():

@@ -117,7 +117,8 @@ def reach(
     rank, known = center.shape[1], np.isfinite(radius)
     count = min(rank, directions)
     orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, count)))[0].T
-    middle = function(fit.at(center))
+    start = fit.at(center)
+    middle = at if np.array_equal(start, done.theta) else function(start)
     squares = np.zeros(at.shape)
     for direction in orthogonal:
         move = np.where(known, radius, 0.0)[:, None] * direction

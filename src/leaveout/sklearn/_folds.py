@@ -4,7 +4,6 @@ The host is fitted once, on all rows. Of every fold it gets the parameters of th
 rows, these are fitted on the training rows, and the linear model goes on from the coefficients of the whole fit to its minimum.
 """
 
-import abc
 import copy
 import functools
 import time
@@ -22,13 +21,11 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from .._asked import Named, Scored, natural, reach
-from .._estimate import Estimate
-from .._evaluate import LOST, cross_validate, fold_thetas
+from .._asked import Scored, natural, reach
+from .._evaluate import fold_thetas
 from .._fit import Fit, fit
-from .._plan import Plan
-from .._results import among
-from ..interop.sklearn import described, from_sklearn, inner, placed, read
+from .._plan import Plan, from_splits
+from ..interop.sklearn import described, from_sklearn, inner, learns, placed, read
 from ..refit import AbstractRefit
 
 KEPT = 32  # folds whose rows are kept while scores are called on them
@@ -77,50 +74,55 @@ def _is_at_rest(estimator: Any, data: Data) -> bool:
     return True
 
 
-class Folds(abc.ABC):
-    """The estimators of all folds; `fit_seconds` `[folds]` is what they took."""
-
-    fit_seconds: NDArray[np.float64]
-
-    @abc.abstractmethod
-    def hosts(self) -> Iterator[Any]:
-        """The estimator of each fold, None where there is no refit."""
-
-    @abc.abstractmethod
-    def called(self, score: Score) -> Scores:
-        """Any scorer, called on the test rows of every fold."""
-
-
-@dataclass(frozen=True)
-class OneFit(Folds):
-    """Refits from one fit of a host."""
+@dataclass(frozen=True, eq=False)
+class OneFit:
+    """Refits from one fit of a host. Folds whose training rows do not determine all that the whole does, or lack a class, have
+    a fit of their own, but where there are transformers: these stay as they are."""
 
     host: Any
     fit: Fit
     data: Data
-    plan: Plan
+    splits: Splits
     refit: AbstractRefit
+    failed: Callable[[Exception], None]
     seconds: float
 
     @functools.cached_property
-    def fit_seconds(self):  # type: ignore[override]
+    def plan(self) -> Plan:
+        return from_splits(self.splits, len(self.data.y))
+
+    @functools.cached_property
+    def fit_seconds(self) -> NDArray[np.float64]:
         return np.full(self.plan.num_refits, self.seconds / self.plan.num_refits)
 
-    def hosts(self):
-        theta = fold_thetas(self.fit, self.plan, self.refit, "cross_validate")
-        parameters = natural(self.fit, theta)
-        for k, v in enumerate(theta):
+    @functools.cached_property
+    def _theta(self) -> NDArray[np.float64]:
+        return fold_thetas(self.fit, self.plan, self.refit, "cross_validate")
+
+    @functools.cached_property
+    def _lost(self) -> NDArray[np.int64]:
+        return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not learns(self.host)))
+
+    @functools.cached_property
+    def _alone(self) -> "Refitted":
+        return Refitted(self.host, self.data, [self.splits[k] for k in self._lost], self.failed)
+
+    def hosts(self) -> Iterator[Any]:
+        """The estimator of each fold, None where there is no refit."""
+        parameters = natural(self.fit, self._theta)
+        alone = dict(zip(self._lost.tolist(), self._alone.hosts(), strict=True))
+        for k, v in enumerate(self._theta):
             exists = np.isfinite(v).all()
-            yield placed(self.host, {name: values[k] for name, values in parameters.items()}) if exists else None
+            own = {name: values[k] for name, values in parameters.items()}
+            yield placed(self.host, own) if exists else alone.get(k)
 
-    def estimate(self, evaluate: Scored | Named | None) -> Estimate:
-        return cross_validate(self.fit, self.plan, self.refit, evaluate=evaluate, audit=0)
-
-    def called(self, score):
-        began = time.perf_counter()
-        found = self.estimate(Called(self, score))
-        values = np.where(among(found.result, LOST), np.nan, found.losses)  # where some rows are not determined, none is scored
-        return Scores(values, found.error, np.full(len(values), (time.perf_counter() - began) / len(values)))
+    def completed(self, found: Scores, score: Score) -> Scores:
+        """Scores, with those of folds that have a fit of their own."""
+        if np.isnan(found.values).any() and self._lost.size:
+            own = self._alone.called(score)
+            for mine, others in zip(found, own, strict=True):
+                mine[self._lost] = others
+        return found
 
 
 class Called(Scored):
@@ -148,7 +150,7 @@ class Called(Scored):
         return reach(self.of.fit, done, losses, lambda theta: self.losses(rows, theta), directions=2)
 
 
-class Refitted(Folds):
+class Refitted:
     """A host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is."""
 
     def __init__(self, host: Any, data: Data, splits: Splits, failed: Callable[[Exception], None]):
@@ -164,10 +166,12 @@ class Refitted(Folds):
                 self.made.append((None, None))
             self.fit_seconds[k] = time.perf_counter() - began
 
-    def hosts(self):
+    def hosts(self) -> Iterator[Any]:
+        """The estimator of each fold, None where there is no refit."""
         return (host for host, _ in self.made)
 
-    def called(self, score):
+    def called(self, score: Score) -> Scores:
+        """Any scorer, called on the test rows of every fold."""
         values, error, seconds = np.full((3, len(self.splits)), np.nan)
         for k, ((host, further), (_, test)) in enumerate(zip(self.made, self.splits, strict=True)):
             if host is None:

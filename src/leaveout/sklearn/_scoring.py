@@ -13,9 +13,11 @@ from sklearn.metrics import check_scoring
 
 from .._asked import Named
 from .._estimate import Estimate
+from .._evaluate import LOST, scored_together
 from .._fit import Fit
+from .._results import among
 from ..interop.sklearn import inner
-from ._folds import Folds, OneFit, Score, Scores
+from ._folds import Called, OneFit, Refitted, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
@@ -30,8 +32,11 @@ class OfMean(NamedTuple):
 
 
 def _determination(mean: float, y: NDArray) -> float:
+    """R², of a response that is constant 1 or 0, of one row none: as scikit-learn has it."""
     spread = float(np.var(y))
-    return 1 - mean / spread if spread > 0 else np.nan
+    if spread == 0 or len(y) < 2:
+        return float(mean == 0) if len(y) > 1 else np.nan
+    return 1 - mean / spread
 
 
 NUMBERS = {
@@ -72,15 +77,30 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
     return NUMBERS.get(scoring) if same else None
 
 
-def scores(folds: Folds, scoring: Scoring, host: Any, y: NDArray, error_score: ErrorScore) -> Scores:
-    """The score of every fold."""
-    if isinstance(folds, OneFit):
-        known = of_mean(scoring, host, folds.fit, y)
-        if known is not None:
-            began = time.perf_counter()
-            values, error = of_losses(folds.estimate(known.loss), known, y)
-            return Scores(values, error, np.full(len(values), (time.perf_counter() - began) / len(values)))
-    return folds.called(score_of(scoring, host, error_score))
+def scores(
+    folds: OneFit | Refitted, wanted: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
+) -> dict[str, Scores]:
+    """The scores of every fold by name, of the same refits."""
+    calls = {name: score_of(scoring, host, error_score) for name, scoring in wanted.items()}
+    if isinstance(folds, Refitted):
+        return {name: folds.called(call) for name, call in calls.items()}
+    began = time.perf_counter()
+    means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in wanted.items()}
+    asked = {name: Called(folds, calls[name]) if known is None else known.loss for name, known in means.items()}
+    distinct = list(dict.fromkeys(asked.values()))
+    estimates = dict(zip(distinct, scored_together(folds.fit, folds.plan, folds.refit, distinct), strict=True))
+    each = (time.perf_counter() - began) / (len(wanted) * folds.plan.num_refits)
+    found = {}
+    for name, known in means.items():
+        estimate = estimates[asked[name]]
+        values, error = of_calls(estimate) if known is None else of_losses(estimate, known, y)
+        found[name] = folds.completed(Scores(values, error, np.full(len(values), each)), calls[name])
+    return found
+
+
+def of_calls(found: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scores that were called; where some rows of a fold are not determined, none is scored."""
+    return np.where(among(found.result, LOST), np.nan, found.losses), found.error
 
 
 def of_losses(found: Estimate, known: OfMean, y: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

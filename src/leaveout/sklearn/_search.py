@@ -14,14 +14,13 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from .._evaluate import DEFAULT
 from .._fit import fit
 from .._path import path, under
-from .._plan import from_splits
 from ..interop.sklearn import described, inner, learns, penalty_of
 from ..models.losses import Squared
 from ..models.penalties import AbstractPenalty, Zero
 from ..refit import AbstractRefit
 from ._folds import Data, OneFit, Splits, fitted
-from ._scoring import OfMean, Scores, named, of_losses, of_mean, scores
-from ._validation import Transformers, cross_validate, told, with_weights
+from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
+from ._validation import Transformers, cross_validate, fold_failed, told, with_weights
 
 
 class OneFitSearchCV(GridSearchCV):
@@ -148,22 +147,23 @@ def _family(
     """Candidates that differ in their penalty alone, of which the first is given."""
     began = time.perf_counter()
     host, start = fitted(first, data)
-    plan, each = from_splits(splits, len(data.y)), named(scoring, host, data.X, data.y)["score"]
+    each, failed = named(scoring, host, data.X, data.y)["score"], lambda error: fold_failed(error, error_score)
+    folds = lambda fit: OneFit(host, fit, data, splits, strategy, failed, time.perf_counter() - began)
     known = of_mean(each, host, start, data.y)
     own = None if known is None else _of_own_loss(known, start.objective)
     count = len(penalties) * len(splits)
     if own is not None and len(set(map(repr, penalties))) == len(penalties):
-        points = path(start.objective, dict(enumerate(penalties)), plan, strategy, audit=0).points
+        points = path(start.objective, dict(enumerate(penalties)), folds(start).plan, strategy, audit=0).points
         seconds = np.full(len(splits), (time.perf_counter() - began) / count)
         for point in points:
             found = Scores(*of_losses(point.estimate, own, data.y), np.zeros(len(splits)))
+            found = folds(point.fit).completed(found, score_of(each, host, error_score))
             yield found._replace(values=told(found, error_score)), seconds
         return
     for penalty in penalties:
         start = fit(under(start.objective, penalty), start.parameters)
-        folds = OneFit(host, start, data, plan, strategy, time.perf_counter() - began)
-        found = scores(folds, each, host, data.y, error_score)
-        yield found._replace(values=told(found, error_score)), folds.fit_seconds
+        found = scores(folds(start), {"score": each}, host, data.y, error_score)["score"]
+        yield found._replace(values=told(found, error_score)), folds(start).fit_seconds
         began = time.perf_counter()
 
 

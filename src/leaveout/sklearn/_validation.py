@@ -12,11 +12,10 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
 from .._evaluate import DEFAULT
-from .._plan import from_splits
 from .._read import index_of
 from ..interop.sklearn import inner, learns, searches
 from ..refit import AbstractRefit
-from ._folds import Data, Folds, OneFit, Refitted, Splits, fitted
+from ._folds import Data, OneFit, Refitted, Splits, fitted
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
@@ -64,7 +63,7 @@ def cross_validate(
     del n_jobs, verbose, pre_dispatch
     folds, host, data, splits = _folds("cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score)
     wanted = named(scoring, host, data.X, data.y)
-    found = {name: scores(folds, each, host, data.y, error_score) for name, each in wanted.items()}
+    found = scores(folds, wanted, host, data.y, error_score)
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
     hosts = list(folds.hosts()) if return_estimator or return_train_score else []
     if return_estimator:
@@ -137,7 +136,7 @@ def _folds(
     refit: AbstractRefit,
     transformers: Transformers,
     error_score: ErrorScore,
-) -> tuple[Folds, Any, Data, Splits]:
+) -> tuple[OneFit | Refitted, Any, Data, Splits]:
     """The estimators of all folds, the host on all rows, the data, and the splits."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
@@ -148,10 +147,10 @@ def _folds(
         raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
     began = time.perf_counter()
     host, found = fitted(estimator, data)
+    failed = lambda error: fold_failed(error, error_score)
     if learns(estimator) and transformers == "refit":
-        return Refitted(host, data, splits, lambda error: _failed(error, error_score)), host, data, splits
-    plan = from_splits(splits, len(data.y))
-    return OneFit(host, found, data, plan, refit, time.perf_counter() - began), host, data, splits
+        return Refitted(host, data, splits, failed), host, data, splits
+    return OneFit(host, found, data, splits, refit, failed, time.perf_counter() - began), host, data, splits
 
 
 def _check_host(caller: str, estimator: Any) -> None:
@@ -189,7 +188,9 @@ def with_weights(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict
     if weight is not None and is_classifier(estimator):
         lost = np.setdiff1d(target, target[weight > 0])
         if lost.size:
-            raise ValueError(f"{caller}: all rows of the class {lost.tolist()[0]!r} have sample_weight 0; leave them out of X and y.")
+            raise ValueError(
+                f"{caller}: all rows of the class {lost.tolist()[0]!r} have sample_weight 0; leave them out of X and y."
+            )
     return Data(X, target, {} if weight is None else {weights: weight}, weight)
 
 
@@ -205,7 +206,7 @@ def _trained(
     return found
 
 
-def _failed(error: Exception, error_score: ErrorScore) -> None:
+def fold_failed(error: Exception, error_score: ErrorScore) -> None:
     if error_score == "raise":
         raise error
     warnings.warn(f"cross_validate: the fit of a fold failed: {error}", FitFailedWarning, stacklevel=2)
