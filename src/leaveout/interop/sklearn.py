@@ -217,7 +217,10 @@ def opened(estimator: Any, X: Any, y: Any) -> Opened:
         X = estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
         X = X.toarray() if hasattr(X, "toarray") else X
         inner = opened(estimator.steps[-1][1], X, y)
-        said = "the pipeline's transformers stay as fitted on all rows: what they learned is not left out"
+        said = (
+            "the pipeline's transformers stay as fitted on all rows: what they learned is not left out "
+            "(lo.sklearn.cross_validate fits them anew in every fold)"
+        )
         return inner._replace(remarks=((said,) if _prepares(estimator) else ()) + inner.remarks)
     if isinstance(estimator, TransformedTargetRegressor):
         check_is_fitted(estimator)

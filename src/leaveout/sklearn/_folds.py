@@ -28,6 +28,7 @@ from .._plan import Plan, from_splits
 from ..interop.sklearn import described, from_sklearn, inner, learns, placed, read
 from ..refit import AbstractRefit
 
+NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
 KEPT = 32  # folds whose rows are kept while scores are called on them
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 Score = Callable[[Any, Any, Any], float]  # of an estimator, X and y
@@ -132,6 +133,7 @@ class Called(Scored):
 
     def __init__(self, of: OneFit, score: Score):
         self.of, self.score, self.rows = of, score, functools.lru_cache(KEPT)(self._rows)
+        self.whole = {_key(np.sort(test)) for _, test in of.splits}
 
     def _rows(self, held: bytes) -> Data:
         return self.of.data.some(np.frombuffer(held, np.int64))
@@ -139,15 +141,19 @@ class Called(Scored):
     def losses(self, rows, theta):
         parameters, out = natural(self.of.fit, theta), np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
-            if not held.any():  # none of them is determined
+            key = _key(index[held])
+            if key not in self.whole:  # some of its rows are not determined
                 continue
             host = placed(self.of.host, {name: values[k] for name, values in parameters.items()})
-            test = self.rows(index[held].astype(np.int64).tobytes())
-            out[k] = self.score(host, test.X, test.y)
+            out[k] = self.score(host, self.rows(key).X, self.rows(key).y)
         return out
 
     def error(self, rows, done, losses):
         return reach(self.of.fit, done, losses, lambda theta: self.losses(rows, theta), directions=2)
+
+
+def _key(rows: NDArray) -> bytes:
+    return np.ascontiguousarray(rows, np.int64).tobytes()
 
 
 class Refitted:
@@ -178,7 +184,7 @@ class Refitted:
                 continue
             began, rows = time.perf_counter(), self.data.some(test)
             values[k] = score(host, rows.X, rows.y)
-            error[k] = abs(score(further, rows.X, rows.y) - values[k])
+            error[k] = 0.0 if further is host else abs(score(further, rows.X, rows.y) - values[k])
             seconds[k] = time.perf_counter() - began
         return Scores(values, error, seconds)
 
@@ -198,7 +204,7 @@ def refitted(host: Any, data: Data) -> tuple[Any, Fit]:
         y = np.ravel(new.transformer_.transform(data.y.reshape(-1, 1)))
         new.regressor_, found = refitted(host.regressor_, data._replace(y=y))
         return new, found
-    own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, data.weight)
+    own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, sample_weight=data.weight)
     found = fit(*read(own, data.X, data.y, data.weight))
     return placed(own, found.parameters), found
 
@@ -212,6 +218,8 @@ def _is_alike(host: Any, data: Data) -> bool:
 
 
 def _with_next(host: Any, found: Fit) -> tuple[Any, Any]:
-    """A host, and what one more Newton step would make of it: what is left to go."""
+    """A host, and what one more Newton step would make of it: what is left to go; itself where that is nothing."""
+    if found.decrement < NOTHING:
+        return host, host
     theta = found.vector - found.solve(found.gradient)
     return host, placed(host, {name: values[0] for name, values in natural(found, theta[None]).items()})
