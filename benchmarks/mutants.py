@@ -32,6 +32,38 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "transformers that saw the test rows",
+        "sklearn/_folds.py",
+        "refitted(host, data.some(train))",
+        "refitted(host, data)",
+        "test_sklearn.py",
+    ),
+    Fault(
+        "the error of a score shrinks twice with its rows",
+        "sklearn/_scoring.py",
+        "found.error[k] / held.sum()",
+        "found.error[k] / held.sum() ** 2",
+        "test_sklearn.py",
+    ),
+    Fault(
+        "two directions, taken at their word",
+        "_asked.py",
+        "2: 3.0}",
+        "2: 0.01}",
+        "test_sklearn.py",
+    ),
+    Fault(
+        "half a squared error as if it were whole",
+        "sklearn/_search.py",
+        "known.score(2 * mean",
+        "known.score(mean",
+        "test_sklearn.py",
+    ),
+    Fault(
+        "a penalty of SGD that does not shrink", "interop/sklearn.py", '"rows": per_row}', '"rows": resolve}', "test_interop.py"
+    ),
+    Fault("half the penalty of a GAM", "interop/statsmodels.py", "Quadratic(2.0 *", "Quadratic(1.0 *", "test_statsmodels.py"),
+    Fault(
         "products in float32 lose as little as others",
         "refit/_anchor.py",
         "return 2.0**29 * float(",

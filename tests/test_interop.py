@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import (
     GammaRegressor,
@@ -17,14 +18,17 @@ from sklearn.linear_model import (
     RidgeClassifier,
     RidgeClassifierCV,
     RidgeCV,
+    SGDClassifier,
+    SGDRegressor,
     TweedieRegressor,
 )
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.svm import LinearSVC
 
 import leaveout as lo
-from leaveout.interop.sklearn import described
+from leaveout.interop.sklearn import described, placed
 
 rng = np.random.default_rng(0)
 N = 120
@@ -188,6 +192,99 @@ def test_pipeline_and_frame():
     assert "transformers stay as fitted" in str(lo.cross_validate(fit, lo.kfold(N, 5)))
 
 
+def _binary_folds(host, refitted, y=Y["binary"], weight=None):
+    """Decisions about held-out rows, by our refits and by the host's."""
+    plan = lo.kfold(N, 4, seed=1)
+    fit = lo.from_sklearn(host, X, y, weight)
+    assert fit.decrement < 1e-2
+    ours = lo.cross_predict(fit, plan, lo.Exact(1e-10), "link")
+    theirs = np.zeros(N)
+    for w in plan.matrix():
+        keep = w > 0
+        again = refitted().fit(X[keep], y[keep], None if weight is None else weight[keep])
+        theirs[~keep] = again.decision_function(X[~keep])
+    return fit, ours, theirs
+
+
+@pytest.mark.parametrize(
+    "host",
+    [LinearSVC(C=0.3, **TIGHT), LinearSVC(fit_intercept=False, class_weight={"yes": 2.0, "no": 0.5}, **TIGHT)],
+    ids=["intercept", "none, weights of classes"],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_support_vectors_of_a_squared_hinge(host, weighted):
+    weight = WEIGHT if weighted else None
+    fit, ours, theirs = _binary_folds(clone(host).fit(X, Y["binary"], weight), lambda: clone(host), weight=weight)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert lo.cross_validate(fit, lo.leave_one_out(N)).proved.all()
+
+
+def test_one_class_after_another_is_the_way_out_of_one_against_the_rest():
+    everyone = RidgeClassifier(2.0).fit(X, Y["three"])
+    with pytest.raises(TypeError, match="for each class c"):
+        lo.from_sklearn(everyone, X, Y["three"])
+    plan = lo.kfold(N, 4, seed=1)
+    fits = [lo.from_sklearn(RidgeClassifier(2.0).fit(X, Y["three"] == c), X, Y["three"] == c) for c in everyone.classes_]
+    ours = np.stack([lo.cross_predict(fit, plan, lo.Exact(1e-10), "link") for fit in fits], axis=1)
+    for w in plan.matrix():
+        again = RidgeClassifier(2.0).fit(X[w > 0], Y["three"][w > 0])
+        np.testing.assert_allclose(ours[w == 0], again.decision_function(X[w == 0]), atol=1e-9)
+
+
+SLOWLY = {"average": True, "tol": None, "max_iter": 4000, "random_state": 0, "alpha": 0.1}
+DESCENDED = {  # by gradients of single rows, and the same minimum by another solver
+    "log loss": (SGDClassifier("log_loss", **SLOWLY), "binary", LogisticRegression(C=1 / (N * 0.1), **TIGHT)),
+    "squared error": (SGDRegressor(**SLOWLY), "real", Ridge(N * 0.1)),
+}
+
+
+@pytest.mark.parametrize("name", DESCENDED)
+def test_stochastic_gradients_where_they_arrived(name):
+    host, target, same = DESCENDED[name]
+    fit = lo.from_sklearn(clone(host).fit(X, Y[target]), X, Y[target])
+    assert fit.decrement < 1e-2
+    other = lo.from_sklearn(same.fit(X, Y[target]), X, Y[target])
+    np.testing.assert_allclose(lo.fit(fit.objective).parameters["coef"], other.parameters["coef"], atol=1e-5)
+    keep = lo.kfold(N, 4, seed=1).matrix()[0] > 0
+    again = (Ridge if target == "real" else LogisticRegression)(
+        **({"alpha": keep.sum() * 0.1} if target == "real" else {"C": 1 / (keep.sum() * 0.1), **TIGHT})
+    ).fit(X[keep], Y[target][keep])
+    coef = lo.fold_parameters(fit, lo.kfold(N, 4, seed=1), lo.Exact(1e-10))["coef"][0]
+    np.testing.assert_allclose(coef, np.ravel(again.coef_), atol=1e-5)
+
+
+def test_a_search_is_taken_at_what_it_chose():
+    search = GridSearchCV(make_pipeline(Normalizer(), Ridge()), {"ridge__alpha": [0.1, 1.0]}, cv=3).fit(X, Y["real"])
+    fit = lo.from_sklearn(search, X, Y["real"])
+    assert "GridSearchCV chose {'ridge__alpha':" in fit.objective.note and "as fitted" not in fit.objective.note
+    plan, best = lo.kfold(N, 3, seed=0), clone(search.best_estimator_)
+    predicted = lo.cross_predict(fit, plan, lo.Exact())
+    for w in plan.matrix():
+        np.testing.assert_allclose(predicted[w == 0], best.fit(X[w > 0], Y["real"][w > 0]).predict(X[w == 0]), atol=1e-9)
+
+
+def test_a_target_that_is_transformed():
+    host = TransformedTargetRegressor(Ridge(2.0), func=np.log, inverse_func=np.exp).fit(X, Y["positive"])
+    fit = lo.from_sklearn(host, X, Y["positive"])
+    assert "transformed target" in fit.objective.note
+    np.testing.assert_allclose(fit.objective.units.target, np.log(Y["positive"]))
+    plan = lo.kfold(N, 3, seed=0)
+    predicted = np.exp(lo.cross_predict(fit, plan, lo.Exact()))
+    for w in plan.matrix():
+        again = clone(host).fit(X[w > 0], Y["positive"][w > 0])
+        np.testing.assert_allclose(predicted[w == 0], again.predict(X[w == 0]), rtol=1e-9)
+
+
+def test_a_host_with_the_parameters_of_a_refit_is_the_hosts_own_refit():
+    host = HuberRegressor(tol=1e-9, max_iter=5000).fit(X, Y["heavy"])
+    keep = np.arange(N) >= 30
+    again = clone(host).fit(X[keep], Y["heavy"][keep])
+    parameters = {"coef": again.coef_, "intercept": np.asarray(again.intercept_), "scale": np.asarray(again.scale_)}
+    mine = placed(host, parameters)
+    np.testing.assert_array_equal(mine.predict(X), again.predict(X))
+    assert mine.scale_ == again.scale_ and host.scale_ != again.scale_
+
+
 def test_what_a_host_minimises_is_read_before_it_is_fitted():
     host = described(LogisticRegression(C=0.5, class_weight={0: 2.0}))
     assert (host.loss, host.ridge, host.intercept, host.labels, host.class_weight) == ("logistic", 2.0, True, True, {0: 2.0})
@@ -202,7 +299,27 @@ def test_what_a_host_minimises_is_read_before_it_is_fitted():
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: lo.from_sklearn(LinearSVC().fit(X, Y["binary"]), X, Y["binary"]), TypeError, "LinearSVC is not supported"),
+        (lambda: lo.from_sklearn(LinearSVC(loss="hinge").fit(X, Y["binary"]), X, Y["binary"]), TypeError, "squared_hinge"),
+        (lambda: lo.from_sklearn(SGDClassifier().fit(X, Y["binary"]), X, Y["binary"]), TypeError, "among log_loss.*not smooth"),
+        (
+            lambda: lo.from_sklearn(SGDClassifier("log_loss", penalty="l1").fit(X, Y["binary"]), X, Y["binary"]),
+            TypeError,
+            "penalty='l1'.*not smooth",
+        ),
+        (
+            lambda: lo.from_sklearn(
+                SGDRegressor(max_iter=2, tol=None, random_state=0).fit(50 * X, Y["real"]), 50 * X, Y["real"]
+            ),
+            ValueError,
+            "not stationary",
+        ),
+        (
+            lambda: lo.from_sklearn(GridSearchCV(Ridge(), {"alpha": [1.0]}, refit=False).fit(X, Y["real"]), X, Y["real"]),
+            TypeError,
+            "refit=True",
+        ),
+        (lambda: lo.from_sklearn(GridSearchCV(Ridge(), {"alpha": [1.0]}), X, Y["real"]), NotFittedError, "not fitted"),
+        (lambda: lo.from_sklearn(LinearSVC(**TIGHT).fit(X, Y["three"]), X, Y["three"]), TypeError, "y == c.*for each class"),
         (lambda: lo.from_sklearn(Lasso().fit(X, Y["real"]), X, Y["real"]), TypeError, "Supported are LinearRegression"),
         (lambda: lo.from_sklearn(Ridge(), X, Y["real"]), NotFittedError, "not fitted"),
         (lambda: lo.from_sklearn(RidgeClassifier().fit(X, Y["three"]), X, Y["three"]), TypeError, "two classes; it has 3"),

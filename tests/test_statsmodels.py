@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from statsmodels.gam.api import BSplines, GLMGam
+from statsmodels.gam.generalized_additive_model import penalized_wls
 from statsmodels.genmod.families import links
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 from statsmodels.othermod.betareg import BetaModel
@@ -208,6 +210,39 @@ def test_proportional_hazards(ties):
         np.testing.assert_allclose(coef[k], host(w > 0).params, atol=1e-5)
 
 
+def test_several_classes():
+    kind = np.digitize(ETA + X[:, 2] + rng.logistic(size=N), [-0.5, 1.0])
+    host = lambda keep: sm.MNLogit(kind[keep], X[keep]).fit(disp=0, tol=1e-12, method="newton")
+    fit = lo.from_statsmodels(host(np.ones(N, bool)))
+    assert fit.decrement < 1e-8
+    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):
+        again = host(w > 0)
+        np.testing.assert_allclose((coef[k] - coef[k][0])[1:].T, again.params, atol=1e-6)
+        np.testing.assert_allclose(predicted[w == 0], again.predict(X[w == 0]), atol=1e-7)
+
+
+@pytest.mark.parametrize("family", ["Poisson", "Gaussian"])
+def test_additive_models_on_their_basis(family):
+    y = Y["count" if family == "Poisson" else "real"]
+    splines = BSplines(X[:, 1:], df=[6, 5], degree=[3, 3])
+    alpha = [0.7, 2.0]
+    model = GLMGam(y, np.ones((N, 1)), splines, alpha=alpha, family=getattr(F, family)())
+    fit = lo.from_statsmodels(model.fit(tol=1e-13))
+    assert fit.decrement < 1e-5 and "knots are not left out" in fit.objective.note
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):  # the host's own iteration, on the rows of the same basis
+        keep, beta = w > 0, np.zeros(model.exog.shape[1])
+        x, t = model.exog[keep], y[keep]
+        for _ in range(60):
+            eta = x @ beta
+            mean = np.exp(eta) if family == "Poisson" else eta
+            weight = mean if family == "Poisson" else np.ones(len(t))
+            beta = penalized_wls(eta + (t - mean) / weight, x, model.penal.penalty_matrix(), weight).params
+        np.testing.assert_allclose(coef[k], beta, atol=1e-6)
+
+
 def test_formulas_missing_rows_and_names():
     frame = pd.DataFrame({"y": Y["count"], "a": X[:, 1], "b": np.where(X[:, 2] > 0, "up", "down")})
     frame.loc[4, "a"] = np.nan
@@ -220,6 +255,15 @@ def test_formulas_missing_rows_and_names():
 @pytest.mark.parametrize(
     "make, error, message",
     [
+        (
+            lambda: lo.from_statsmodels(
+                GLMGam(
+                    Y["count"], smoother=BSplines(X[:, 1:2], [6], [3]), alpha=1.0, family=F.Poisson(), freq_weights=FREQUENCY
+                ).fit()
+            ),
+            TypeError,
+            "its own fit ignores them",
+        ),
         (lambda: lo.from_statsmodels(3), TypeError, "not supported.*OLS, WLS, GLM"),
         (lambda: lo.from_statsmodels(sm.RLM(Y["real"], X).fit()), TypeError, "RLM is not supported"),
         (lambda: lo.from_statsmodels(sm.GLS(Y["real"], X).fit()), TypeError, "GLS is not supported"),

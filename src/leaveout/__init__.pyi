@@ -8,6 +8,7 @@ from . import (
     models as models,
     plot as plot,
     refit as refit,
+    sklearn as sklearn,
 )
 from ._checks import CHECKS as CHECKS, Check as Check
 from ._compare import Comparison as Comparison, compare as compare

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from ._fit import Fit
 from ._functions import Derived, fold_weights, own_passes, shaped
 from ._jax import Array, Arrays, PyTree, compiled, jax
-from ._objective import AbstractLinearPredictor, AbstractObjective, repeatable, unravel
+from ._objective import AbstractLinearPredictor, AbstractObjective, mapped, placed, repeatable, unravel
 from ._plan import CAPACITY, Plan, Rows, few_more
 from .refit import Refitted
 
-DIRECTIONS = 8  # in which a function that nothing is known of is looked at, within what is left to go
-SAFETY = 1.5  # times what so few directions say, if there are more
+DIRECTIONS: Literal[8] = 8  # in which a function that nothing is known of is looked at, within what is left to go
+SAFETY = {8: 1.5, 2: 3.0}  # times what so few directions say, if there are more: of a linear function too little once in ten
 
 Named = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
@@ -28,10 +28,11 @@ class Scored(abc.ABC):
     """A score of every held-out unit that is known by its `title`."""
 
     title: str
+    joint = False  # one number a refit, rather than one a held-out unit?
 
     @abc.abstractmethod
     def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
-        """Of a batch, `[refits, width]`, zero where not scored."""
+        """Of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
     @abc.abstractmethod
     def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
@@ -59,7 +60,7 @@ class Asked:
         if self.evaluate is None:
             return not self.fit.objective.pointwise
         if isinstance(self.evaluate, Scored):
-            return False
+            return self.evaluate.joint
         parameters = natural(self.fit, self.fit.vector[None])
         return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
@@ -84,7 +85,7 @@ class Asked:
         assert self.evaluate is not None and not isinstance(self.evaluate, Scored)
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
-        value = np.asarray(self.evaluate(held, seen, jax.tree.map(lambda leaf: leaf[k], parameters)), np.float64)
+        value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)), np.float64)
         if value.shape not in ((), (len(held),)):
             raise ValueError(
                 f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}."
@@ -101,7 +102,9 @@ class Asked:
         return each.reshape(len(each), -1).sum(1)
 
 
-def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], NDArray]) -> NDArray[np.float64]:
+def reach(
+    fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], NDArray], directions: Literal[2, 8] = DIRECTIONS
+) -> NDArray[np.float64]:
     """How far any function of θ, which is `at` where the refits are reported, may be from what it is at the exact refits.
 
     These lie in balls around known centres. Along orthogonal directions of one length a function that is about linear there
@@ -112,15 +115,16 @@ def reach(fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], N
         return np.full(at.shape, np.inf)
     center, radius = done.ball()
     rank, known = center.shape[1], np.isfinite(radius)
-    count = min(rank, DIRECTIONS)
-    directions = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, count)))[0].T
-    middle = function(fit.at(center))
+    count = min(rank, directions)
+    orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, count)))[0].T
+    start = fit.at(center)
+    middle = at if np.array_equal(start, done.theta) else function(start)
     squares = np.zeros(at.shape)
-    for direction in directions:
+    for direction in orthogonal:
         move = np.where(known, radius, 0.0)[:, None] * direction
         both = [np.abs(function(fit.at(center + sign * move)) - middle) for sign in (1, -1)]
         squares += np.maximum(*both) ** 2
-    most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (SAFETY if count < rank else 1.0)
+    most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (SAFETY[count] if count < rank else 1.0)
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 
 
@@ -131,6 +135,9 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """The natural parameters of many refits, a leading axis for them."""
+    if fit.predictors is not None:  # arrays, of which nothing need be compiled
+        each = [fit.objective.parameters.natural(placed(v, fit.theta)) for v in theta]
+        return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
     found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
     return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], found)
 

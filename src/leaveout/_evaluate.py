@@ -101,7 +101,29 @@ def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[st
     return {"model or data": fit.objective, "fit": reached, "plan": plan, "refit": refit, **more}
 
 
-def _wanted(fit: Fit, evaluate: Evaluate | Named | None) -> Evaluate | Scored | None:
+@float64
+def scored_together(
+    fit: Fit, plan: Plan, refit: AbstractRefit, wanted: Sequence[Evaluate | Named | Scored | None]
+) -> list[Estimate]:
+    """What `cross_validate` says by each of several scores, of the same refits, without audits."""
+    plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
+    own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
+    asked = [replace(own, evaluate=_wanted(fit, each)) for each in wanted]
+    every = [Gathered(each, blank(each, refit, walk.baseline(each))) for each in asked]
+
+    def take(batch: Batch, done: Refitted, values: NDArray) -> Told:
+        for each in every:
+            each.add(batch, done, values if each.asked.evaluate is None else each.asked.losses(batch.rows, done.theta))
+        return {}
+
+    walk.refits(take, lambda batch, told: None, own.losses_of)
+    for each in every:
+        if each.asked.evaluate is not None and refit.in_standard_errors:
+            each.sharpened()
+    return [each.estimate((), improve=False) for each in every]
+
+
+def _wanted(fit: Fit, evaluate: Evaluate | Named | Scored | None) -> Evaluate | Scored | None:
     if not isinstance(evaluate, str):
         return evaluate
     from ._scores import scored

@@ -59,8 +59,8 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, of
 def _squares(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
     del weight
     wanted = np.eye(predicted.shape[1])[target.astype(int)] if predicted.ndim > 1 else target
-    r, off = (np.abs(part).reshape(len(target), -1) for part in (wanted - predicted, off))
-    return Measured((r**2).sum(1), (2 * r * off + off**2).sum(1))
+    r, outputs = np.abs(wanted - predicted), tuple(range(1, predicted.ndim))
+    return Measured((r**2).sum(outputs), (2 * r * off + off**2).sum(outputs))
 
 
 def _absolute(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:

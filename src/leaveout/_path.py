@@ -6,7 +6,6 @@ that of the next stronger penalty. A path is judged as one call: all its penalti
 are estimated instead of proved, and what is repeated exactly to audit them.
 """
 
-import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -177,13 +176,6 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
     return {float(alpha): Ridge(alpha) for alpha in alphas}
 
 
-def _under(objective: Model, penalty: AbstractPenalty) -> Model:
-    """The objective under another penalty, its data shared."""
-    other = copy.copy(objective)
-    object.__setattr__(other, "penalty", penalty)
-    return other
-
-
 def _find(
     found: dict[Any, Judged],
     objective: Model,
@@ -210,8 +202,8 @@ def _find(
     with Slow("penalties", len(order)) as bar:
         for value in order:
             try:
-                under = _under(objective, named[value])
-                own = _anchored(under, thetas[value]) if value in thetas else fit(under, before)
+                posed = objective.under(named[value])
+                own = _anchored(posed, thetas[value]) if value in thetas else fit(posed, before)
             except (RuntimeError, ValueError) as error:
                 error.add_note(f"In lo.path, under the penalty {shown(value)}.")
                 raise
@@ -236,7 +228,7 @@ def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictor
     """The model as data, where it has one output and all penalties are quadratic; that of the first is in it."""
     if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
         return None
-    model = _under(objective, penalties[0]).predictors
+    model = objective.under(penalties[0]).predictors
     return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.paired())
 
 
@@ -333,7 +325,7 @@ def _judged(
     for k, (value, penalty) in enumerate(named.items()):
         if every.bad[k]:
             continue
-        make = lambda k=k, penalty=penalty: _anchored(_under(objective, penalty), every.theta[k])
+        make = lambda k=k, penalty=penalty: _anchored(objective.under(penalty), every.theta[k])
         known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
         found[value] = Judged(*known, {}, float(every.gradients[k]))
         if wanting[k]:

@@ -85,7 +85,7 @@ def influence(
     rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
     ready = prepared(model, rows, plan, seed)
     at = None if row is None else _row(rows, ready, row)
-    estimate, fit, said = validated(ready, REFITS[refit], None)
+    estimate, fit, said = validated(ready, REFITS[refit], None, None)
     found = _renamed(lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs), rows, plan)
     with one_line(f"--by {by}: "):
         listed = found.top(top, by)

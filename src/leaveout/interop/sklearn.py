@@ -1,26 +1,30 @@
 """scikit-learn's linear estimators as they are: the host's own objective and, where it is fitted, its own θ̂.
 
 "Exact" then means the host's own refit. Some hosts average their loss (PoissonRegressor, GammaRegressor), so their
-penalty shrinks as rows leave; balanced class weights are recomputed in every fold.
+penalty shrinks as rows leave; balanced class weights are recomputed in every fold. `placed` is the way back: the host with
+the parameters of a refit.
 """
 
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._fit import Fit, anchor
 from .._read import matched
 from ..models.linear import GLM, Regression
-from ..models.losses import AbstractLoss, HuberScale, Tweedie
-from ..models.penalties import AbstractPenalty, Ridge, per_weight
+from ..models.losses import AbstractLoss, Huber, HuberScale, Tweedie
+from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight, resolve
 
 
 @runtime_checkable
@@ -45,7 +49,9 @@ class Described:
     intercept: bool
     labels: bool = False  # is the target one of classes?
     class_weight: dict | Literal["balanced"] | None = None
-    averaged: bool = False  # is the sum divided by Σ w, so that the penalty shrinks as rows leave?
+    averaged: bool | Literal["rows"] = (
+        False  # is the sum divided by Σ w, or by the number of rows: the penalty shrinks with it?
+    )
     whole: bool = False  # is the intercept penalised too?
     chosen: str = ""  # what was chosen on all rows
 
@@ -62,6 +68,14 @@ def described(estimator: Host) -> Described:
     if name.endswith("CV"):
         check_is_fitted(estimator)
     return reader(estimator)
+
+
+def penalty_of(host: Described) -> AbstractPenalty | None:
+    """The penalty of a host, as it depends on the weights of rows."""
+    if not np.any(np.asarray(host.ridge) > 0):
+        return None
+    around = {False: resolve, True: per_weight, "rows": per_row}[host.averaged]
+    return around(Ridge(host.ridge))
 
 
 def _chosen(name: str, value: float) -> str:
@@ -112,10 +126,30 @@ def _logistic(estimator: Any) -> Described:
 
 def _support_vectors(estimator: Any) -> Described:
     if estimator.penalty != "l2" or estimator.loss != "squared_hinge" or estimator.intercept_scaling != 1:
-        raise TypeError("from_sklearn: LinearSVC is known with its squared hinge, an l2 penalty and intercept_scaling=1.")
+        raise TypeError(
+            "from_sklearn: LinearSVC is supported with loss='squared_hinge', penalty='l2' and intercept_scaling=1; the hinge "
+            "and an l1 penalty are not smooth."
+        )
     return Described("squared_hinge", 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
 
 
+def _descended(estimator: Any) -> Described:
+    name, labels = type(estimator).__name__, isinstance(estimator, linear_model.SGDClassifier)
+    smooth = SMOOTH[labels]
+    if estimator.loss not in smooth or estimator.penalty not in ("l2", None):
+        raise TypeError(
+            f"from_sklearn: {name} is supported with an l2 penalty or none, and a loss among {', '.join(smooth)}; got "
+            f"loss={estimator.loss!r}, penalty={estimator.penalty!r}. Hinges and l1 penalties are not smooth."
+        )
+    weight, alpha = getattr(estimator, "class_weight", None), float(estimator.alpha) if estimator.penalty else 0.0
+    loss = smooth[estimator.loss](estimator)
+    return Described(loss, alpha, estimator.fit_intercept, labels, weight, averaged="rows")
+
+
+SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, of classes or of numbers
+    True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
+    False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
+}
 READERS: dict[type, Callable[[Any], Described]] = {
     linear_model.LinearRegression: _least_squares,
     linear_model.Ridge: _least_squares,
@@ -129,8 +163,20 @@ READERS: dict[type, Callable[[Any], Described]] = {
     linear_model.RidgeClassifierCV: _least_squares,
     linear_model.LogisticRegressionCV: _logistic,
     svm.LinearSVC: _support_vectors,
+    linear_model.SGDClassifier: _descended,
+    linear_model.SGDRegressor: _descended,
 }
-SUPPORTED = (*(kind.__name__ for kind in READERS if kind is not svm.LinearSVC), "Pipeline ending in one of them")
+AROUND = "a Pipeline, TransformedTargetRegressor or search around one of them"
+SUPPORTED = (*(kind.__name__ for kind in READERS), AROUND)
+
+
+class Opened(NamedTuple):
+    """The linear estimator inside a host, fitted, what it was fitted on, and what printed results should say of it."""
+
+    estimator: Any
+    X: Any
+    y: Any
+    remarks: tuple[str, ...] = ()
 
 
 def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fit:
@@ -138,44 +184,137 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
 
     Takes LinearRegression, Ridge, LogisticRegression (binary and multinomial; l2 or no penalty; class_weight
     fixed or balanced), PoissonRegressor, GammaRegressor, TweedieRegressor, HuberRegressor (its scale is a parameter),
-    RidgeClassifier (two classes; its squared loss of ±1), the CV versions of these at the penalty they chose (the choice
-    is not left out), and a Pipeline ending in one of them, whose transformers stay as fitted. `sample_weight` is what was
-    given to `fit`.
+    RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes; its intercept, which it penalises, is the
+    last of `coef`), SGDClassifier and SGDRegressor (smooth losses; where they arrived), the CV versions of these at the penalty
+    they chose (the choice is not left out). And what is around one of them: a Pipeline, whose transformers stay as fitted, a
+    TransformedTargetRegressor (losses are of the transformed target), a GridSearchCV or the like (its `best_estimator_`; the
+    choice is not left out). `sample_weight` is what was given to `fit`.
 
     Raises TypeError on other estimators, `NotFittedError` on one that is not fitted, ValueError where its
     coefficients are not stationary on these data.
     """
-    remark = ""
+    return anchor(*read(estimator, X, y, sample_weight))
+
+
+def read(
+    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+) -> tuple[GLM | Regression, dict[str, np.ndarray]]:
+    """What a fitted estimator minimises, and where it stands."""
     labels, X, y, sample_weight = matched("from_sklearn", X=X, y=y, sample_weight=sample_weight)
-    X, fitted = _columns(estimator, X), estimator
-    if isinstance(estimator, Pipeline):
-        check_is_fitted(estimator)
-        remark = "the pipeline's transformers stay as fitted on all rows: what they learned is not left out"
-        X, estimator = _transformed(estimator, X), estimator.steps[-1][1]
+    fitted = estimator
+    estimator, X, y, remarks = opened(estimator, _columns(estimator, X), y)
     host = described(estimator)
     check_is_fitted(estimator)
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
-    remark = "; ".join(filter(None, (remark, host.chosen)))
+    remark = "; ".join(filter(None, (*remarks, host.chosen)))
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
-    return anchor(objective.reading(functools.partial(_new, fitted)), _parameters(objective, host, estimator))
+    return objective.reading(functools.partial(_new, fitted)), _parameters(objective, host, estimator)
 
 
 def _new(estimator: Any, X: Any) -> Any:
     """Rows to be predicted, as the regression at the end of an estimator takes them."""
+    if searches(estimator):
+        return _new(estimator.best_estimator_, X)
+    if isinstance(estimator, TransformedTargetRegressor):
+        raise TypeError(
+            "interval: TransformedTargetRegressor predicts a transformed response; fit its regressor to that, and transform "
+            "the ends back."
+        )
     known = getattr(estimator, "feature_names_in_", None)
-    if known is None or not isinstance(X, pd.DataFrame):
-        return _transformed(estimator, X)
-    missing = sorted(set(known) - set(X.columns))
-    if missing and not isinstance(estimator, Pipeline):  # whose transformers know which columns they need
-        raise ValueError(f"interval: X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
-    return _transformed(estimator, X if missing else X[list(known)])
+    if known is not None and isinstance(X, pd.DataFrame):
+        missing = sorted(set(known) - set(X.columns))
+        if missing and not isinstance(estimator, Pipeline):  # whose transformers know which columns they need
+            raise ValueError(f"interval: X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
+        X = X if missing else X[list(known)]
+    return _new(estimator.steps[-1][1], _transformed(estimator, X)) if isinstance(estimator, Pipeline) else _dense(X)
 
 
-def _transformed(estimator: Any, X: Any) -> Any:
+def _transformed(estimator: Pipeline, X: Any) -> Any:
     """What the transformers of a pipeline make of rows."""
-    X = estimator[:-1].transform(X) if isinstance(estimator, Pipeline) and len(estimator.steps) > 1 else X
+    return _dense(estimator[:-1].transform(X) if len(estimator.steps) > 1 else X)
+
+
+def _dense(X: Any) -> Any:
     return X.toarray() if hasattr(X, "toarray") else X
+
+
+def opened(estimator: Any, X: Any, y: Any) -> Opened:
+    """A fitted host, opened down to its linear estimator."""
+    if isinstance(estimator, Pipeline):
+        check_is_fitted(estimator)
+        inner = opened(estimator.steps[-1][1], _transformed(estimator, X), y)
+        said = (
+            "the pipeline's transformers stay as fitted on all rows: what they learned is not left out "
+            "(lo.sklearn.cross_validate fits them anew in every fold)"
+        )
+        return inner._replace(remarks=((said,) if _prepares(estimator) else ()) + inner.remarks)
+    if isinstance(estimator, TransformedTargetRegressor):
+        check_is_fitted(estimator)
+        inner = opened(estimator.regressor_, X, np.ravel(estimator.transformer_.transform(np.asarray(y).reshape(-1, 1))))
+        return inner._replace(remarks=("losses are of the transformed target", *inner.remarks))
+    if searches(estimator):
+        name = type(estimator).__name__
+        check_is_fitted(estimator)
+        if not hasattr(estimator, "best_estimator_"):
+            raise TypeError(
+                f"from_sklearn: {name}(refit={estimator.refit!r}) has no best_estimator_; search with refit=True, or fit an "
+                "estimator with its best_params_ and give that."
+            )
+        inner = opened(estimator.best_estimator_, X, y)
+        said = f"{name} chose {estimator.best_params_} on all rows: the choice is not left out"
+        return inner._replace(remarks=(said, *inner.remarks))
+    return Opened(estimator, X, y)
+
+
+def inner(estimator: Any) -> Any:
+    """The estimator inside pipelines and transformed targets, fitted where that is."""
+    if isinstance(estimator, Pipeline):
+        return inner(estimator.steps[-1][1])
+    if isinstance(estimator, TransformedTargetRegressor):
+        own = getattr(estimator, "regressor_", estimator.regressor)
+        return linear_model.LinearRegression() if own is None else inner(own)
+    return estimator
+
+
+def searches(estimator: Any) -> bool:
+    """Is it a search over the parameters of another estimator, as GridSearchCV is?"""
+    return hasattr(estimator, "estimator") and callable(getattr(estimator, "fit", None)) and hasattr(estimator, "refit")
+
+
+def learns(estimator: Any) -> bool:
+    """Is there something around the linear estimator that learns from rows?"""
+    if isinstance(estimator, Pipeline):
+        return _prepares(estimator) or learns(estimator.steps[-1][1])
+    if isinstance(estimator, TransformedTargetRegressor):
+        transformer = estimator.transformer
+        return (transformer is not None and get_tags(transformer).requires_fit) or learns(estimator.regressor)
+    return False
+
+
+def _prepares(estimator: Pipeline) -> bool:
+    """Does some transformer of a pipeline learn from rows?"""
+    steps = [step for _, step in estimator.steps[:-1]]
+    return any(get_tags(step).requires_fit for step in steps if step not in ("passthrough", None))
+
+
+def placed(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
+    """A fitted host with these parameters, named as in `Fit.parameters`, in the place of its own."""
+    host = copy.copy(estimator)
+    if isinstance(host, Pipeline):
+        name, last = host.steps[-1]
+        host.steps = [*host.steps[:-1], (name, placed(last, parameters))]
+    elif isinstance(host, TransformedTargetRegressor):
+        host.regressor_ = placed(host.regressor_, parameters)
+    else:
+        coef, intercept = np.asarray(parameters["coef"]), np.asarray(parameters.get("intercept", 0.0))
+        if isinstance(host, svm.LinearSVC) and host.fit_intercept:
+            coef, intercept = coef[:-1], coef[-1]
+        host.coef_ = coef.reshape(*host.coef_.shape[:-1], coef.shape[-1])
+        host.intercept_ = intercept.reshape(np.shape(host.intercept_))[()]
+        if "scale" in parameters:
+            host.scale_ = float(parameters["scale"])
+    return host
 
 
 def _columns(estimator: Any, X: Any) -> Any:
@@ -196,9 +335,7 @@ def _objective(
     name = type(estimator).__name__
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
-    penalty: AbstractPenalty | None = Ridge(host.ridge) if np.any(np.asarray(host.ridge) > 0) else None
-    if host.averaged and penalty is not None:
-        penalty = per_weight(penalty)
+    penalty = penalty_of(host)
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **own)
@@ -208,19 +345,29 @@ def _objective(
     unknown = ~np.isin(y, classes)
     if unknown.any():
         raise ValueError(f"from_sklearn: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}.")
+    if len(classes) > 2 and (host.loss != "logistic" or host.averaged):
+        raise TypeError(
+            f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
+            f"Take these one by one: from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c."
+        )
     own |= _class_weights(host, y, weight)
+    if len(classes) > 2:
+        return GLM(X, y, "multinomial", penalty, **own)
     second = y == classes[1]
     if host.loss == "logistic":
-        if len(classes) > 2:
-            return GLM(X, y, "multinomial", penalty, **own)
         return GLM(X, second.astype(float), "logistic", penalty, **own)
-    if len(classes) != 2:
-        raise TypeError(f"from_sklearn: {name} is supported for two classes; it has {len(classes)}.")
-    if host.loss != "squared" or host.whole:
-        raise TypeError(f"from_sklearn: {name} is not supported. Supported are {', '.join(SUPPORTED)}.")
     if host.class_weight == "balanced" and weight is not None:
         raise TypeError(f"from_sklearn: {name}(class_weight='balanced') with a sample_weight is not supported.")
-    return GLM(X, np.where(second, 1.0, -1.0), "squared", penalty, **own)
+    if host.whole and host.intercept:
+        X, own["intercept"] = _with_ones(X), False
+    return GLM(X, np.where(second, 1.0, -1.0), host.loss, penalty, **own)
+
+
+def _with_ones(X: Any) -> Any:
+    """The columns, and a constant."""
+    if isinstance(X, pd.DataFrame):
+        return pd.concat([X, pd.Series(1.0, X.index, name="intercept")], axis=1)
+    return np.column_stack([X, np.ones(len(X))])
 
 
 def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> dict[str, Any]:
@@ -237,11 +384,15 @@ def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> 
 def _parameters(objective: GLM | Regression, host: Described, estimator: Any) -> dict[str, np.ndarray]:
     """The host's own θ̂."""
     coef, intercept = np.asarray(estimator.coef_, np.float64), np.asarray(estimator.intercept_, np.float64)
-    if coef.shape[-1] != objective.num_features:
+    ones = bool(host.whole and host.intercept)
+    wanted = objective.num_features - ones
+    if coef.shape[-1] != wanted:
         raise ValueError(
-            f"from_sklearn: the estimator has {coef.shape[-1]} coefficients, but X has {objective.num_features} columns: "
+            f"from_sklearn: the estimator has {coef.shape[-1]} coefficients, but X has {wanted} columns: "
             "it was fitted on other data."
         )
+    if ones:
+        return {"coef": np.append(coef, intercept)}
     if coef.size == objective.num_features:
         coef, intercept = coef.ravel(), intercept.ravel()[0] if intercept.ndim else intercept
     found = {"coef": coef, "intercept": np.asarray(intercept)}

@@ -20,7 +20,7 @@ from .._fit import Fit, anchor
 from ..models import losses
 from ..models.cox import Cox
 from ..models.linear import GLM, Regression
-from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight
+from ..models.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line
     "Identity": lambda link: "identity",
@@ -58,8 +58,9 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None) -> Fit:
 
     Takes the results of OLS, WLS, GLM (every family; identity, log, power, and all binomial links but a `CDFLink` of one's
     own; offset, exposure, freq_weights, var_weights, formulas), of the discrete models Logit, Probit, Poisson and
-    NegativeBinomial (nb2, nb1, geometric; its dispersion a parameter), of OrderedModel (logit), BetaModel (logit and a
-    constant precision) and PHReg; and of `fit_regularized(alpha=…, L1_wt=0)`, given the same `alpha` here.
+    NegativeBinomial (nb2, nb1, geometric; its dispersion a parameter), of MNLogit (whose coefficients are differences from
+    the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and PHReg; of GLMGam fitted by
+    "pirls", its basis and penalties as they are; and of `fit_regularized(alpha=…, L1_wt=0)`, given the same `alpha` here.
 
     Raises TypeError on other results, ValueError where the parameters are not stationary, as those of an l1 penalty.
     """
@@ -188,6 +189,23 @@ def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) 
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
+def _multinomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+    coef = np.vstack([np.zeros(len(params)), params.T])  # the first class's are zero: a common shift moves nothing
+    return _glm(model, "multinomial", coef, offset=_shift(model), remark=_remark(model))
+
+
+def _additive(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+    if any(np.any(np.asarray(getattr(model, name)) != 1) for name in ("freq_weights", "var_weights", "n_trials")):
+        raise TypeError(
+            "from_statsmodels: GLMGam with weights or numbers of trials is not supported: its own fit ignores them."
+        )
+    said = "the basis stays as it was made of all rows: its knots are not left out"
+    penalty = Quadratic(2.0 * model.penal.penalty_matrix())  # GLMGam's penalty is βᵀSβ, not half of it
+    offset = np.broadcast_to(np.asarray(model._offset_exposure, np.float64), len(model.endog))
+    loss = _family(model.family)
+    return _glm(model, loss, coef, penalty, offset=offset if offset.any() else None, remark=_remark(model, said))
+
+
 def _ordered(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
     from scipy import stats
 
@@ -231,6 +249,8 @@ MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regr
     "Probit": _discrete,
     "Poisson": _discrete,
     "NegativeBinomial": _negative_binomial,
+    "MNLogit": _multinomial,
+    "GLMGam": _additive,
     "OrderedModel": _ordered,
     "BetaModel": _beta,
     "PHReg": _cox,

@@ -13,7 +13,8 @@ A unit's held-out loss is Verweij and van Houwelingen's (1993): what the log par
 coefficients fitted without the unit, when the unit is taken out of it.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self
 
 import equinox as eqx
 import jax
@@ -83,6 +84,10 @@ class Cox(AbstractObjective):
         count = np.bincount(group, minlength=len(first) + 1)[:-1]
         parts = map(aligned, (order, first, last, group, np.flatnonzero(count > 1)))
         self.order, self.first, self.last, self.group, self.tied = parts
+
+    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+        """The same model under another penalty: its data are shared, and not read again."""
+        return penalties.under(self, penalty, self.design.shape[1])
 
     @property
     def num_units(self) -> int:

@@ -78,10 +78,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
         """The same model under another penalty: its data are shared, and not read again."""
-        other = copy.copy(self)
-        object.__setattr__(other, "penalty", penalties.resolve(penalty))
-        other.penalty.check(self.num_features)
-        return other
+        return penalties.under(self, penalty, self.num_features)
 
     # the shape of θ: [params], or [outputs, params_per_output]
 

@@ -358,6 +358,34 @@ class PseudoHuber(AbstractLoss):
         return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
 
 
+class SquaredHinge(AbstractLoss):
+    """`max(0, 1 − yη)²` of y −1 or 1. Its ℓ″ jumps at the margin, yη = 1."""
+
+    smooth = False
+    ceiling = 2.0
+
+    def __call__(self, eta, y):
+        return jnp.maximum(1 - y * eta, 0.0) ** 2
+
+    def formulas(self, eta, y):
+        short = np.maximum(1 - y * eta, 0.0)
+        return {
+            0: lambda: short**2,
+            1: lambda: -2 * y * short,
+            2: lambda: 2.0 * (short > 0),
+            3: lambda: np.zeros_like(short),
+        }
+
+    def check(self, y):
+        domain(y, np.abs(y) == 1, "squared_hinge", "−1 or 1")
+
+    def peak(self, y):
+        return -np.inf * y  # ℓ″ is two up to the margin, and nothing beyond
+
+    def scale(self, y):
+        return "squared hinge"
+
+
 class Custom(AbstractLoss):
     """A user's JAX function `(linear_predictor, y) -> scalar`. No link, no domain, and nothing known of its kinks."""
 
@@ -387,6 +415,7 @@ NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "quasi_binomial": QuasiBinomial,
     "huber": Huber,
     "pseudo_huber": PseudoHuber,
+    "squared_hinge": SquaredHinge,
 }
 SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {  # losses with parameters of their own, of lo.Regression
     "negative_binomial": NegativeBinomialDispersion,

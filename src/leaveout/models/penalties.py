@@ -9,8 +9,9 @@ per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the numb
 """
 
 import abc
+import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike
 from .._jax import Array, Module, Scalar, followed, jax, jnp, numpy_of, static
 from .._objective import stored, traced
 
+Model = TypeVar("Model")
 PROBES = 32  # of the diagonal of a penalty's Hessian
 
 
@@ -252,6 +254,14 @@ def _not_negative(name: str, value: Any) -> Any:
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return array
+
+
+def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: int) -> Model:
+    """The same model under another penalty: its data are shared, and not read again."""
+    other, found = copy.copy(model), resolve(penalty)
+    found.check(features)
+    object.__setattr__(other, "penalty", found)
+    return other
 
 
 def resolve(penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:

@@ -1,0 +1,8 @@
+"""scikit-learn's cross-validation, from one fit: its calls, its results, and how far each may be from its own refits'."""
+
+from ._search import OneFitSearchCV as OneFitSearchCV
+from ._validation import (
+    cross_val_predict as cross_val_predict,
+    cross_val_score as cross_val_score,
+    cross_validate as cross_validate,
+)

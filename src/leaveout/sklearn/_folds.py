@@ -1,0 +1,225 @@
+"""The estimators of all folds, from one fit.
+
+The host is fitted once, on all rows. Of every fold it gets the parameters of that fold's refit; where transformers learn from
+rows, these are fitted on the training rows, and the linear model goes on from the coefficients of the whole fit to its minimum.
+"""
+
+import copy
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import check_is_fitted
+
+from .._asked import Scored, natural, reach
+from .._evaluate import fold_thetas
+from .._fit import Fit, fit
+from .._plan import Plan, from_splits
+from ..interop.sklearn import described, from_sklearn, inner, learns, placed, read
+from ..refit import AbstractRefit
+
+NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
+KEPT = 32  # folds whose rows are kept while scores are called on them
+Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+Score = Callable[[Any, Any, Any], float]  # of an estimator, X and y
+
+
+class Data(NamedTuple):
+    """Rows, their response, what `fit` is given beside, and the weights in that."""
+
+    X: Any
+    y: NDArray
+    params: dict[str, Any]
+    weight: NDArray | None
+
+    def some(self, rows: NDArray[np.int64]) -> "Data":
+        part = lambda values: _safe_indexing(values, rows)
+        params = {name: part(value) for name, value in self.params.items()}
+        return Data(part(self.X), self.y[rows], params, None if self.weight is None else self.weight[rows])
+
+
+class Scores(NamedTuple):
+    """The score of every fold, how far it may be from the exact refit's, and the seconds that it took."""
+
+    values: NDArray[np.float64]
+    error: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+
+
+def fitted(estimator: Any, data: Data) -> tuple[Any, Fit]:
+    """The host on all rows, and its `Fit`: as given where it is at its minimum there, else fitted; brought to the minimum where
+    its solver stopped before."""
+    described(inner(estimator))  # refused before anything is fitted
+    host = estimator if _is_at_rest(estimator, data) else clone(estimator).fit(data.X, data.y, **data.params)
+    return host, fit(*read(host, data.X, data.y, data.weight))
+
+
+def _is_at_rest(estimator: Any, data: Data) -> bool:
+    try:
+        check_is_fitted(estimator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            from_sklearn(estimator, data.X, data.y, data.weight)
+    except (NotFittedError, ValueError, TypeError, RuntimeError, Warning):
+        return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class OneFit:
+    """Refits from one fit of a host. Folds whose training rows do not determine all that the whole does, or lack a class, have
+    a fit of their own, but where there are transformers: these stay as they are."""
+
+    host: Any
+    fit: Fit
+    data: Data
+    splits: Splits
+    refit: AbstractRefit
+    failed: Callable[[Exception], None]
+    seconds: float
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        return from_splits(self.splits, len(self.data.y))
+
+    @functools.cached_property
+    def fit_seconds(self) -> NDArray[np.float64]:
+        return np.full(self.plan.num_refits, self.seconds / self.plan.num_refits)
+
+    @functools.cached_property
+    def _theta(self) -> NDArray[np.float64]:
+        return fold_thetas(self.fit, self.plan, self.refit, "cross_validate")
+
+    @functools.cached_property
+    def _lost(self) -> NDArray[np.int64]:
+        return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not learns(self.host)))
+
+    @functools.cached_property
+    def _alone(self) -> "Refitted":
+        return Refitted(self.host, self.data, [self.splits[k] for k in self._lost], self.failed)
+
+    def hosts(self) -> Iterator[Any]:
+        """The estimator of each fold, None where there is no refit."""
+        parameters = natural(self.fit, self._theta)
+        alone = dict(zip(self._lost.tolist(), self._alone.hosts(), strict=True))
+        for k, v in enumerate(self._theta):
+            exists = np.isfinite(v).all()
+            own = {name: values[k] for name, values in parameters.items()}
+            yield placed(self.host, own) if exists else alone.get(k)
+
+    def completed(self, found: Scores, score: Score) -> Scores:
+        """Scores, with those of folds that have a fit of their own."""
+        if np.isnan(found.values).any() and self._lost.size:
+            own = self._alone.called(score)
+            for mine, others in zip(found, own, strict=True):
+                mine[self._lost] = others
+        return found
+
+
+class Called(Scored):
+    """A scorer, called on the held-out rows of every refit: one number each."""
+
+    title, joint = "", True
+
+    def __init__(self, of: OneFit, score: Score):
+        self.of, self.score, self.rows = of, score, functools.lru_cache(KEPT)(self._rows)
+        self.whole = {_key(np.sort(test)) for _, test in of.splits}
+
+    def _rows(self, held: bytes) -> Data:
+        return self.of.data.some(np.frombuffer(held, np.int64))
+
+    def losses(self, rows, theta):
+        parameters, out = natural(self.of.fit, theta), np.full(len(theta), np.nan)
+        for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
+            key = _key(index[held])
+            if key not in self.whole:  # some of its rows are not determined
+                continue
+            host = placed(self.of.host, {name: values[k] for name, values in parameters.items()})
+            out[k] = self.score(host, self.rows(key).X, self.rows(key).y)
+        return out
+
+    def error(self, rows, done, losses):
+        return reach(self.of.fit, done, losses, lambda theta: self.losses(rows, theta), directions=2)
+
+
+def _key(rows: NDArray) -> bytes:
+    return np.ascontiguousarray(rows, np.int64).tobytes()
+
+
+class Refitted:
+    """A host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is."""
+
+    def __init__(self, host: Any, data: Data, splits: Splits, failed: Callable[[Exception], None]):
+        self.data, self.splits = data, splits
+        self.fit_seconds = np.zeros(len(splits))
+        self.made: list[tuple[Any, Any]] = []
+        for k, (train, _) in enumerate(splits):
+            began = time.perf_counter()
+            try:
+                self.made.append(_with_next(*refitted(host, data.some(train))))
+            except (ValueError, RuntimeError) as error:
+                failed(error)
+                self.made.append((None, None))
+            self.fit_seconds[k] = time.perf_counter() - began
+
+    def hosts(self) -> Iterator[Any]:
+        """The estimator of each fold, None where there is no refit."""
+        return (host for host, _ in self.made)
+
+    def called(self, score: Score) -> Scores:
+        """Any scorer, called on the test rows of every fold."""
+        values, error, seconds = np.full((3, len(self.splits)), np.nan)
+        for k, ((host, further), (_, test)) in enumerate(zip(self.made, self.splits, strict=True)):
+            if host is None:
+                continue
+            began, rows = time.perf_counter(), self.data.some(test)
+            values[k] = score(host, rows.X, rows.y)
+            error[k] = 0.0 if further is host else abs(score(further, rows.X, rows.y) - values[k])
+            seconds[k] = time.perf_counter() - began
+        return Scores(values, error, seconds)
+
+
+def refitted(host: Any, data: Data) -> tuple[Any, Fit]:
+    """A fitted host with all that learns in it fitted on other rows."""
+    new = copy.copy(host)
+    if isinstance(host, Pipeline):
+        name, last = host.steps[-1]
+        before = clone(host[:-1]) if len(host.steps) > 1 else None
+        X = data.X if before is None else before.fit_transform(data.X, data.y)
+        last, found = refitted(last, data._replace(X=X.toarray() if hasattr(X, "toarray") else X))
+        new.steps = [*(() if before is None else before.steps), (name, last)]
+        return new, found
+    if isinstance(host, TransformedTargetRegressor):
+        new.transformer_ = clone(host.transformer_).fit(data.y.reshape(-1, 1))
+        y = np.ravel(new.transformer_.transform(data.y.reshape(-1, 1)))
+        new.regressor_, found = refitted(host.regressor_, data._replace(y=y))
+        return new, found
+    own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, sample_weight=data.weight)
+    found = fit(*read(own, data.X, data.y, data.weight))
+    return placed(own, found.parameters), found
+
+
+def _is_alike(host: Any, data: Data) -> bool:
+    """Has a linear estimator been fitted on such columns, and such classes?"""
+    names = getattr(host, "feature_names_in_", None)
+    same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
+    classes = getattr(host, "classes_", None)
+    return bool(data.X.shape[1] == host.n_features_in_ and same and (classes is None or np.isin(classes, data.y).all()))
+
+
+def _with_next(host: Any, found: Fit) -> tuple[Any, Any]:
+    """A host, and what one more Newton step would make of it: what is left to go; itself where that is nothing."""
+    if found.decrement < NOTHING:
+        return host, host
+    theta = found.vector - found.solve(found.gradient)
+    return host, placed(host, {name: values[0] for name, values in natural(found, theta[None]).items()})

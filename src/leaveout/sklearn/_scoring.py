@@ -1,0 +1,133 @@
+"""scikit-learn's scorers. What is a function of the mean of a known loss over the test rows comes from the losses of all folds
+at once, with their errors; any other scorer is called on the test rows of every fold, and where its refit may be."""
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.metrics import check_scoring
+
+from .._asked import Named
+from .._estimate import Estimate
+from .._evaluate import LOST, scored_together
+from .._fit import Fit
+from .._results import among
+from ..interop.sklearn import inner
+from ._folds import Called, OneFit, Refitted, Score, Scores
+
+ErrorScore = float | Literal["raise"]
+Scoring = str | Callable[..., Any]
+LARGEST = -np.log(np.finfo(np.float64).eps)  # of a log loss: scikit-learn keeps probabilities from 0 and 1
+
+
+class OfMean(NamedTuple):
+    """A score that is a function of the mean of a loss, and of the response, over the test rows."""
+
+    loss: Named
+    score: Callable[[float, NDArray], float]
+
+
+def _determination(mean: float, y: NDArray) -> float:
+    """R², of a response that is constant 1 or 0, of one row none: as scikit-learn has it."""
+    spread = float(np.var(y))
+    if spread == 0 or len(y) < 2:
+        return float(mean == 0) if len(y) > 1 else np.nan
+    return 1 - mean / spread
+
+
+NUMBERS = {
+    "r2": OfMean("squared_error", _determination),
+    "neg_mean_squared_error": OfMean("squared_error", lambda mean, y: -mean),
+    "neg_root_mean_squared_error": OfMean("squared_error", lambda mean, y: -(mean**0.5)),
+    "neg_mean_absolute_error": OfMean("absolute_error", lambda mean, y: -mean),
+}
+CLASSES = {
+    "accuracy": OfMean("zero_one", lambda mean, y: 1 - mean),
+    "neg_log_loss": OfMean("log_density", lambda mean, y: -mean),
+}
+TWO_CLASSES = {"neg_brier_score": OfMean("squared_error", lambda mean, y: -mean)}
+USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
+
+
+def named(scoring: Any, host: Any, X: Any, y: NDArray) -> dict[str, Scoring]:
+    """The scorers by what scikit-learn calls them: the only one "score"; those of a function that returns several by theirs."""
+    if isinstance(scoring, dict):
+        return scoring
+    if callable(scoring):
+        found = scoring(host, X, y)
+        one = lambda name: lambda host, X, y: scoring(host, X, y)[name]
+        return {name: one(name) for name in found} if isinstance(found, dict) else {"score": scoring}
+    if scoring is None or isinstance(scoring, str):
+        return {"score": scoring or USUAL.get(type(inner(host)).score, "")}
+    return {name: name for name in scoring}
+
+
+def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
+    """The scorer as a function of a mean loss that the fit has, if it is one."""
+    if not isinstance(scoring, str):
+        return None
+    units = fit.objective.units
+    if units.classes:
+        return {**CLASSES, **(TWO_CLASSES if units.classes == 2 else {})}.get(scoring)
+    same = not is_classifier(host) and np.array_equal(np.asarray(units.target), y)
+    return NUMBERS.get(scoring) if same else None
+
+
+def scores(
+    folds: OneFit | Refitted, wanted: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
+) -> dict[str, Scores]:
+    """The scores of every fold by name, of the same refits."""
+    calls = {name: score_of(scoring, host, error_score) for name, scoring in wanted.items()}
+    if isinstance(folds, Refitted):
+        return {name: folds.called(call) for name, call in calls.items()}
+    began = time.perf_counter()
+    means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in wanted.items()}
+    asked = {name: Called(folds, calls[name]) if known is None else known.loss for name, known in means.items()}
+    distinct = list(dict.fromkeys(asked.values()))
+    estimates = dict(zip(distinct, scored_together(folds.fit, folds.plan, folds.refit, distinct), strict=True))
+    each = (time.perf_counter() - began) / (len(wanted) * folds.plan.num_refits)
+    found = {}
+    for name, known in means.items():
+        estimate = estimates[asked[name]]
+        values, error = of_calls(estimate) if known is None else of_losses(estimate, known, y)
+        found[name] = folds.completed(Scores(values, error, np.full(len(values), each)), calls[name])
+    return found
+
+
+def of_calls(found: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scores that were called; where some rows of a fold are not determined, none is scored."""
+    return np.where(among(found.result, LOST), np.nan, found.losses), found.error
+
+
+def of_losses(found: Estimate, known: OfMean, y: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scores of folds from losses of their rows, and their errors."""
+    plan = found.plan
+    losses = np.minimum(found.losses, LARGEST) if known.loss == "log_density" else found.losses
+    values, error = np.full((2, plan.num_refits), np.nan)
+    for k, (start, end) in enumerate(zip(plan.indptr[:-1], plan.indptr[1:], strict=True)):
+        held = plan.held[start:end]
+        rows, mean, off = plan.index[start:end][held], losses[start:end][held].mean(), found.error[k] / held.sum()
+        values[k] = known.score(mean, y[rows])
+        around = [known.score(at, y[rows]) for at in (mean + off, max(mean - off, 0.0))]
+        error[k] = np.abs(np.subtract(around, values[k])).max()
+    return values, error
+
+
+def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
+    """A scorer that fails as scikit-learn's do."""
+    scorer = check_scoring(host, scoring=scoring or None)
+
+    def score(host: Any, X: Any, y: Any) -> float:
+        try:
+            return float(scorer(host, X, y))
+        except Exception as error:
+            if error_score == "raise":
+                raise
+            warnings.warn(f"Scoring failed. The score of this fold is set to {error_score}. {error!r}", stacklevel=2)
+            return float(error_score)
+
+    return score

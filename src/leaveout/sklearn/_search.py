@@ -1,0 +1,177 @@
+"""A search over penalties as scikit-learn has searches, from one fit a penalty instead of one a fold and penalty."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+
+from .._evaluate import DEFAULT
+from .._fit import fit
+from .._path import path
+from ..interop.sklearn import described, inner, learns, penalty_of
+from ..models.losses import Squared
+from ..models.penalties import AbstractPenalty, Zero
+from ..refit import AbstractRefit
+from ._folds import Data, OneFit, Splits, fitted
+from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
+from ._validation import Transformers, cross_validate, fold_failed, told, with_weights
+
+
+class OneFitSearchCV(GridSearchCV):
+    """`GridSearchCV` over the penalty of a linear estimator (alpha, C) and its other parameters, from one fit a candidate.
+
+    `param_grid`, `scoring` (one scorer), `cv`, `refit` and the fitted attributes are GridSearchCV's; `strategy` is that of the
+    folds' refits (by default `lo.Certified()`), `transformers` as in `leaveout.sklearn.cross_validate`. `cv_results_` has more:
+    "mean_approximation_error" and "split0_approximation_error", …: how far scores may be from those of exact refits. Candidates
+    that differ in their penalty alone share one fit of the host: the others start from there, by `lo.path` where the score is
+    a mean of the estimator's own loss.
+
+    `sklearn.model_selection.cross_validate` of it chooses again in every fold: the loss with the choice left out.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Any,
+        *,
+        scoring: Any = None,
+        cv: Any = None,
+        refit: bool = True,
+        error_score: Any = np.nan,
+        strategy: AbstractRefit | None = None,
+        transformers: Transformers = "refit",
+    ):
+        super().__init__(estimator, param_grid, scoring=scoring, cv=cv, refit=refit, error_score=error_score)
+        self.strategy, self.transformers = strategy, transformers
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse, tags.target_tags.required = False, True
+        return tags
+
+    def fit(self, X, y=None, **params):
+        """Score every candidate, and fit the best on all rows. `params` are `groups`, and the weights of rows by the name by
+        which the estimator takes them."""
+        self._check(X)
+        candidates, groups = list(ParameterGrid(self.param_grid)), params.pop("groups", None)
+        data = with_weights("OneFitSearchCV", self.estimator, X, y, params)
+        cv = check_cv(self.cv, data.y, classifier=is_classifier(self.estimator))
+        splits = list(cv.split(data.X, data.y, groups))
+        found = list(self._scored(candidates, data, splits))
+        keys = [f"split{k}_approximation_error" for k in range(len(splits))]
+        error = np.array([one.error for one, _ in found])
+        more = dict(zip(keys, error.T, strict=True)) | {"mean_approximation_error": error.mean(axis=1)}
+        out = [
+            {"test_scores": score, "fit_time": fit_seconds, "score_time": seconds}
+            for one, each in found
+            for score, fit_seconds, seconds in zip(one.values, each, one.seconds, strict=True)
+        ]
+        self.cv_results_ = self._format_results(candidates, len(splits), out, more)
+        self.n_splits_, self.multimetric_ = len(splits), False
+        self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
+        self.best_index_ = int(self.cv_results_["rank_test_score"].argmin())
+        self.best_score_ = self.cv_results_["mean_test_score"][self.best_index_]
+        self.best_params_ = candidates[self.best_index_]
+        if self.refit:
+            began = time.perf_counter()
+            self.best_estimator_ = self._candidate(self.best_params_).fit(X, data.y, **data.params)
+            self.refit_time_ = time.perf_counter() - began
+            if hasattr(self.best_estimator_, "feature_names_in_"):
+                self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        return self
+
+    def _check(self, X: Any) -> None:
+        if isinstance(self.scoring, list | tuple | set | dict):
+            raise ValueError(f"OneFitSearchCV: scoring must be one scorer, by which it chooses; got {self.scoring!r}.")
+        if not isinstance(self.refit, bool):
+            raise ValueError(f"OneFitSearchCV: refit must be True or False; got {self.refit!r}.")
+        if scipy.sparse.issparse(X):
+            raise TypeError("OneFitSearchCV: X must be dense, not a sparse matrix. Give X.toarray().")
+
+    def _candidate(self, params: dict[str, Any]) -> Any:
+        return clone(self.estimator).set_params(**clone(params, safe=False))
+
+    def _scored(
+        self, candidates: list[dict[str, Any]], data: Data, splits: Splits
+    ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
+        """The scores of every candidate, and the seconds that its fits took."""
+        strategy = DEFAULT if self.strategy is None else self.strategy
+        hosts = [self._candidate(params) for params in candidates]
+        if _is_family(candidates, hosts) and (not learns(self.estimator) or self.transformers == "frozen"):
+            penalties = [penalty_of(described(inner(host))) or Zero() for host in hosts]
+            yield from _family(hosts[0], penalties, data, splits, self.scoring, strategy, self.error_score)
+            return
+        for host in hosts:
+            result = cross_validate(
+                host,
+                data.X,
+                data.y,
+                cv=splits,
+                params=data.params,
+                scoring=self.scoring,
+                refit=strategy,
+                transformers=self.transformers,
+                error_score=self.error_score,
+            )
+            one = Scores(result["test_score"], result["approximation_error"], result["score_time"])
+            yield one, result["fit_time"]
+
+
+def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
+    """Do they differ in the penalty of their linear estimators alone?"""
+    names = {name for params in candidates for name in params}
+    if len(names) != 1:
+        return False
+    (name,) = names
+    last = name.rpartition("__")[2]
+    return last in ("alpha", "C") and all(
+        np.array_equal(getattr(inner(host), last, np.nan), params[name]) for params, host in zip(candidates, hosts, strict=True)
+    )
+
+
+def _family(
+    first: Any,
+    penalties: list[AbstractPenalty],
+    data: Data,
+    splits: Splits,
+    scoring: Any,
+    strategy: AbstractRefit,
+    error_score: Any,
+) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
+    """Candidates that differ in their penalty alone, of which the first is given."""
+    began = time.perf_counter()
+    host, start = fitted(first, data)
+    each, failed = named(scoring, host, data.X, data.y)["score"], lambda error: fold_failed(error, error_score)
+    folds = lambda fit: OneFit(host, fit, data, splits, strategy, failed, time.perf_counter() - began)
+    known = of_mean(each, host, start, data.y)
+    own = None if known is None else _of_own_loss(known, start.objective)
+    count = len(penalties) * len(splits)
+    if own is not None and len(set(map(repr, penalties))) == len(penalties):
+        points = path(start.objective, dict(enumerate(penalties)), folds(start).plan, strategy, audit=0).points
+        seconds = np.full(len(splits), (time.perf_counter() - began) / count)
+        for point in points:
+            found = Scores(*of_losses(point.estimate, own, data.y), np.zeros(len(splits)))
+            found = folds(point.fit).completed(found, score_of(each, host, error_score))
+            yield found._replace(values=told(found, error_score)), seconds
+        return
+    for penalty in penalties:
+        start = fit(start.objective.under(penalty), start.parameters)
+        found = scores(folds(start), {"score": each}, host, data.y, error_score)["score"]
+        yield found._replace(values=told(found, error_score)), folds(start).fit_seconds
+        began = time.perf_counter()
+
+
+def _of_own_loss(known: OfMean, objective: Any) -> OfMean | None:
+    """The same score as a function of the mean of the model's own loss, if it is one."""
+    if known.loss == "log_density":
+        return known
+    squared = isinstance(objective.loss_function, Squared) and objective.loss_function.linked == "identity"
+    if known.loss != "squared_error" or not squared:
+        return None
+    return OfMean(known.loss, lambda mean, y: known.score(2 * mean, y))

@@ -1,0 +1,230 @@
+"""`cross_validate`, `cross_val_score`, `cross_val_predict` as scikit-learn has them, from one fit."""
+
+import time
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_classifier
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import check_cv
+from sklearn.utils import column_or_1d, indexable
+
+from .._evaluate import DEFAULT
+from .._read import index_of
+from ..interop.sklearn import inner, learns, searches
+from ..refit import AbstractRefit
+from ._folds import Data, OneFit, Refitted, Splits, fitted
+from ._scoring import ErrorScore, Scores, named, score_of, scores
+
+Transformers = Literal["refit", "frozen"]
+
+
+def cross_validate(
+    estimator: Any,
+    X: Any,
+    y: ArrayLike,
+    *,
+    groups: ArrayLike | None = None,
+    scoring: Any = None,
+    cv: Any = None,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+    params: dict[str, Any] | None = None,
+    pre_dispatch: Any = "2*n_jobs",
+    return_train_score: bool = False,
+    return_estimator: bool = False,
+    return_indices: bool = False,
+    error_score: ErrorScore = np.nan,
+    refit: AbstractRefit = DEFAULT,
+    transformers: Transformers = "refit",
+) -> dict[str, Any]:
+    """What `sklearn.model_selection.cross_validate` returns, from one fit: for any scorer and any splitter.
+
+    The estimators are those of `lo.from_sklearn`; one that is not fitted on these data is cloned and fitted once. Every fold's
+    is the host with the parameters of that fold's refit by `refit`: those of the minimum, where the host's own solver may stop
+    before. Rows are taken by position, as scikit-learn takes them.
+
+    One key more, "approximation_error" (of several scorers "approximation_error_<name>"), is how far each fold's score may be
+    from that of the exact refit: by the errors of the losses where the score is a function of their mean ("r2", "accuracy",
+    "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else by how the score moves over where the refit may be.
+    It is an estimate; NaN, with a warning, where it is not known. Scores that are not smooth, as of ranks, may jump by more.
+
+    What learns from rows before the linear model (scalers, selections) is fitted on the training rows of every fold; "frozen"
+    `transformers` stay as fitted on all rows, which is quicker, lets test rows into training, and is said under the key
+    "transformers". `fit_time` and `score_time` of what is made for all folds at once are shared between them. `n_jobs`,
+    `verbose` and `pre_dispatch` are taken from calls that give them, and change nothing. Of `params` the weights of rows are
+    known, under the name that `fit` takes them by.
+
+    Raises TypeError on estimators that `lo.from_sklearn` does not know, and on those that choose when they are fitted, which
+    would have to choose again in every fold; ValueError on labels of y that stand in another order than X's.
+    """
+    del n_jobs, verbose, pre_dispatch
+    folds, host, data, splits = _folds("cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score)
+    wanted = named(scoring, host, data.X, data.y)
+    found = scores(folds, wanted, host, data.y, error_score)
+    result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
+    hosts = list(folds.hosts()) if return_estimator or return_train_score else []
+    if return_estimator:
+        result["estimator"] = hosts
+    if return_indices:
+        result["indices"] = dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
+    train = _trained(wanted, hosts, data, splits, error_score) if return_train_score else {}
+    for name, one in found.items():
+        result[f"test_{name}"] = told(one, error_score)
+        if return_train_score:
+            result[f"train_{name}"] = train[name]
+        result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
+    return result | ({"transformers": "frozen"} if transformers == "frozen" and learns(estimator) else {})
+
+
+def cross_val_score(estimator: Any, X: Any, y: ArrayLike, *, scoring: Any = None, **more: Any) -> NDArray[np.float64]:
+    """The test scores of `cross_validate` alone, of one scorer, without their errors."""
+    if not (scoring is None or isinstance(scoring, str) or callable(scoring)):
+        raise ValueError(f"cross_val_score: scoring must be one scorer; got {scoring!r}. cross_validate takes several.")
+    found = cross_validate(estimator, X, y, scoring=scoring, **more)
+    if "test_score" not in found:
+        raise ValueError("cross_val_score: scoring returned several scores; cross_validate takes such a function.")
+    return found["test_score"]
+
+
+def cross_val_predict(
+    estimator: Any,
+    X: Any,
+    y: ArrayLike,
+    *,
+    groups: ArrayLike | None = None,
+    cv: Any = None,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+    params: dict[str, Any] | None = None,
+    pre_dispatch: Any = "2*n_jobs",
+    method: str = "predict",
+    refit: AbstractRefit = DEFAULT,
+    transformers: Transformers = "refit",
+) -> NDArray:
+    """Of every row the prediction by the estimator of the fold that holds it out, from one fit: what
+    `sklearn.model_selection.cross_val_predict` returns. Arguments are those of `cross_validate`, and `method`, such as
+    "predict_proba".
+
+    Raises ValueError where the test sets are no partition of the rows, or a fold has no refit.
+    """
+    del n_jobs, verbose, pre_dispatch
+    folds, _, data, splits = _folds("cross_val_predict", estimator, X, y, groups, cv, params, refit, transformers, "raise")
+    tests = np.concatenate([test for _, test in splits])
+    if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
+        raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
+    parts = []
+    for k, (one, (_, test)) in enumerate(zip(folds.hosts(), splits, strict=True)):
+        if one is None:
+            raise ValueError(
+                f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
+            )
+        parts.append(getattr(one, method)(data.some(test).X))
+    return np.concatenate(parts)[np.argsort(tests)]
+
+
+def _folds(
+    caller: str,
+    estimator: Any,
+    X: Any,
+    y: ArrayLike,
+    groups: ArrayLike | None,
+    cv: Any,
+    params: dict[str, Any] | None,
+    refit: AbstractRefit,
+    transformers: Transformers,
+    error_score: ErrorScore,
+) -> tuple[OneFit | Refitted, Any, Data, Splits]:
+    """The estimators of all folds, the host on all rows, the data, and the splits."""
+    if transformers not in ("refit", "frozen"):
+        raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
+    _check_host(caller, estimator)
+    data = with_weights(caller, estimator, X, y, params)
+    splits = list(check_cv(cv, data.y, classifier=is_classifier(estimator)).split(data.X, data.y, groups))
+    if any(len(np.unique(test)) < len(test) for _, test in splits):
+        raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
+    began = time.perf_counter()
+    host, found = fitted(estimator, data)
+    failed = lambda error: fold_failed(error, error_score)
+    if learns(estimator) and transformers == "refit":
+        return Refitted(host, data, splits, failed), host, data, splits
+    return OneFit(host, found, data, splits, refit, failed, time.perf_counter() - began), host, data, splits
+
+
+def _check_host(caller: str, estimator: Any) -> None:
+    """What chooses as it is fitted would have to choose in every fold."""
+    last = inner(estimator)
+    name = type(last).__name__
+    if searches(last) or name.endswith("CV"):
+        raise TypeError(
+            f"{caller}: {name} chooses on the rows that it is fitted on, and would have to choose again in every fold. Give "
+            "the estimator with the penalty it chose, or, for the loss with the choice left out, "
+            "sklearn.model_selection.cross_validate(leaveout.sklearn.OneFitSearchCV(...), X, y)."
+        )
+
+
+def with_weights(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None) -> Data:
+    """The data by position, and the weights that `fit` is given."""
+    of_x, of_y = index_of(X), index_of(y)
+    if of_x is not None and of_y is not None and not of_x.equals(of_y) and set(of_x) == set(of_y):
+        raise ValueError(
+            f"{caller}: y has the labels of X in another order; scikit-learn takes rows by position. Give y.loc[X.index], or "
+            "y.to_numpy() if the rows do belong together as they stand."
+        )
+    params = dict(params or {})
+    steps: list[str] = []
+    last = estimator
+    while hasattr(last, "steps"):
+        steps, last = [*steps, last.steps[-1][0]], last.steps[-1][1]
+    weights = "__".join([*steps, "sample_weight"])
+    unknown = set(params) - {weights}
+    if unknown:
+        raise TypeError(f"{caller}: of params only {weights!r} is known; got {', '.join(sorted(unknown))}.")
+    X = X if hasattr(X, "shape") else np.asarray(X)
+    X, target, given = indexable(X, column_or_1d(y, warn=True), params.get(weights))
+    weight = None if given is None else np.asarray(given, np.float64)
+    if weight is not None and is_classifier(estimator):
+        lost = np.setdiff1d(target, target[weight > 0])
+        if lost.size:
+            raise ValueError(
+                f"{caller}: all rows of the class {lost.tolist()[0]!r} have sample_weight 0; leave them out of X and y."
+            )
+    return Data(X, target, {} if weight is None else {weights: weight}, weight)
+
+
+def _trained(
+    wanted: dict[str, Any], hosts: list[Any], data: Data, splits: Splits, error_score: ErrorScore
+) -> dict[str, NDArray[np.float64]]:
+    """The scores on training rows."""
+    found = {name: np.full(len(splits), np.nan) for name in wanted}
+    for k, (host, (train, _)) in enumerate(zip(hosts, splits, strict=True)):
+        rows = data.some(train)
+        for name, scoring in wanted.items():
+            found[name][k] = np.nan if host is None else score_of(scoring, host, error_score)(host, rows.X, rows.y)
+    return found
+
+
+def fold_failed(error: Exception, error_score: ErrorScore) -> None:
+    if error_score == "raise":
+        raise error
+    warnings.warn(f"cross_validate: the fit of a fold failed: {error}", FitFailedWarning, stacklevel=2)
+
+
+def told(found: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
+    """The scores, with a warning of those that are not there, or not known to be right."""
+    missing, unknown = np.isnan(found.values), np.isfinite(found.values) & ~np.isfinite(found.error)
+    found.error[~np.isfinite(found.error)] = np.nan
+    if missing.any():
+        said = f"{missing.sum()} of {len(missing)} folds have no refit, or a score that is not defined on their rows"
+        if error_score == "raise":
+            raise ValueError(f"cross_validate: {said}.")
+        warnings.warn(f"cross_validate: {said}: it is set to {error_score}.", FitFailedWarning, stacklevel=3)
+    if unknown.any():
+        warnings.warn(
+            f"cross_validate: of {unknown.sum()} of {len(unknown)} folds it is not known how far the score is from the exact "
+            "refit's; their approximation_error is NaN. refit=lo.Exact() iterates to the end.",
+            stacklevel=3,
+        )
+    return np.where(missing, np.nan if error_score == "raise" else error_score, found.values)

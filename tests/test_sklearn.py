@@ -1,0 +1,437 @@
+"""The drop-in: what scikit-learn's own cross-validation returns, by its own refits; and errors that cover what is off."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import FitFailedWarning
+from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import (
+    HuberRegressor,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    RidgeClassifier,
+    RidgeCV,
+)
+from sklearn.metrics import log_loss, make_scorer, median_absolute_error
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    LeaveOneOut,
+    RepeatedKFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+    cross_val_predict,
+    cross_validate,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, QuantileTransformer, StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+import leaveout as lo
+
+N = 90
+rng = np.random.default_rng(1)
+X = rng.standard_normal((N, 4)) * [1.0, 2.0, 0.5, 1.0] + 0.3
+ETA = X @ np.array([0.6, -0.3, 0.5, 0.0])
+Y = {
+    "real": ETA + rng.standard_normal(N),
+    "positive": np.exp(ETA / 2 + 0.3 * rng.standard_normal(N)),
+    "count": rng.poisson(np.exp(ETA / 2)).astype(float),
+    "two": np.where(ETA + rng.logistic(size=N) > 0, "yes", "no"),
+    "bits": (ETA + rng.logistic(size=N) > 0).astype(int),
+    "three": np.array(["a", "b", "c"])[np.argmax(np.c_[ETA, X[:, 0], X[:, 1]] + rng.gumbel(size=(N, 3)), axis=1)],
+}
+GROUPS, WEIGHT = np.arange(N) // 9, rng.gamma(2.0, 0.5, N)
+TIGHT = {"tol": 1e-10, "max_iter": 100_000}
+LOGISTIC, EXACT = LogisticRegression(C=0.5, **TIGHT), lo.Exact(1e-10)
+NUMBERS = ["r2", "neg_mean_squared_error", "neg_root_mean_squared_error", "neg_mean_absolute_error", "neg_max_error"]
+CLASSES = ["accuracy", "neg_log_loss"]
+CASES = {  # host, response, splitter, scorers, how far they may differ by the host's own tolerance
+    "ridge, folds": (Ridge(2.0), "real", KFold(6, shuffle=True, random_state=0), NUMBERS, 1e-10),
+    "ridge, one by one": (Ridge(2.0), "real", LeaveOneOut(), ["neg_mean_squared_error", "neg_mean_absolute_error"], 1e-10),
+    "least squares, in time": (LinearRegression(), "real", TimeSeriesSplit(4), NUMBERS, 1e-10),
+    "logistic, groups": (LOGISTIC, "bits", GroupKFold(5), [*CLASSES, "neg_brier_score", "roc_auc"], 1e-7),
+    "logistic, one by one": (LOGISTIC, "two", LeaveOneOut(), ["accuracy"], 1e-7),
+    "multinomial, repeated": (LOGISTIC, "three", RepeatedKFold(n_splits=4, n_repeats=2, random_state=0), CLASSES, 1e-7),
+    "balanced": (LogisticRegression(class_weight="balanced", **TIGHT), "two", StratifiedKFold(4), [*CLASSES, "f1_macro"], 1e-7),
+    "Poisson, D²": (
+        PoissonRegressor(alpha=0.2, solver="newton-cholesky", tol=1e-12),
+        "count",
+        ShuffleSplit(5, random_state=0),
+        None,
+        1e-7,
+    ),
+    "ridge classifier": (RidgeClassifier(2.0), "two", 5, ["accuracy", "roc_auc"], 1e-10),
+    "support vectors": (LinearSVC(C=0.1, **TIGHT), "bits", 5, ["accuracy", "roc_auc", "average_precision"], 1e-7),
+    "Huber": (HuberRegressor(alpha=0.1, tol=1e-9, max_iter=5000), "real", 4, None, 2e-5),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores_are_those_of_scikit_learns_own_refits(name):
+    host, target, cv, scoring, tolerance = CASES[name]
+    y = Y[target]
+    groups = GROUPS if isinstance(cv, GroupKFold) else None
+    theirs = cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True)
+    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True, refit=EXACT)
+    errors = ["approximation_error"] if scoring is None else [f"approximation_error_{one}" for one in scoring]
+    assert set(ours) == set(theirs) | set(errors)
+    for key in theirs:
+        assert ours[key].shape == theirs[key].shape
+        if not key.endswith("_time"):
+            np.testing.assert_allclose(ours[key], theirs[key], rtol=0, atol=tolerance * max(1, np.abs(theirs[key]).max()))
+    assert all((ours[error] >= 0).all() and (ours[error] < 1e-5).all() for error in errors)
+
+
+COARSE = {"no update": lo.NoUpdate(), "one step of the full fit": lo.InfinitesimalJackknife(), "certified": lo.Certified(0.5)}
+
+
+@pytest.mark.parametrize("refit", COARSE.values(), ids=COARSE)
+@pytest.mark.parametrize("scoring", ["neg_log_loss", "neg_brier_score", "d2_log_loss_score"])
+def test_the_error_is_about_how_far_a_coarse_refit_is_off(refit, scoring):
+    cv = KFold(6, shuffle=True, random_state=3)
+    truth = cross_validate(LOGISTIC, X, Y["bits"], cv=cv, scoring=scoring)["test_score"]
+    found = lo.sklearn.cross_validate(LOGISTIC, X, Y["bits"], cv=cv, scoring=scoring, refit=refit)
+    off = np.abs(found["test_score"] - truth)
+    assert (off <= found["approximation_error"] + 1e-7).all()
+    assert refit is not COARSE["no update"] or (off.max() > 1e-3 and found["approximation_error"].max() < 30 * off.max())
+
+
+PREPARED = {
+    "selected": (make_pipeline(SelectKBest(k=2), LOGISTIC), "two"),
+    "scaled": (make_pipeline(StandardScaler(), Ridge(5.0)), "real"),
+    "scaled target": (TransformedTargetRegressor(Ridge(2.0), transformer=QuantileTransformer(n_quantiles=20)), "real"),
+    "both": (make_pipeline(StandardScaler(), TransformedTargetRegressor(Ridge(2.0), transformer=StandardScaler())), "real"),
+}
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_what_learns_from_rows_is_fitted_on_the_training_rows(name):
+    host, target = PREPARED[name]
+    y, cv = Y[target], KFold(6, shuffle=True, random_state=0)
+    theirs = cross_validate(host, X, y, cv=cv, return_train_score=True)
+    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, return_train_score=True)
+    for key in ("test_score", "train_score"):
+        np.testing.assert_allclose(ours[key], theirs[key], atol=1e-7)
+    assert (ours["approximation_error"] < 1e-8).all() and "transformers" not in ours
+    np.testing.assert_allclose(
+        lo.sklearn.cross_val_predict(host, X, y, cv=cv, **({"method": "predict_proba"} if target == "two" else {})),
+        cross_val_predict(host, X, y, cv=cv, **({"method": "predict_proba"} if target == "two" else {})),
+        atol=1e-6,
+    )
+
+
+def test_frozen_transformers_are_those_of_all_rows_and_it_is_said():
+    host, y, cv = make_pipeline(SelectKBest(k=2), StandardScaler(), LOGISTIC), Y["two"], StratifiedKFold(5)
+    found = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring="neg_log_loss", transformers="frozen", refit=EXACT)
+    ready = make_pipeline(SelectKBest(k=2), StandardScaler()).fit_transform(X, y)
+    theirs = cross_validate(LOGISTIC, ready, y, cv=cv, scoring="neg_log_loss")["test_score"]
+    np.testing.assert_allclose(found["test_score"], theirs, atol=1e-7)
+    honest = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring="neg_log_loss")
+    assert found["transformers"] == "frozen" and np.abs(honest["test_score"] - theirs).max() > 1e-4
+
+
+def test_transformers_that_learn_nothing_are_not_fitted_again(monkeypatch):
+    host = make_pipeline(Normalizer(), FunctionTransformer(np.tanh), Ridge(0.5))
+    count = []
+    monkeypatch.setattr(Ridge, "fit", lambda self, *args, fit=Ridge.fit, **more: count.append(1) or fit(self, *args, **more))
+    found = lo.sklearn.cross_validate(
+        host, X, Y["real"], cv=LeaveOneOut(), scoring="neg_mean_squared_error", transformers="frozen"
+    )
+    assert len(count) == 1 and "transformers" not in found
+    theirs = cross_validate(host, X, Y["real"], cv=LeaveOneOut(), scoring="neg_mean_squared_error")
+    np.testing.assert_allclose(found["test_score"], theirs["test_score"], atol=1e-9)
+
+
+def test_a_fitted_host_is_taken_as_it_is_and_one_fitted_elsewhere_is_not(monkeypatch):
+    count = []
+    monkeypatch.setattr(Ridge, "fit", lambda self, *args, fit=Ridge.fit, **more: count.append(1) or fit(self, *args, **more))
+    here, elsewhere = Ridge(2.0).fit(X, Y["real"]), Ridge(2.0).fit(X[:50], Y["real"][:50])
+    changed = Ridge(50.0).fit(X, Y["real"]).set_params(alpha=2.0)
+    kept, want = elsewhere.coef_.copy(), cross_validate(Ridge(2.0), X, Y["real"], cv=4)["test_score"]
+    for host, fits in ((here, 0), (elsewhere, 1), (changed, 1), (Ridge(2.0), 1)):
+        count[:] = []
+        got = lo.sklearn.cross_val_score(host, X, Y["real"], cv=4)
+        assert len(count) == fits
+        np.testing.assert_allclose(got, want, atol=1e-10)
+    np.testing.assert_array_equal(elsewhere.coef_, kept)
+
+
+def test_a_host_that_stopped_early_is_brought_to_the_minimum():
+    early = LogisticRegression(C=10.0, max_iter=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = lo.sklearn.cross_val_score(early, X, Y["two"], cv=5, scoring="neg_log_loss", refit=EXACT)
+    want = cross_validate(LogisticRegression(C=10.0, **TIGHT), X, Y["two"], cv=5, scoring="neg_log_loss")["test_score"]
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_estimators_indices_and_scorers_of_ones_own():
+    def several(host, X, y):
+        return {"size": len(y), "first": float(host.coef_[0])}
+
+    cv = KFold(5, shuffle=True, random_state=2)
+    options = {"cv": cv, "return_estimator": True, "return_indices": True}
+    theirs = cross_validate(Ridge(2.0), X, Y["real"], scoring=several, **options)
+    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], scoring=several, **options)
+    assert set(ours) - set(theirs) == {"approximation_error_size", "approximation_error_first"}
+    for key in ("test_size", "test_first"):
+        np.testing.assert_allclose(ours[key], theirs[key], atol=1e-10)
+    for part in ("train", "test"):
+        for mine, other in zip(ours["indices"][part], theirs["indices"][part], strict=True):
+            np.testing.assert_array_equal(mine, other)
+    for mine, other in zip(ours["estimator"], theirs["estimator"], strict=True):
+        np.testing.assert_allclose(mine.predict(X), other.predict(X), atol=1e-10)
+        assert mine.score(X, Y["real"]) == pytest.approx(other.score(X, Y["real"]), abs=1e-12)
+    median = make_scorer(median_absolute_error, greater_is_better=False)
+    named = {"mine": median, "theirs": "r2"}
+    both = [run(Ridge(2.0), X, Y["real"], scoring=named, cv=cv) for run in (cross_validate, lo.sklearn.cross_validate)]
+    for key in ("test_mine", "test_theirs"):
+        np.testing.assert_allclose(both[1][key], both[0][key], atol=1e-10)
+
+
+def test_weights_go_to_the_fit_and_not_to_the_score():
+    for host, name in (
+        (LOGISTIC, "sample_weight"),
+        (make_pipeline(StandardScaler(), LOGISTIC), "logisticregression__sample_weight"),
+    ):
+        options = {"cv": 4, "scoring": "neg_log_loss", "params": {name: WEIGHT}}
+        theirs = cross_validate(host, X, Y["two"], **options)["test_score"]
+        ours = lo.sklearn.cross_validate(host, X, Y["two"], refit=EXACT, **options)["test_score"]
+        np.testing.assert_allclose(ours, theirs, atol=1e-7)
+        assert np.abs(ours - lo.sklearn.cross_val_score(host, X, Y["two"], cv=4, scoring="neg_log_loss")).max() > 1e-4
+
+
+def test_frames_with_text_and_labels():
+    frame = pd.DataFrame(X, columns=list("abcd"), index=[f"row {i}" for i in range(N)])
+    frame["kind"] = np.array(["u", "v", "w"])[np.arange(N) % 3]
+    y = pd.Series(Y["two"], index=frame.index)
+    ready = make_column_transformer((OneHotEncoder(), ["kind"]), remainder="passthrough")
+    host = make_pipeline(ready, LOGISTIC)
+    theirs = cross_validate(host, frame, y, cv=5, scoring="neg_log_loss")["test_score"]
+    np.testing.assert_allclose(lo.sklearn.cross_val_score(host, frame, y, cv=5, scoring="neg_log_loss"), theirs, atol=1e-7)
+    plain = frame[list("abcd")]
+    np.testing.assert_allclose(
+        lo.sklearn.cross_val_score(LOGISTIC, plain, y, cv=5, scoring="roc_auc", refit=EXACT),
+        cross_validate(LOGISTIC, plain, y, cv=5, scoring="roc_auc")["test_score"],
+    )
+    with pytest.raises(ValueError, match=r"another order.*y\.loc"):
+        lo.sklearn.cross_validate(LOGISTIC, plain, y[::-1], cv=5)
+
+
+def test_a_column_that_is_constant_in_a_fold_and_a_category_that_it_lacks():
+    kind = np.where(np.arange(N) < 5, "rare", "usual")
+    frame = pd.DataFrame({"a": X[:, 0], "kind": kind})
+    host = make_pipeline(
+        make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["kind"]), remainder="passthrough"), Ridge(1.0)
+    )
+    want = cross_validate(host, frame, Y["real"], cv=KFold(6))["test_score"]
+    np.testing.assert_allclose(lo.sklearn.cross_val_score(host, frame, Y["real"], cv=KFold(6)), want, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function"])
+@pytest.mark.parametrize("cv", [LeaveOneOut(), KFold(4, shuffle=True, random_state=0)], ids=["one by one", "folds"])
+def test_predictions_by_the_fold_that_leaves_a_row_out(method, cv):
+    want = cross_val_predict(LOGISTIC, X, Y["three"], cv=cv, method=method)
+    got = lo.sklearn.cross_val_predict(LOGISTIC, X, Y["three"], cv=cv, method=method, refit=EXACT)
+    if method == "predict":
+        np.testing.assert_array_equal(got, want)
+    else:
+        np.testing.assert_allclose(got - got.mean(1, keepdims=True), want - want.mean(1, keepdims=True), atol=1e-5)
+
+
+WIDE = np.random.default_rng(0).standard_normal((12, 20))
+ALONE = {  # folds whose rows the others do not determine, or that have a class which the others lack
+    "more columns than rows": (LinearRegression(), WIDE, WIDE[:, 0], KFold(6), ["neg_mean_squared_error", "neg_max_error"]),
+    "a column of one row": (LinearRegression(), np.c_[X, np.arange(N) == 7], Y["real"], KFold(9), ["r2", "neg_max_error"]),
+    "a class": (LOGISTIC, X[:60], np.arange(60) // 20 * (np.arange(60) % 3 > 0), KFold(3), ["accuracy", "f1_macro"]),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+def test_folds_that_others_do_not_determine_have_a_fit_of_their_own(name):
+    host, X, y, cv, scoring = ALONE[name]
+    theirs = cross_validate(host, X, y, cv=cv, scoring=scoring)
+    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring=scoring, refit=EXACT)
+    for one in scoring:
+        np.testing.assert_allclose(ours[f"test_{one}"], theirs[f"test_{one}"], atol=1e-6)
+        assert (ours[f"approximation_error_{one}"] < 1e-6).all()
+    np.testing.assert_allclose(
+        lo.sklearn.cross_val_predict(host, X, y, cv=cv, refit=EXACT), cross_val_predict(host, X, y, cv=cv), atol=1e-6
+    )
+
+
+def test_folds_without_a_fit_have_no_score_and_it_is_said():
+    late, cv = (np.arange(60) > 19).astype(int), GroupKFold(3)
+    scaled = make_pipeline(StandardScaler(), LOGISTIC)
+    run = lambda host, **more: lo.sklearn.cross_validate(host, X[:60], late, cv=cv, groups=np.arange(60) // 20, **more)
+    for host, scoring in ((LOGISTIC, ["accuracy", "f1_macro"]), (scaled, ["accuracy"])):
+        with pytest.warns(FitFailedWarning, match="one class"), pytest.warns(FitFailedWarning, match="1 of 3 folds"):
+            found = run(host, scoring=scoring)
+        for one in scoring:
+            assert np.isnan(found[f"test_{one}"]).sum() == np.isnan(found[f"approximation_error_{one}"]).sum() == 1
+    with pytest.raises(ValueError, match="one class"):
+        run(scaled, error_score="raise")
+    with pytest.warns(FitFailedWarning), pytest.warns(FitFailedWarning, match="set to 0"):
+        assert (run(scaled, error_score=0)["test_score"] == 0).sum() == 1
+    with pytest.warns(FitFailedWarning, match="12 of 12 folds.*not defined"):
+        assert np.isnan(lo.sklearn.cross_val_score(Ridge(), WIDE, WIDE[:, 0], cv=LeaveOneOut())).all()
+    frozen = make_pipeline(StandardScaler(), LinearRegression())
+    with pytest.warns(FitFailedWarning, match="6 of 6 folds"):
+        lo.sklearn.cross_val_score(frozen, WIDE, WIDE[:, 0], cv=6, transformers="frozen")
+    with pytest.raises(ValueError, match="fold 0 has no refit"):
+        lo.sklearn.cross_val_predict(frozen, WIDE, WIDE[:, 0], cv=6, transformers="frozen")
+
+
+def test_r2_of_a_response_that_is_constant_in_a_fold():
+    y = np.where(np.arange(N) < 30, 1.0, Y["real"])
+    want = cross_validate(Ridge(), X, y, cv=KFold(6))["test_score"]
+    np.testing.assert_allclose(lo.sklearn.cross_val_score(Ridge(), X, y, cv=KFold(6)), want, atol=1e-10)
+
+
+def test_scorers_and_fits_that_fail():
+    def broken(host, X, y):
+        if len(y) < N:
+            raise ZeroDivisionError("no")
+        return 1.0
+
+    with pytest.warns(UserWarning, match="ZeroDivisionError"):
+        found = lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score=-7.0)
+    assert (found["test_score"] == -7.0).all()
+    with pytest.raises(ZeroDivisionError):
+        lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise")
+    cut = make_pipeline(FunctionTransformer(_fails_on_few), StandardScaler(), Ridge())
+    splits = [(np.arange(20), np.arange(20, N)), (np.arange(20, N), np.arange(15))]
+    with pytest.warns(FitFailedWarning, match="too few"), pytest.warns(FitFailedWarning, match="1 of 2 folds"):
+        found = lo.sklearn.cross_validate(cut, X, Y["real"], cv=splits, scoring="neg_mean_squared_error")
+    assert np.isnan(found["test_score"][0]) and np.isfinite(found["test_score"][1])
+
+
+def _fails_on_few(values):
+    if len(values) == 20:
+        raise ValueError("too few")
+    return values
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: lo.sklearn.cross_validate(RandomForestClassifier(), X, Y["two"]), TypeError, "RandomForest.*not supported"),
+        (lambda: lo.sklearn.cross_validate(RidgeCV(), X, Y["real"]), TypeError, "choose again.*OneFitSearchCV"),
+        (
+            lambda: lo.sklearn.cross_val_predict(GridSearchCV(Ridge(), {"alpha": [1.0]}), X, Y["real"]),
+            TypeError,
+            "choose again",
+        ),
+        (lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], transformers="fixed"), ValueError, "'refit' or 'frozen'"),
+        (
+            lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], params={"weight": WEIGHT}),
+            TypeError,
+            "'sample_weight' is known",
+        ),
+        (
+            lambda: lo.sklearn.cross_validate(LOGISTIC, X, Y["two"], params={"sample_weight": 1.0 * (Y["two"] == "yes")}),
+            ValueError,
+            "class 'no' have sample_weight 0",
+        ),
+        (lambda: lo.sklearn.cross_val_score(Ridge(), X, Y["real"], scoring=["r2"]), ValueError, "must be one scorer"),
+        (
+            lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=[(np.arange(9), np.r_[10, 10])]),
+            ValueError,
+            "a row twice",
+        ),
+        (
+            lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=[(np.arange(9), np.arange(5, 20))]),
+            ValueError,
+            "both train",
+        ),
+        (lambda: lo.sklearn.cross_val_predict(Ridge(), X, Y["real"], cv=ShuffleSplit(3)), ValueError, "every row once"),
+        (lambda: lo.sklearn.cross_validate(Ridge(), X, np.c_[Y["real"], Y["real"]]), ValueError, "1d array"),
+        (lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], scoring="no_such"), ValueError, "no_such"),
+        (lambda: lo.sklearn.cross_validate(Ridge(), X[:-1], Y["real"]), ValueError, "inconsistent"),
+        (
+            lambda: lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": [1.0]}, scoring=["r2"]).fit(X, Y["real"]),
+            ValueError,
+            "one scorer",
+        ),
+        (
+            lambda: lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": [1.0]}, refit="r2").fit(X, Y["real"]),
+            ValueError,
+            "True or False",
+        ),
+    ],
+)
+def test_what_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+SEARCHES = {
+    "path": (Ridge(), {"alpha": [0.1, 1.0, 10.0, 100.0]}, "real", "neg_root_mean_squared_error"),
+    "path, one by one": (Ridge(), {"alpha": [0.1, 1.0, 10.0]}, "real", "neg_mean_squared_error"),
+    "path, classes": (LOGISTIC, {"C": [0.01, 0.1, 1.0]}, "three", "neg_log_loss"),
+    "ranks": (LOGISTIC, {"C": [0.01, 0.1, 1.0]}, "two", "roc_auc"),
+    "averaged": (PoissonRegressor(solver="newton-cholesky", tol=1e-12), {"alpha": [0.01, 0.1, 1.0]}, "count", None),
+    "two parameters": (Ridge(), {"alpha": [1.0, 10.0], "fit_intercept": [True, False]}, "real", None),
+    "scaled": (make_pipeline(StandardScaler(), Ridge()), {"ridge__alpha": [1.0, 30.0]}, "real", "r2"),
+    "of a target": (
+        TransformedTargetRegressor(Ridge(), func=np.log, inverse_func=np.exp),
+        [{"regressor__alpha": [0.1, 10.0]}],
+        "positive",
+        "neg_mean_squared_error",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_is_grid_search(name):
+    host, grid, target, scoring = SEARCHES[name]
+    cv = LeaveOneOut() if "one by one" in name else KFold(5, shuffle=True, random_state=1)
+    theirs = GridSearchCV(host, grid, cv=cv, scoring=scoring).fit(X, Y[target])
+    ours = lo.sklearn.OneFitSearchCV(host, grid, cv=cv, scoring=scoring, strategy=EXACT).fit(X, Y[target])
+    assert ours.best_params_ == theirs.best_params_ and ours.best_index_ == theirs.best_index_
+    assert set(theirs.cv_results_) <= set(ours.cv_results_)
+    for key, values in theirs.cv_results_.items():
+        if key.endswith("_test_score"):
+            np.testing.assert_allclose(ours.cv_results_[key], values, atol=1e-6, err_msg=key)
+    assert (ours.cv_results_["mean_approximation_error"] < 1e-6).all()
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    assert ours.score(X, Y[target]) == pytest.approx(theirs.score(X, Y[target]))
+
+
+def test_a_search_is_nested_by_scikit_learn():
+    grid, cv = {"C": [0.01, 0.1, 1.0]}, KFold(3, shuffle=True, random_state=0)
+    search = lambda kind: cross_validate(kind(LOGISTIC, grid, cv=4, scoring="neg_log_loss"), X, Y["two"], cv=cv)["test_score"]
+    np.testing.assert_allclose(search(lo.sklearn.OneFitSearchCV), search(GridSearchCV), atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "host, grid",
+    [(Ridge(), {"alpha": [0.1, 1.0]}), pytest.param(LogisticRegression(), {"C": [0.1, 1.0]}, marks=pytest.mark.slow)],
+)
+def test_a_search_is_an_estimator(host, grid):
+    check_estimator(lo.sklearn.OneFitSearchCV(host, grid))
+
+
+def test_a_log_loss_keeps_off_infinity_as_scikit_learns_does():
+    x = np.r_[rng.standard_normal(40), 60.0][:, None]
+    y = np.r_[(x[:-1, 0] > rng.logistic(size=40)), False]
+    splits = [(np.arange(5, 40), np.r_[0:5, 40]), (np.arange(5, 40), np.arange(5))]
+    host = LogisticRegression(C=100.0, **TIGHT)
+    want = cross_validate(host, x, y, cv=splits, scoring="neg_log_loss")["test_score"]
+    got = lo.sklearn.cross_val_score(host, x, y, cv=splits, scoring="neg_log_loss", refit=EXACT)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    test = splits[0][1]
+    p = host.fit(x[splits[0][0]], y[splits[0][0]]).predict_proba(x[test])
+    assert p[-1, 0] < np.finfo(float).eps and got[0] == pytest.approx(-log_loss(y[test], p), abs=1e-5)
