@@ -160,8 +160,9 @@ def _family(
             found = folds(point.fit).completed(found, score_of(each, host, error_score))
             yield found._replace(values=told(found, error_score)), seconds
         return
+    model: Any = start.objective
     for penalty in penalties:
-        start = fit(start.objective.under(penalty), start.parameters)
+        start = fit(model.under(penalty), start.parameters)
         found = scores(folds(start), {"score": each}, host, data.y, error_score)["score"]
         yield found._replace(values=told(found, error_score)), folds(start).fit_seconds
         began = time.perf_counter()
