@@ -145,7 +145,9 @@ def test_what_a_result_holds():
         assert word in str(result)
     assert "LeakageResult(estimate=" in repr(result)
     axes = result.plot()
-    assert any(text.get_text().startswith("naive") for text in axes.get_legend().get_texts())
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert any(text.startswith("naive") for text in shown)
+    assert {f"± {result.se_mc:.2g}, Monte Carlo", f"± {result.se_data:.2g}, data"} <= set(shown)
     assert result.largest_p(result.solved.estimate) > 0 and np.isnan(result.largest_p(1e9))
 
 

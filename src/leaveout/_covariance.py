@@ -45,7 +45,7 @@ def covariance(
     and "HC3", of one linear predictor, with g_n over √(1 − h_n) and over 1 − h_n. "cluster" takes `groups`, a label a unit
     (neighbours in blocks are groups too), times G/(G − 1) · (n − 1)/(n − p) unless `use_correction=False`; "HAC" `maxlags`, of
     units in the order of time, times n/(n − p) with `use_correction=True`. H is the observed Hessian, with the penalty, and p
-    its rank; a penalty's bias is in none of them.
+    its rank; a penalty's bias is in none of them. A row of weight two is one unit (as by statsmodels' `var_weights`), not two.
 
     Warns of fewer than 20 groups. Raises ValueError where parameters are not determined by the data, the arguments do not go
     together, or units that depend on one another are taken for independent; TypeError where units have no gradients that add
@@ -112,12 +112,6 @@ def _refuse(fit: Fit, kind: str) -> None:
     name, serial = type(fit.objective).__name__, fit.objective.units.serial
     if serial is False:
         return
-    if kind not in ("cluster", "HAC"):
-        why = "depend on their neighbours" if serial else "are not known to be independent (dependence='independent' says so)"
-        raise ValueError(
-            f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
-            "or 'cluster' with groups= of long blocks."
-        )
     ends = [function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1] for w in (0.0, 1.0)]
     each = fit.raw(fit.influence)
     apart, size = np.abs(each.sum(0) - (ends[1] - ends[0])).max(), np.abs(each).sum(0).max()
@@ -125,6 +119,12 @@ def _refuse(fit: Fit, kind: str) -> None:
         raise TypeError(
             f"covariance: the units of this {name} have no gradients that add up to its own, as the steps of one chain, or the "
             "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."
+        )
+    if kind not in ("cluster", "HAC"):
+        why = "depend on their neighbours" if serial else "are not known to be independent (dependence='independent' says so)"
+        raise ValueError(
+            f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
+            "or 'cluster' with groups= of long blocks."
         )
 
 

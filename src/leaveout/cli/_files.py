@@ -1,5 +1,6 @@
 """Files: rows of a CSV or Parquet file, tables and pictures, with one line on standard error for what cannot be used."""
 
+import contextlib
 import csv
 import io
 import re
@@ -223,8 +224,14 @@ def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:
     console.print(f"{name}: {file}", markup=False)
 
 
-def closed(figure: Any) -> None:
-    """Of pictures that are in a file nothing stays open."""
+def drawn(draw: Callable[[], Any], file: Path) -> None:
+    """Draw axes into a file, which needs no window, nor the backend that a notebook names for its children."""
+    with contextlib.suppress(ImportError):  # of which drawing tells
+        import matplotlib
+
+        matplotlib.use("agg")
+    figure = draw().get_figure(root=True)
+    figure.savefig(file, dpi=150)
     from matplotlib import pyplot
 
     pyplot.close(figure)
@@ -237,9 +244,7 @@ def picture(draw: Callable[[], Any], file: Path | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            figure = draw().get_figure(root=True)
-            figure.savefig(file, dpi=150)
-            closed(figure)
+            drawn(draw, file)
         except OSError as error:
             fail(f"{file}: it could not be written ({error.strerror}); name another file.")
     console.print(f"Picture: {file}", markup=False)

@@ -15,7 +15,7 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console
-from ._files import closed
+from ._files import drawn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,13 +124,10 @@ def _race(
 
 
 def _picture(estimate: lo.Estimate, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
     try:
-        figure = lo.plot.losses(estimate).get_figure(root=True)
+        drawn(lambda: lo.plot.losses(estimate), out / PICTURE)
     except ImportError as error:
         console.print(f"\nNo picture: {error}", markup=False)
         return
-    assert figure is not None
-    out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out / PICTURE, dpi=150)
-    closed(figure)
     console.print(f"\nPicture: {out / PICTURE}", markup=False)
