@@ -58,6 +58,12 @@ PROBLEMS = {
         LeaveOneOut(),
         "neg_mean_absolute_error",
     ),
+    "scaled, leave one out": Problem(
+        make_pipeline(StandardScaler(), LogisticRegression(C=0.1, **TIGHT)), 1000, 30, "two", LeaveOneOut(), MEANS[:1]
+    ),
+    "scaled, 10 folds": Problem(
+        make_pipeline(StandardScaler(), LogisticRegression(C=0.1, **TIGHT)), 2000, 30, "two", FOLDS, MEANS
+    ),
     "selected and scaled, 10 folds": Problem(SCALED, 2000, 100, "two", FOLDS, RANKS),
     "ridge, 30 penalties, 10 folds": Problem(Ridge(), 2000, 50, "real", FOLDS, "r2", {"alpha": np.logspace(-2, 4, 30)}),
     "logistic, 20 penalties, 10 folds": Problem(

@@ -38,6 +38,14 @@ FAULTS = (
         "refitted(host, data)",
         "test_sklearn.py",
     ),
+    Fault("a second moment for a variance", "models/_scaled.py", "total - mean**2", "total", "test_sklearn.py"),
+    Fault(
+        "a constant column with no penalty",
+        "models/_scaled.py",
+        "xp.where(constant, 1.0,",
+        "xp.where(constant, 0.0,",
+        "test_sklearn.py",
+    ),
     Fault(
         "the error of a score shrinks twice with its rows",
         "sklearn/_scoring.py",

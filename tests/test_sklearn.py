@@ -1,5 +1,7 @@
 """The drop-in: what scikit-learn's own cross-validation returns, by its own refits; and errors that cover what is off."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import FitFailedWarning
-from sklearn.feature_selection import SelectKBest
+from sklearn.feature_selection import SelectKBest, f_regression
 from sklearn.linear_model import (
     HuberRegressor,
     LinearRegression,
@@ -37,6 +39,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import leaveout as lo
+from leaveout.models._scaled import StandardisedGLM
 
 N = 90
 rng = np.random.default_rng(1)
@@ -128,6 +131,73 @@ def test_what_learns_from_rows_is_fitted_on_the_training_rows(name):
         cross_val_predict(host, X, y, cv=cv, **({"method": "predict_proba"} if target == "two" else {})),
         atol=1e-6,
     )
+
+
+STANDARDISED = {
+    "ridge": (Ridge(5.0), "real", LeaveOneOut(), "neg_mean_squared_error"),
+    "least squares": (LinearRegression(), "real", KFold(5), "r2"),
+    "logistic": (LOGISTIC, "bits", LeaveOneOut(), "accuracy"),
+    "logistic, in time": (LOGISTIC, "bits", TimeSeriesSplit(4), ["neg_log_loss", "roc_auc"]),
+    "balanced": (LogisticRegression(C=0.1, class_weight="balanced", **TIGHT), "two", KFold(4), "neg_log_loss"),
+    "Poisson": (PoissonRegressor(alpha=0.3, solver="newton-cholesky", tol=1e-12), "count", KFold(5), None),
+    "ridge classifier": (RidgeClassifier(5.0), "bits", KFold(5), "average_precision"),
+}
+
+
+@pytest.mark.parametrize("name", STANDARDISED)
+@pytest.mark.parametrize("before", [(StandardScaler(),), (Normalizer(), StandardScaler(with_mean=False))], ids=["", "more"])
+def test_standardising_in_every_fold_is_a_change_of_the_penalty(name, before, monkeypatch):
+    model, target, cv, scoring = STANDARDISED[name]
+    host, y = make_pipeline(*before, model), Y[target]
+    x = np.c_[
+        X * [1.0, 40.0, 0.01, 1.0], np.arange(N) == 4, np.full(N, 2.0)
+    ]  # a column that is constant in some folds, and one
+    theirs = cross_validate(host, x, y, cv=cv, scoring=scoring, return_train_score=True)
+    count = []
+    monkeypatch.setattr(StandardScaler, "fit", lambda self, *args, fit=StandardScaler.fit: count.append(1) or fit(self, *args))
+    ours = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring, return_train_score=True, refit=EXACT)
+    alone = name == "least squares"  # the fold without the row that its coefficient is of
+    assert len(count) == 1 + alone and "transformers" not in ours
+    quick = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring)
+    for key in theirs:
+        if not key.endswith("_time"):
+            np.testing.assert_allclose(ours[key], theirs[key], atol=1e-7, err_msg=key)
+        if key.startswith("test_"):
+            error = quick["approximation_error" + key[4:] if key != "test_score" else "approximation_error"]
+            assert (np.abs(quick[key] - theirs[key]) <= error + 1e-7).all()
+
+
+def test_the_inside_of_standardised_estimators_is_theirs():
+    host, cv = make_pipeline(StandardScaler(), Ridge(5.0)), KFold(4)
+    scoring = {"first": lambda host, X, y: host[-1].coef_[0], "scale": lambda host, X, y: host[0].scale_[0]}
+    for options in ({"return_estimator": True}, {"scoring": scoring}):
+        theirs = cross_validate(host, X, Y["real"], cv=cv, **options)
+        ours = lo.sklearn.cross_validate(host, X, Y["real"], cv=cv, **options)
+        for key in theirs:
+            if key.startswith("test"):
+                np.testing.assert_allclose(ours[key], theirs[key], atol=1e-10)
+        for mine, other in zip(ours.get("estimator", ()), theirs.get("estimator", ()), strict=True):
+            np.testing.assert_allclose(mine[0].scale_, other[0].scale_)
+            np.testing.assert_allclose(mine[-1].coef_, other[-1].coef_)
+
+
+def test_the_loss_of_standardised_columns_by_its_formula():
+    import jax
+
+    y, ridge, w = Y["bits"].astype(float), 0.7, rng.integers(0, 3, N).astype(float)
+    model = StandardisedGLM(X, y, "logistic", lo.penalties.Ridge(ridge), sample_weight=WEIGHT)
+    theta = rng.standard_normal(5)
+    eta = X @ theta[:4] + theta[4]
+    seen = np.repeat(np.arange(N), w.astype(int))
+    ratio = X[seen].var(axis=0) / X.var(axis=0)
+    want = (w * WEIGHT) @ (np.logaddexp(0, eta) - y * eta) + 0.5 * ridge * ratio @ theta[:4] ** 2
+    with jax.enable_x64(True):
+        assert float(model.loss(theta, w)) == pytest.approx(want, rel=1e-12)
+        np.testing.assert_allclose(model.hessian(theta, w), jax.hessian(lambda v: model.loss(v, w))(theta), rtol=1e-9)
+    known = model.predictors
+    omega, kappa = known.weigh(w[None])
+    value = omega[0] @ known.loss.derivatives(known.eta(theta[None])[0], y, (0,))[0]
+    assert value == pytest.approx(want, rel=1e-12) and not known.penalty.any() and kappa[0] == 1
 
 
 def test_frozen_transformers_are_those_of_all_rows_and_it_is_said():
@@ -273,9 +343,9 @@ def test_folds_that_others_do_not_determine_have_a_fit_of_their_own(name):
 
 def test_folds_without_a_fit_have_no_score_and_it_is_said():
     late, cv = (np.arange(60) > 19).astype(int), GroupKFold(3)
-    scaled = make_pipeline(StandardScaler(), LOGISTIC)
+    scaled = make_pipeline(QuantileTransformer(n_quantiles=5), LOGISTIC)
     run = lambda host, **more: lo.sklearn.cross_validate(host, X[:60], late, cv=cv, groups=np.arange(60) // 20, **more)
-    for host, scoring in ((LOGISTIC, ["accuracy", "f1_macro"]), (scaled, ["accuracy"])):
+    for host, scoring in ((LOGISTIC, ["accuracy"]), (scaled, ["accuracy", "f1_macro"])):
         with pytest.warns(FitFailedWarning, match="one class"), pytest.warns(FitFailedWarning, match="1 of 3 folds"):
             found = run(host, scoring=scoring)
         for one in scoring:
@@ -310,7 +380,7 @@ def test_scorers_and_fits_that_fail():
     assert (found["test_score"] == -7.0).all()
     with pytest.raises(ZeroDivisionError):
         lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise")
-    cut = make_pipeline(FunctionTransformer(_fails_on_few), StandardScaler(), Ridge())
+    cut = make_pipeline(FunctionTransformer(_fails_on_few), QuantileTransformer(n_quantiles=5), Ridge())
     splits = [(np.arange(20), np.arange(20, N)), (np.arange(20, N), np.arange(15))]
     with pytest.warns(FitFailedWarning, match="too few"), pytest.warns(FitFailedWarning, match="1 of 2 folds"):
         found = lo.sklearn.cross_validate(cut, X, Y["real"], cv=splits, scoring="neg_mean_squared_error")
@@ -384,6 +454,14 @@ SEARCHES = {
     "averaged": (PoissonRegressor(solver="newton-cholesky", tol=1e-12), {"alpha": [0.01, 0.1, 1.0]}, "count", None),
     "two parameters": (Ridge(), {"alpha": [1.0, 10.0], "fit_intercept": [True, False]}, "real", None),
     "scaled": (make_pipeline(StandardScaler(), Ridge()), {"ridge__alpha": [1.0, 30.0]}, "real", "r2"),
+    "scaled, ranks": (make_pipeline(StandardScaler(), LOGISTIC), {"logisticregression__C": [0.01, 1.0]}, "bits", "roc_auc"),
+    "scaled, classes": (make_pipeline(StandardScaler(), LOGISTIC), {"logisticregression__C": [0.01, 1.0]}, "three", None),
+    "selected": (
+        make_pipeline(SelectKBest(f_regression, k=2), Ridge()),
+        {"ridge__alpha": [1.0, 30.0]},
+        "real",
+        "neg_max_error",
+    ),
     "of a target": (
         TransformedTargetRegressor(Ridge(), func=np.log, inverse_func=np.exp),
         [{"regressor__alpha": [0.1, 10.0]}],
@@ -422,6 +500,21 @@ def test_a_search_is_nested_by_scikit_learn():
 )
 def test_a_search_is_an_estimator(host, grid):
     check_estimator(lo.sklearn.OneFitSearchCV(host, grid))
+
+
+def test_no_compiler_is_needed():
+    code = """
+import sys, numpy as np, leaveout as lo
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+X = np.random.default_rng(0).standard_normal((40, 2))
+host = make_pipeline(StandardScaler(), LogisticRegression())
+found = lo.sklearn.cross_validate(host, X, X[:, 0] > 0.3 * X[:, 1], scoring=["accuracy", "roc_auc"])
+lo.sklearn.OneFitSearchCV(host, {"logisticregression__C": [0.1, 1.0]}).fit(X, X[:, 0] > 0)
+assert np.isfinite(found["test_roc_auc"]).all() and not {"jax", "equinox"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_log_loss_keeps_off_infinity_as_scikit_learns_does():

@@ -7,8 +7,8 @@ the parameters of a refit.
 
 import copy
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,11 +17,13 @@ from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._fit import Fit, anchor
 from .._read import matched
+from ..models._scaled import StandardisedGLM
 from ..models.linear import GLM, Regression
 from ..models.losses import AbstractLoss, Huber, HuberScale, Tweedie
 from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight, resolve
@@ -54,6 +56,7 @@ class Described:
     )
     whole: bool = False  # is the intercept penalised too?
     chosen: str = ""  # what was chosen on all rows
+    scaled: bool = False  # does every refit standardise the columns by the rows that it sees?
 
 
 def described(estimator: Host) -> Described:
@@ -197,13 +200,14 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
 
 
 def read(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, scaled: bool = False
 ) -> tuple[GLM | Regression, dict[str, np.ndarray]]:
-    """What a fitted estimator minimises, and where it stands."""
+    """What a fitted estimator minimises, and where it stands. Transformers stay as fitted; but where `scaled`, refits are those
+    of columns that they standardise themselves."""
     labels, X, y, sample_weight = matched("from_sklearn", X=X, y=y, sample_weight=sample_weight)
     fitted = estimator
     estimator, X, y, remarks = opened(estimator, _columns(estimator, X), y)
-    host = described(estimator)
+    host = replace(described(estimator), scaled=scaled)
     check_is_fitted(estimator)
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
@@ -292,9 +296,25 @@ def learns(estimator: Any) -> bool:
     return False
 
 
+def rescales(estimator: Any) -> bool:
+    """Is all that a fitted pipeline learns before its linear model how to standardise the columns, and does the model's loss
+    know of that through its ridge alone? So it is with an intercept that is not penalised, of one output."""
+    if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
+        return False
+    (*before, scaler), last = (step for _, step in estimator.steps[:-1]), estimator.steps[-1][1]
+    if type(scaler) is not StandardScaler or _learn(before) or type(last) not in READERS:
+        return False
+    host = described(last)
+    plain = host.intercept and not host.whole and not isinstance(host.loss, HuberScale)
+    return bool(plain and scaler.with_std and len(getattr(last, "classes_", ())) < 3)
+
+
 def _prepares(estimator: Pipeline) -> bool:
     """Does some transformer of a pipeline learn from rows?"""
-    steps = [step for _, step in estimator.steps[:-1]]
+    return _learn(step for _, step in estimator.steps[:-1])
+
+
+def _learn(steps: Iterable[Any]) -> bool:
     return any(get_tags(step).requires_fit for step in steps if step not in ("passthrough", None))
 
 
@@ -336,11 +356,12 @@ def _objective(
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
     penalty = penalty_of(host)
+    glm: Any = StandardisedGLM if host.scaled else GLM
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **own)
     if not host.labels:
-        return GLM(X, np.ravel(y), host.loss, penalty, **own)
+        return glm(X, np.ravel(y), host.loss, penalty, **own)
     classes = estimator.classes_
     unknown = ~np.isin(y, classes)
     if unknown.any():
@@ -355,12 +376,12 @@ def _objective(
         return GLM(X, y, "multinomial", penalty, **own)
     second = y == classes[1]
     if host.loss == "logistic":
-        return GLM(X, second.astype(float), "logistic", penalty, **own)
+        return glm(X, second.astype(float), "logistic", penalty, **own)
     if host.class_weight == "balanced" and weight is not None:
         raise TypeError(f"from_sklearn: {name}(class_weight='balanced') with a sample_weight is not supported.")
     if host.whole and host.intercept:
         X, own["intercept"] = _with_ones(X), False
-    return GLM(X, np.where(second, 1.0, -1.0), host.loss, penalty, **own)
+    return glm(X, np.where(second, 1.0, -1.0), host.loss, penalty, **own)
 
 
 def _with_ones(X: Any) -> Any:

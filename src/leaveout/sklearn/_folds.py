@@ -25,7 +25,8 @@ from .._asked import Scored, natural, reach
 from .._evaluate import fold_thetas
 from .._fit import Fit, fit
 from .._plan import Plan, from_splits
-from ..interop.sklearn import described, from_sklearn, inner, learns, placed, read
+from ..interop.sklearn import described, from_sklearn, inner, placed, read, rescales
+from ..models._scaled import StandardisedGLM
 from ..refit import AbstractRefit
 
 NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
@@ -56,12 +57,17 @@ class Scores(NamedTuple):
     seconds: NDArray[np.float64]
 
 
-def fitted(estimator: Any, data: Data) -> tuple[Any, Fit]:
+def fitted(estimator: Any, data: Data, *, anew: bool = False) -> tuple[Any, Fit]:
     """The host on all rows, and its `Fit`: as given where it is at its minimum there, else fitted; brought to the minimum where
-    its solver stopped before."""
+    its solver stopped before. What learns from rows, refits of it fit `anew` where that is a change of their ridge."""
     described(inner(estimator))  # refused before anything is fitted
     host = estimator if _is_at_rest(estimator, data) else clone(estimator).fit(data.X, data.y, **data.params)
-    return host, fit(*read(host, data.X, data.y, data.weight))
+    return host, fit(*read(host, data.X, data.y, data.weight, scaled=anew and rescales(host)))
+
+
+def is_rescaled(found: Fit) -> bool:
+    """Do refits standardise the columns by the rows that they see?"""
+    return isinstance(found.objective, StandardisedGLM) and found.predictors is not None
 
 
 def _is_at_rest(estimator: Any, data: Data) -> bool:
@@ -78,7 +84,7 @@ def _is_at_rest(estimator: Any, data: Data) -> bool:
 @dataclass(frozen=True, eq=False)
 class OneFit:
     """Refits from one fit of a host. Folds whose training rows do not determine all that the whole does, or lack a class, have
-    a fit of their own, but where there are transformers: these stay as they are."""
+    a fit of their own, but where what learns from rows is frozen."""
 
     host: Any
     fit: Fit
@@ -86,6 +92,7 @@ class OneFit:
     splits: Splits
     refit: AbstractRefit
     failed: Callable[[Exception], None]
+    frozen: bool
     seconds: float
 
     @functools.cached_property
@@ -102,7 +109,7 @@ class OneFit:
 
     @functools.cached_property
     def _lost(self) -> NDArray[np.int64]:
-        return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not learns(self.host)))
+        return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not self.frozen))
 
     @functools.cached_property
     def _alone(self) -> "Refitted":

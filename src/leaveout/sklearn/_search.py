@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from .._evaluate import DEFAULT
 from .._fit import fit
 from .._path import path
-from ..interop.sklearn import described, inner, learns, penalty_of
+from ..interop.sklearn import described, inner, learns, penalty_of, rescales
 from ..models.losses import Squared
 from ..models.penalties import AbstractPenalty, Zero
 from ..refit import AbstractRefit
-from ._folds import Data, OneFit, Splits, fitted
+from ._folds import Data, OneFit, Splits, fitted, is_rescaled
 from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
 from ._validation import Transformers, cross_validate, fold_failed, told, with_weights
 
@@ -103,10 +104,17 @@ class OneFitSearchCV(GridSearchCV):
         """The scores of every candidate, and the seconds that its fits took."""
         strategy = DEFAULT if self.strategy is None else self.strategy
         hosts = [self._candidate(params) for params in candidates]
-        if _is_family(candidates, hosts) and (not learns(self.estimator) or self.transformers == "frozen"):
-            penalties = [penalty_of(described(inner(host))) or Zero() for host in hosts]
-            yield from _family(hosts[0], penalties, data, splits, self.scoring, strategy, self.error_score)
-            return
+        frozen = learns(self.estimator) and self.transformers == "frozen"
+        anew = learns(self.estimator) and not frozen
+        if _is_family(candidates, hosts) and not (anew and (callable(self.scoring) or not rescales(hosts[0]))):
+            began = time.perf_counter()
+            host, start = fitted(hosts[0], data, anew=anew)
+            if not anew or is_rescaled(start):
+                penalties = [penalty_of(described(inner(each))) or Zero() for each in hosts]
+                failed = lambda error: fold_failed(error, self.error_score)
+                first = OneFit(host, start, data, splits, strategy, failed, frozen, time.perf_counter() - began)
+                yield from _family(first, penalties, self.scoring, self.error_score)
+                return
         for host in hosts:
             result = cross_validate(
                 host,
@@ -136,36 +144,31 @@ def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
 
 
 def _family(
-    first: Any,
-    penalties: list[AbstractPenalty],
-    data: Data,
-    splits: Splits,
-    scoring: Any,
-    strategy: AbstractRefit,
-    error_score: Any,
+    first: OneFit, penalties: list[AbstractPenalty], scoring: Any, error_score: Any
 ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
     """Candidates that differ in their penalty alone, of which the first is given."""
-    began = time.perf_counter()
-    host, start = fitted(first, data)
-    each, failed = named(scoring, host, data.X, data.y)["score"], lambda error: fold_failed(error, error_score)
-    folds = lambda fit: OneFit(host, fit, data, splits, strategy, failed, time.perf_counter() - began)
-    known = of_mean(each, host, start, data.y)
-    own = None if known is None else _of_own_loss(known, start.objective)
-    count = len(penalties) * len(splits)
+    host, data, fits = first.host, first.data, first.plan.num_refits
+    each = named(scoring, host, data.X, data.y)["score"]
+    known = of_mean(each, host, first.fit, data.y)
+    own = None if known is None or is_rescaled(first.fit) else _of_own_loss(known, first.fit.objective)
     if own is not None and len(set(map(repr, penalties))) == len(penalties):
-        points = path(start.objective, dict(enumerate(penalties)), folds(start).plan, strategy, audit=0).points
-        seconds = np.full(len(splits), (time.perf_counter() - began) / count)
+        began = time.perf_counter()
+        points = path(first.fit.objective, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
+        seconds = np.full(fits, (first.seconds + time.perf_counter() - began) / (fits * len(penalties)))
         for point in points:
-            found = Scores(*of_losses(point.estimate, own, data.y), np.zeros(len(splits)))
-            found = folds(point.fit).completed(found, score_of(each, host, error_score))
+            found = Scores(*of_losses(point.estimate, own, data.y), np.zeros(fits))
+            found = replace(first, fit=point.fit).completed(found, score_of(each, host, error_score))
             yield found._replace(values=told(found, error_score)), seconds
         return
-    model: Any = start.objective
+    model: Any = first.fit.objective
+    start, seconds = first.fit, first.fit_seconds
     for penalty in penalties:
-        start = fit(model.under(penalty), start.parameters)
-        found = scores(folds(start), {"score": each}, host, data.y, error_score)["score"]
-        yield found._replace(values=told(found, error_score)), folds(start).fit_seconds
         began = time.perf_counter()
+        start = fit(model.under(penalty), start.parameters)
+        seconds = seconds + (time.perf_counter() - began) / fits
+        found = scores(replace(first, fit=start), {"score": each}, host, data.y, error_score)["score"]
+        yield found._replace(values=told(found, error_score)), seconds
+        seconds = np.zeros(fits)
 
 
 def _of_own_loss(known: OfMean, objective: Any) -> OfMean | None:

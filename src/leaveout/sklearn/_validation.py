@@ -15,7 +15,7 @@ from .._evaluate import DEFAULT
 from .._read import index_of
 from ..interop.sklearn import inner, learns, searches
 from ..refit import AbstractRefit
-from ._folds import Data, OneFit, Refitted, Splits, fitted
+from ._folds import Data, OneFit, Refitted, Splits, fitted, is_rescaled
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
@@ -51,9 +51,10 @@ def cross_validate(
     "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else by how the score moves over where the refit may be.
     It is an estimate; NaN, with a warning, where it is not known. Scores that are not smooth, as of ranks, may jump by more.
 
-    What learns from rows before the linear model (scalers, selections) is fitted on the training rows of every fold; "frozen"
-    `transformers` stay as fitted on all rows, which is quicker, lets test rows into training, and is said under the key
-    "transformers". `fit_time` and `score_time` of what is made for all folds at once are shared between them. `n_jobs`,
+    What learns from rows before the linear model (scalers, selections) is fitted on the training rows of every fold; of a
+    StandardScaler before a model of one output with an intercept that is a change of the penalty, from the one fit too.
+    "frozen" `transformers` stay as fitted on all rows, which is quicker, lets test rows into training, and is said under the
+    key "transformers". `fit_time` and `score_time` of what is made for all folds at once are shared between them. `n_jobs`,
     `verbose` and `pre_dispatch` are taken from calls that give them, and change nothing. Of `params` the weights of rows are
     known, under the name that `fit` takes them by.
 
@@ -61,7 +62,13 @@ def cross_validate(
     would have to choose again in every fold; ValueError on labels of y that stand in another order than X's.
     """
     del n_jobs, verbose, pre_dispatch
-    folds, host, data, splits = _folds("cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score)
+    listed = (
+        scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, list | tuple | set) else [scoring]
+    )
+    seen = return_estimator or any(map(callable, listed))
+    folds, host, data, splits = _folds(
+        "cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score, seen
+    )
     wanted = named(scoring, host, data.X, data.y)
     found = scores(folds, wanted, host, data.y, error_score)
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
@@ -136,8 +143,10 @@ def _folds(
     refit: AbstractRefit,
     transformers: Transformers,
     error_score: ErrorScore,
+    seen: bool = False,
 ) -> tuple[OneFit | Refitted, Any, Data, Splits]:
-    """The estimators of all folds, the host on all rows, the data, and the splits."""
+    """The estimators of all folds, the host on all rows, the data, and the splits. Where what is inside of estimators may be
+    `seen`, what learns from rows is fitted in each of them; else by a change of their penalties, if that is the same."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
     _check_host(caller, estimator)
@@ -146,11 +155,12 @@ def _folds(
     if any(len(np.unique(test)) < len(test) for _, test in splits):
         raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
     began = time.perf_counter()
-    host, found = fitted(estimator, data)
+    frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
+    host, found = fitted(estimator, data, anew=anew and not seen)
     failed = lambda error: fold_failed(error, error_score)
-    if learns(estimator) and transformers == "refit":
+    if anew and not is_rescaled(found):
         return Refitted(host, data, splits, failed), host, data, splits
-    return OneFit(host, found, data, splits, refit, failed, time.perf_counter() - began), host, data, splits
+    return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host, data, splits
 
 
 def _check_host(caller: str, estimator: Any) -> None:

@@ -1,0 +1,78 @@
+"""Generalised linear models on columns that every refit standardises by the rows that it sees.
+
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + α, y_n) + κ(w) ½ Σ_j r_j v_j(w) β_j²,      v_j(w) = Var_w(x_j) / Var_1(x_j)
+
+With an intercept a shift of the columns moves nothing, and a scale of column j what its coefficient is penalised by: a refit
+on (x − m(w)) / s(w) is one on x whose ridge is multiplied by v(w). Predictions are the same; coefficients are those of x. The
+terms of the penalty are rows beside the units', whose weights go by w.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from .._design import Beside, Dense, Plain
+from .._jax import Array, jnp
+from .._objective import AbstractLinearPredictor
+from . import losses
+from .linear import GLM
+
+CONSTANT = 1e-12  # of a column's variance: scikit-learn leaves the scale of what is constant alone
+
+
+class StandardisedGLM(GLM):
+    """A `GLM` of one output under a `Ridge`, whose columns every refit standardises."""
+
+    def _ratios(self, weights: Array, xp=np) -> Array:
+        """v of many refits, or of one, `[..., features]`."""
+        x = self.design[:, : self.num_features]
+        whole, total = x.var(0), weights.sum(-1)[..., None]
+        mean = weights @ x / total
+        variance = weights @ x**2 / total - mean**2
+        constant = (whole == 0) | (variance <= CONSTANT * whole)
+        return xp.where(constant, 1.0, variance / np.where(whole == 0, 1.0, whole))
+
+    def _ridges(self) -> np.ndarray:
+        return np.diag(self.penalty.second(self.num_features))
+
+    @property
+    def predictors(self):
+        known, features = super().predictors, self.num_features
+        if known is None or known.design.outputs > 1:
+            return None
+        ridges, offset = self._ridges(), known.offset
+
+        def weigh(weights):
+            omega, kappa = self._weigh(weights)
+            return np.concatenate([omega, kappa[:, None] * ridges * self._ratios(weights)], axis=1), kappa
+
+        return replace(
+            known,
+            design=Dense(np.concatenate([self.design, np.eye(features, self.design.shape[1])])),
+            offset=np.append(offset, np.zeros(features)) if np.ndim(offset) else offset,
+            loss=Beside(known.unit_loss, Plain(losses.Squared()), (self.num_units, features)),
+            penalty=np.zeros_like(known.penalty),
+            weigh=weigh,
+            separate=False,
+        )
+
+    @property
+    def low_rank(self):
+        return False
+
+    def _further(self, weights: Array) -> Array:
+        """What the ridges grow by."""
+        return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights, jnp) - 1)
+
+    def loss(self, theta, weights):
+        return super().loss(theta, weights) + 0.5 * jnp.sum(self._further(weights) * self._coef(theta) ** 2)
+
+    def hessian(self, theta, weights):
+        pad = self.design.shape[1] - self.num_features
+        return super().hessian(theta, weights) + jnp.diag(jnp.pad(self._further(weights), (0, pad)))
+
+    def perturbation(self, theta, index, delta):
+        return AbstractLinearPredictor.perturbation(self, theta, index, delta)
+
+    def hessian_change(self, theta, index, delta):
+        return AbstractLinearPredictor.hessian_change(self, theta, index, delta)
