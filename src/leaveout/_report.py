@@ -323,7 +323,7 @@ def _of_several(found: dict[str, Estimate], title: str) -> Page:
     rows = pd.concat([rows, losses], axis=1)
     what = f"The held-out loss of every unit under {'each model' if len(found) <= MODELS else f'the best {MODELS} models'}."
     cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
-    models = table.drop(columns="kind" if table["kind"].nunique() == 1 else []).rename_axis("model").reset_index()
+    models = table.drop(columns="kind" if len(set(table["kind"])) == 1 else []).rename_axis("model").reset_index()
     return Page(
         title or "Which model loses least on data that it has not seen",
         f"Which of {len(found)} models loses least on data that they have not seen? All are asked for the same units.",
