@@ -10,7 +10,6 @@ import pytest
 import leaveout as lo
 
 N = 120
-DAYS = pd.date_range("2001-01-31", periods=N, freq="ME", name="month")
 
 
 def clean(n=N, seed=0):
