@@ -274,7 +274,11 @@ FAULTS = (
         "test_checks.py",
     ),
     Fault(
-        "copies by chance are told", "_checks.py", "leaks.size <= NATURAL * _by_chance(fit)", "not leaks.size", "test_checks.py"
+        "copies by chance are told",
+        "_checks.py",
+        "leaks.size <= NATURAL * _by_chance(columns)",
+        "not leaks.size",
+        "test_checks.py",
     ),
     Fault("an id by its name alone", "_checks.py", "len(_whole(column)) >= IDS]", "len(column) >= IDS]", "test_checks.py"),
     Fault(

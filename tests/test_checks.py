@@ -10,7 +10,6 @@ import pytest
 import leaveout as lo
 
 N = 120
-DAYS = pd.date_range("2001-01-31", periods=N, freq="ME", name="month")
 
 
 def clean(n=N, seed=0):
@@ -54,6 +53,8 @@ def test_copies_across_folds():
     (found,) = told(X, y).checks()
     assert found.code == "LO101" and found.severity == "warning" and found.reason.startswith("14 rows ")
     assert codes(X, y, lo.groups(twice)) == []
+    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N + 7, 10, seed=1))
+    assert [each.code for each in shared.checks()] == ["LO101"]
     offset = np.r_[np.zeros(N), np.ones(7)]  # the same but for an offset
     fit = lo.fit(lo.GLM(X, y, "squared", offset=offset))
     assert lo.cross_validate(fit, lo.leave_one_out(N + 7)).checks() == []
@@ -133,6 +134,8 @@ def test_rows_in_time_order_under_random_folds():
     assert f"correlate {left[1:] @ left[:-1] / (left @ left):.2f}," in found.reason
     for plan in (lo.kfold(N, 10), lo.blocks(N, 12, buffer=2), lo.leave_future_out(N, 60), lo.groups(np.arange(N) // 12)):
         assert "LO201" not in codes(X, y, plan)
+    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N, 10, seed=0))
+    assert [each.code for each in shared.checks()] == ["LO201"] and found.reason == shared.checks()[0].reason
     years = X.reset_index(drop=True).assign(year=1900 + np.arange(N) // 2)
     assert codes(years, y.to_numpy()) == ["LO201"]
     assert codes(years.iloc[::-1], y.to_numpy()[::-1]) == ["LO201"]

@@ -23,7 +23,7 @@ N = 120
 WILD = "</script><script>alert(1)</script>"
 
 
-def estimate(label="p", penalty=0.1, column="age", wild=False, title=""):
+def estimate(label="p", penalty=0.1, column="age"):
     rng = np.random.default_rng(0)
     names = [f"{label}{k}" for k in range(N)]
     X = pd.DataFrame(rng.standard_normal((N, 3)), columns=[column, "b,c", "id"], index=names)

@@ -16,9 +16,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
+from ._asked import predictions
 from ._errors import independent
 from ._fit import Fit
-from ._plan import Plan
+from ._jax import float64
+from ._plan import Plan, Rows
 from ._results import RESULTS
 
 Array = np.ndarray
@@ -128,45 +130,41 @@ def _listed(refits: Int[Array, " some"]) -> str:
 
 def _copied(fit: Fit, plan: Plan) -> str:
     """Held-out rows that their own refit sees a copy of, unless rows of so few kinds are equal by chance."""
-    if fit.predictors is None or plan.num_units > ROWS:
+    columns = _columns(fit)
+    if not columns or plan.num_units > ROWS:
         return ""
-    label = _kinds(fit)
+    label = _kinds(columns)
     size = np.bincount(label)
     if size.max() == 1:
         return ""
     distinct, where = np.unique(plan.refit * len(size) + label[plan.index], return_inverse=True)
     out = np.bincount(where, plan.weight == 0, len(distinct))[where]
     leaks = np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
-    if leaks.size <= NATURAL * _by_chance(fit):
+    if leaks.size <= NATURAL * _by_chance(columns):
         return ""
     return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
 
 
-def _kinds(fit: Fit) -> Int[Array, " units"]:
-    """Of every row the number of its kind, one for equal rows: told apart by a random direction, the response and the offset.
-    Column by column, since a product of matrices rounds equal rows in other ways."""
-    model = fit.predictors
-    assert model is not None
-    columns = model.design.x[: len(model.y)].T
-    value = np.zeros(len(model.y))
+def _columns(fit: Fit) -> list[Float[Array, " units"]]:
+    """All that is known of rows, one array a number: features, response, offset. Nothing where a unit is no row."""
+    units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
+    features = list(units.features().values())
+    given = (units.target if units.response is None else units.response, offset) if features else ()
+    return features + [own for part in given if part is not None for own in np.reshape(part, (len(part), -1)).T]
+
+
+def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
+    """Of every row the number of its kind, one for equal rows: told apart along a random direction, column by column, since a
+    product of matrices rounds equal rows in other ways."""
+    value = np.zeros(len(columns[0]))
     for column, share in zip(columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True):
         value += share * column
-    given = [model.offset] if isinstance(model.offset, np.ndarray) else []
-    rows = np.column_stack([value, model.y, *(offset[: len(value)] for offset in given)])
-    return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    return np.unique(value, return_inverse=True)[1]
 
 
-def _eta(fit: Fit) -> Float[Array, "units ..."]:
-    """The linear predictors of the rows."""
-    assert fit.predictors is not None
-    return fit.predictors.eta(fit.vector[None])[0][: len(fit.predictors.y)]
-
-
-def _by_chance(fit: Fit) -> float:
+def _by_chance(columns: list[Float[Array, " units"]]) -> float:
     """Rows that would have a copy if the columns knew nothing of one another, by those that measure something."""
-    columns = [*fit.objective.units.features().values(), fit.objective.units.target]
-    counts = [np.unique(column, return_counts=True)[1] for column in columns if column is not None]
-    n = fit.objective.num_units
+    counts, n = [np.unique(column, return_counts=True)[1] for column in columns], len(columns[0])
     alike = [float(count @ (count - 1)) / (n * (n - 1)) for count in counts if len(count) >= VALUES]
     return n * (n - 1) * math.prod(alike)
 
@@ -281,13 +279,16 @@ def _between(plan: Plan) -> Bool[Array, " held"]:
     return sees(unit - 1) & sees(unit + 1)
 
 
+@float64
 def _alike(fit: Fit) -> float:
     """The correlation of successive residuals of the fit; nothing where a row has no number for one."""
-    predictors = fit.predictors
-    if predictors is None or predictors.design.outputs > 1:
+    target, everyone = fit.objective.units.target, Rows.of_all(fit.objective.num_units, 1)
+    if target is None:
         return 0.0
-    with np.errstate(all="ignore"):
-        left = predictors.y - np.asarray(predictors.inverse_link(_eta(fit)))
+    mean = predictions(fit, everyone, fit.vector[None], "response")[0]
+    if mean.shape != target.shape:  # of several outputs
+        return 0.0
+    left = target - mean
     left = left - left.mean()
     size = float(left @ left)
     return float(left[1:] @ left[:-1]) / size if 0 < size < np.inf else 0.0

@@ -27,6 +27,7 @@ TEMPLATE = Path(__file__).parent / "data" / "report.html"
 MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
 MODELS = 12  # whose losses stand side by side in a table
 HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn")
+MODEL = {"field": "model", "type": "nominal", "sort": None, "title": None}  # down the side
 BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
 
 Lines = list[tuple[str, str]]
@@ -323,7 +324,7 @@ def _of_several(found: dict[str, Estimate], title: str) -> Page:
     rows = pd.concat([rows, losses], axis=1)
     what = f"The held-out loss of every unit under {'each model' if len(found) <= MODELS else f'the best {MODELS} models'}."
     cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
-    models = table.rename_axis("model").reset_index()
+    models = table.drop(columns="kind" if len(set(table["kind"])) == 1 else []).rename_axis("model").reset_index()
     return Page(
         title or "Which model loses least on data that it has not seen",
         f"Which of {len(found)} models loses least on data that they have not seen? All are asked for the same units.",
@@ -369,7 +370,7 @@ def _bars(values: dict[str, Any], low: str, high: str, color: str, width: int) -
     place = {
         "x": _axis(low, ""),
         "x2": {"field": high},
-        "y": {"field": "model", "type": "nominal", "sort": None, "title": None},
+        "y": MODEL,
     }
     return {"data": values, "mark": {"type": "rule", "color": color, "strokeWidth": width}, "encoding": place}
 
@@ -381,12 +382,12 @@ def _means(table: pd.DataFrame, found: dict[str, Estimate]) -> Figure:
     )
     for low, high, by in (("low", "high", "se"), ("least", "most", "error")):
         frame[low], frame[high] = (frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1))
-    values, y = _values(frame), {"field": "model", "type": "nominal", "sort": None, "title": None}
+    values = _values(frame)
     told = _told(model="model", mean="held-out loss", se="standard error", error="approximation", none="no update")
     dot = lambda name, **mark: {
         "data": values,
         "mark": {"type": "point", "size": 60, **mark},
-        "encoding": {"x": _axis(name, "loss a unit"), "y": y, "tooltip": told},
+        "encoding": {"x": _axis(name, "loss a unit"), "y": MODEL, "tooltip": told},
     }
     layers = [
         _bars(values, "low", "high", BLUE, 1),
@@ -403,8 +404,7 @@ def _differences(table: pd.DataFrame) -> Figure:
     half = frame["se_difference"].fillna(0.0)
     values = _values(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
     told = _told(model="model", difference="difference", se_difference="standard error", worse="P(worse)")
-    y = {"field": "model", "type": "nominal", "sort": None, "title": None}
-    place = {"x": _axis("difference", f"above {table.index[0]}"), "y": y, "tooltip": told}
+    place = {"x": _axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
     dots = {"data": values, "mark": {"type": "point", "filled": True, "size": 60, "color": BLUE}, "encoding": place}
     zero = {"data": {"values": [{"at": 0.0}]}, "mark": {"type": "rule", "color": GREY}, "encoding": {"x": _axis("at", "")}}
     text = "How much more each loses than the best, on the same units, and the standard error of that: two of these are a sign."
