@@ -152,7 +152,7 @@ class Tuning(Printed):
         if not np.isfinite(self.optimism):
             return "not told: the best of many estimates is a little lucky" if len(self._compared) > 1 else ""
         return (
-            f"{self.optimism:.2g}: by so much that {what} is too good, for having been chosen (nested, by thirds of the units)"
+            f"about {self.optimism:.2g}, by which that {what} is too good for having been chosen (nested, thirds of the units)"
         )
 
     def _not_told_apart(self) -> int:
