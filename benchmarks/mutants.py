@@ -654,6 +654,13 @@ FAULTS = (
         "test_tune.py",
     ),
     Fault(
+        "a descent that begins in a tail ends there",
+        "_search.py",
+        "least = min(se, steepest / SMALL[0] / 10) / unit",
+        "least = se / unit",
+        "test_tune.py",
+    ),
+    Fault(
         "trials of other losses are compared",
         "_search.py",
         "if not alike or (self.metric is None and own != score):",

@@ -30,7 +30,7 @@ from ._hyper import Build
 from ._jax import float64
 from ._metrics import MEASURES, Metric
 from ._plan import Plan
-from ._search import STEP, Ended, Study, Trial, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
+from ._search import SMALL, STEP, Ended, Study, Trial, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
 from .refit import AbstractRefit
 
 if TYPE_CHECKING:
@@ -127,7 +127,10 @@ class Tuning(Printed):
             ("tuned", _ranges(self.space)),
             ("trials", f"{len(self.made)} fits, {self.how.sampler}; {self.how.ended}"),
             ("best", shown(self.best.hyper)),
-            ("no effect", f"{', '.join(self._idle)}: the criterion does not depend on it" if self._idle else ""),
+            (
+                "flat",
+                f"along {', '.join(self._flat)} wherever it was looked: another start= may tell more" if self._flat else "",
+            ),
             ("at a bound", f"{', '.join(self.at_bound)}: look further, or leave it out" if self.at_bound else ""),
             ("held-out loss", f"{e.mean:.6g}{known} {what}{f', {e.score}' if e.score else ''} (SE {se.kind})"),
             ("approximation", e._approximation()),
@@ -142,10 +145,11 @@ class Tuning(Printed):
         return [(name, text) for name, text in lines if text]
 
     @property
-    def _idle(self) -> list[str]:
-        """Hyperparameters along which no trial had a slope."""
+    def _flat(self) -> list[str]:
+        """Hyperparameters along which no trial had a slope worth a step."""
         slopes = [trial.slope for trial in self.made if trial.slope is not None]
-        return [name for name in self.space if slopes and all(slope[name] == 0 for slope in slopes)]
+        least = SMALL[0] * self.estimate.scale
+        return [name for name in self.space if slopes and all(abs(slope[name]) <= least for slope in slopes)]
 
     def _said_of_choosing(self) -> str:
         what = "loss" if self.metric is None else self.metric
