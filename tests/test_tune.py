@@ -388,6 +388,7 @@ WRONG = {
     "trials": (dict(trials=0), "trials must be a whole number"),
     "start": (dict(start={"b": 1.0}), "start must name a"),
     "outside": (dict(start={"a": 7.0}), "must be in the space"),
+    "text": (dict(start={"a": "7"}), "must be in the space"),
     "repeated": (dict(metric="auc", plan=lo.random_subsets(N, 0.2, 9)), "scores every unit once"),
 }
 
@@ -425,6 +426,18 @@ def test_labels_of_data_and_plans_are_matched():
     found = lo.tune(lambda a: model.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, plan)
     plain = lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, lo.groups(np.arange(N) % 6))
     assert found.hyper["a"] == pytest.approx(plain.hyper["a"], rel=1e-9)
+
+
+def test_rows_of_no_weight_and_columns_that_say_nothing():
+    r = np.random.default_rng(9)
+    weight = np.where(r.random(N) < 0.2, 0.0, r.gamma(2.0, size=N))
+    empty = lo.GLM(np.c_[X, np.ones(N), np.zeros(N)], Y, "logistic", sample_weight=weight)
+    found = lo.tune(lambda a: empty.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, LOO)
+    seen = weight > 0
+    less = lo.GLM(X[seen], Y[seen], "logistic", sample_weight=weight[seen])
+    alone = lo.tune(lambda a: less.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, lo.leave_one_out(int(seen.sum())))
+    assert found.hyper["a"] == pytest.approx(alone.hyper["a"], rel=1e-4) and "flagged" in str(found)
+    assert np.isinf(found.trials["approximation_error"]).all() and found.best.value == pytest.approx(alone.best.value, rel=1e-8)
 
 
 def test_pictures():

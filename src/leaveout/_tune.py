@@ -71,7 +71,7 @@ class Tuning(Printed):
         for trial in self.made:
             e = trial.estimate
             known = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
-            known |= {} if e is None else {"approximation_error": e.approximation_error}
+            known |= {} if e is None else {"approximation_error": _off(e)}
             known |= {} if self.metric is None else {self.metric: sign(self.metric) * trial.value}
             rows.append(trial.hyper | known | {"said": trial.said})
         return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="trial"))
@@ -155,6 +155,8 @@ class Tuning(Printed):
         what = "loss" if self.metric is None else self.metric
         if not np.isfinite(self.optimism):
             return "not told: the best of many estimates is a little lucky" if len(self._compared) > 1 else ""
+        if self.optimism <= 0:
+            return f"none of that {what} is seen to be owed to choosing (nested, thirds of the units)"
         return (
             f"about {self.optimism:.2g}, by which that {what} is too good for having been chosen (nested, thirds of the units)"
         )
@@ -165,7 +167,7 @@ class Tuning(Printed):
             return 0
         error, best = self.estimate.approximation_error, self.estimate.mean
         rest = [t.estimate for t in self._compared if t is not self.best and t.estimate is not None and _apart(t, self.best)]
-        own = [e.approximation_error if np.isfinite(e.approximation_error) else error for e in rest]
+        own = [error if np.isinf(_off(e)) else _off(e) for e in rest]
         return sum(e.mean - off <= best + error for e, off in zip(rest, own, strict=True))
 
     def plot(self, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
@@ -173,6 +175,11 @@ class Tuning(Printed):
         from .plot import tuning
 
         return tuning(self, ax=ax, name=name)
+
+
+def _off(found: Estimate) -> float:
+    """The approximation error; infinite where it was not asked for."""
+    return found.approximation_error if np.isfinite(found.error).any() else np.inf
 
 
 def _ranges(space: Mapping[str, Any]) -> str:
@@ -278,6 +285,7 @@ def _started(start: Mapping[str, Any] | None, space: Space) -> dict[str, Any]:
         raise ValueError(f"tune: start must name {', '.join(space)}; got {', '.join(start)}.")
     for name, value in start.items():
         ends = space[name]
-        if not (value in ends if isinstance(ends, list) else ends[0] <= value <= ends[1]):
+        number = isinstance(value, int | float | np.number)
+        if not (value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]):
             raise ValueError(f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}.")
     return dict(start)
