@@ -796,6 +796,62 @@ FAULTS = (
         "X.iloc[:, : len(names)]",
         "test_prediction.py",
     ),
+    Fault(
+        "rows that leave do not turn the slope of a criterion",
+        "_hyper.py",
+        "[:, 0] + self.turn",
+        "[:, 0]",
+        "test_tune.py",
+    ),
+    Fault(
+        "a slope in hyperparameters forgets that the fit moves",
+        "_hyper.py",
+        "self.fit.solve(c) - self.pull @ root",
+        "-self.pull @ root",
+        "test_tune.py",
+    ),
+    Fault(
+        "slopes that JAX derives forget that the fit moves",
+        "_hyper.py",
+        "return by_rho - np.asarray(last[0])",
+        "return by_rho + 0 * np.asarray(last[0])",
+        "test_tune.py",
+    ),
+    Fault(
+        "steps of the gradient as long as the range",
+        "_search.py",
+        "np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST)",
+        "low, high",
+        "test_tune.py",
+    ),
+    Fault(
+        "a descent that begins in a tail ends there",
+        "_search.py",
+        "least = min(se, steepest / SMALL[0] / 10) / unit",
+        "least = se / unit",
+        "test_tune.py",
+    ),
+    Fault(
+        "trials of other losses are compared",
+        "_search.py",
+        "if not alike or (self.metric is None and own != score):",
+        "if not alike:",
+        "test_tune.py",
+    ),
+    Fault(
+        "a bound from the fit alone where rows are dropped unscored",
+        "_search.py",
+        "alike = plan.held.all() and not",
+        "alike = not",
+        "test_tune.py",
+    ),
+    Fault(
+        "the optimism is that of the trials that are best on the group itself",
+        "_tune.py",
+        "best(label != g) for g",
+        "best(label == g) for g",
+        "test_tune.py",
+    ),
 )
 
 

@@ -199,6 +199,13 @@ def test_the_gradient_finds_the_minimum_by_steps_of_two_e_folds():
     assert np.isfinite(found.fit.vector).all() and found.hyper == found.best.hyper
 
 
+def test_no_step_is_long_where_the_criterion_is_flat():
+    found = lo.tune(lambda a: two(a, a), {"a": (1e-9, 1e9)}, LOO, start={"a": 1e-7}, nested=0)
+    places = np.log(found.trials["a"].to_numpy())
+    assert np.abs(np.diff(places)).max() <= 4 + 1e-9  # both ways out of the middle of a box
+    assert found.best.value <= min(scratch([a, a], LOO) for a in np.geomspace(1e-2, 1e3, 30)) + 1e-3 * found.estimate.scale
+
+
 def test_ten_penalties_take_some_dozens_of_fits():
     r = np.random.default_rng(4)
     Z = r.standard_normal((150, 10))
@@ -219,7 +226,9 @@ def test_bounds_budgets_and_what_does_nothing_are_said():
     build = lambda a, b: noise.under(lo.penalties.Ridge(a))
     found = lo.tune(build, {"a": (1e-2, 1e3), "b": (1.0, 2.0)}, lo.leave_one_out(40), start={"a": 900.0, "b": 1.5})
     assert found.at_bound == ["a"] and "at a bound      a: look further" in str(found)
-    assert "no effect       b" in str(found) and list(found.made[0].hyper.values()) == pytest.approx([900.0, 1.5])
+    assert "flat            along b wherever" in str(found) and list(found.made[0].hyper.values()) == pytest.approx(
+        [900.0, 1.5]
+    )
     short = lo.tune(two, SPACE, LOO, trials=2)
     assert len(short.made) == 2 and "not converged: stopped after 2 fits" in str(short)
 
@@ -247,7 +256,8 @@ def test_what_a_fit_alone_proves():
             fit = lo.fit(two(a, 2 * a))
             found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
             assert found.no_update == _search.floor(fit, found) <= exact_mean(fit, plan)
-    for plan in (PLANS["buffers"], PLANS["bootstrap"]):
+    ring = lo.from_splits((([i for i in range(N) if i not in (k, (k + 1) % N)], [k]) for k in range(N)), N)
+    for plan in (PLANS["buffers"], PLANS["bootstrap"], ring):
         fit = lo.fit(two(1.0, 1.0))
         assert _search.floor(fit, lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)) == -np.inf
 
@@ -378,6 +388,7 @@ WRONG = {
     "trials": (dict(trials=0), "trials must be a whole number"),
     "start": (dict(start={"b": 1.0}), "start must name a"),
     "outside": (dict(start={"a": 7.0}), "must be in the space"),
+    "text": (dict(start={"a": "7"}), "must be in the space"),
     "repeated": (dict(metric="auc", plan=lo.random_subsets(N, 0.2, 9)), "scores every unit once"),
 }
 
@@ -415,6 +426,18 @@ def test_labels_of_data_and_plans_are_matched():
     found = lo.tune(lambda a: model.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, plan)
     plain = lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, lo.groups(np.arange(N) % 6))
     assert found.hyper["a"] == pytest.approx(plain.hyper["a"], rel=1e-9)
+
+
+def test_rows_of_no_weight_and_columns_that_say_nothing():
+    r = np.random.default_rng(9)
+    weight = np.where(r.random(N) < 0.2, 0.0, r.gamma(2.0, size=N))
+    empty = lo.GLM(np.c_[X, np.ones(N), np.zeros(N)], Y, "logistic", sample_weight=weight)
+    found = lo.tune(lambda a: empty.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, LOO)
+    seen = weight > 0
+    less = lo.GLM(X[seen], Y[seen], "logistic", sample_weight=weight[seen])
+    alone = lo.tune(lambda a: less.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, lo.leave_one_out(int(seen.sum())))
+    assert found.hyper["a"] == pytest.approx(alone.hyper["a"], rel=1e-4) and "flagged" in str(found)
+    assert np.isinf(found.trials["approximation_error"]).all() and found.best.value == pytest.approx(alone.best.value, rel=1e-8)
 
 
 def test_pictures():

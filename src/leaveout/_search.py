@@ -270,12 +270,17 @@ class Descent:
 
 
 def _descended(look: Any, x: Array, low: Array, high: Array, se: float) -> str:
-    """Down to a minimum, by SciPy's L-BFGS-B in one box after another, each begun with a step of one e-fold; how it ended."""
+    """Down to a minimum, by SciPy's L-BFGS-B in one box after another, each begun with a step of one e-fold; how it ended.
+
+    A slope is small beside larger ones that were seen: where all is flat the way out of a tail is looked for."""
+    steepest = 0.0
     for _ in range(BOXES):
         value, slope = look(x)
         unit, box = max(np.abs(slope).max(), 1e-300), (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
+        steepest = max(steepest, unit)
         scaled = lambda x, value=value, unit=unit: ((look(x)[0] - value) / unit, look(x)[1] / unit)
-        options = {"gtol": SMALL[0] * se / unit, "ftol": SMALL[1] * se / unit, "maxcor": 20}
+        least = min(se, steepest / SMALL[0] / 10) / unit
+        options = {"gtol": SMALL[0] * least, "ftol": SMALL[1] * least, "maxcor": 20}
         found = scipy.optimize.minimize(scaled, x, jac=True, method="L-BFGS-B", bounds=np.transpose(box), options=options)
         x = found.x
         if not np.any(((x <= box[0]) & (box[0] > low)) | ((x >= box[1]) & (box[1] < high))):

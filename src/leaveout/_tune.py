@@ -30,7 +30,7 @@ from ._hyper import Build
 from ._jax import float64
 from ._metrics import MEASURES, Metric
 from ._plan import Plan
-from ._search import STEP, Ended, Study, Trial, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
+from ._search import SMALL, STEP, Ended, Study, Trial, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
 from .refit import AbstractRefit
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Tuning(Printed):
         for trial in self.made:
             e = trial.estimate
             known = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
-            known |= {} if e is None else {"approximation_error": e.approximation_error}
+            known |= {} if e is None else {"approximation_error": _off(e)}
             known |= {} if self.metric is None else {self.metric: sign(self.metric) * trial.value}
             rows.append(trial.hyper | known | {"said": trial.said})
         return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="trial"))
@@ -127,7 +127,10 @@ class Tuning(Printed):
             ("tuned", _ranges(self.space)),
             ("trials", f"{len(self.made)} fits, {self.how.sampler}; {self.how.ended}"),
             ("best", shown(self.best.hyper)),
-            ("no effect", f"{', '.join(self._idle)}: the criterion does not depend on it" if self._idle else ""),
+            (
+                "flat",
+                f"along {', '.join(self._flat)} wherever it was looked: another start= may tell more" if self._flat else "",
+            ),
             ("at a bound", f"{', '.join(self.at_bound)}: look further, or leave it out" if self.at_bound else ""),
             ("held-out loss", f"{e.mean:.6g}{known} {what}{f', {e.score}' if e.score else ''} (SE {se.kind})"),
             ("approximation", e._approximation()),
@@ -142,17 +145,20 @@ class Tuning(Printed):
         return [(name, text) for name, text in lines if text]
 
     @property
-    def _idle(self) -> list[str]:
-        """Hyperparameters along which no trial had a slope."""
+    def _flat(self) -> list[str]:
+        """Hyperparameters along which no trial had a slope worth a step."""
         slopes = [trial.slope for trial in self.made if trial.slope is not None]
-        return [name for name in self.space if slopes and all(slope[name] == 0 for slope in slopes)]
+        least = SMALL[0] * self.estimate.scale
+        return [name for name in self.space if slopes and all(abs(slope[name]) <= least for slope in slopes)]
 
     def _said_of_choosing(self) -> str:
         what = "loss" if self.metric is None else self.metric
         if not np.isfinite(self.optimism):
             return "not told: the best of many estimates is a little lucky" if len(self._compared) > 1 else ""
+        if self.optimism <= 0:
+            return f"none of that {what} is seen to be owed to choosing (nested, thirds of the units)"
         return (
-            f"{self.optimism:.2g}: by so much that {what} is too good, for having been chosen (nested, by thirds of the units)"
+            f"about {self.optimism:.2g}, by which that {what} is too good for having been chosen (nested, thirds of the units)"
         )
 
     def _not_told_apart(self) -> int:
@@ -161,7 +167,7 @@ class Tuning(Printed):
             return 0
         error, best = self.estimate.approximation_error, self.estimate.mean
         rest = [t.estimate for t in self._compared if t is not self.best and t.estimate is not None and _apart(t, self.best)]
-        own = [e.approximation_error if np.isfinite(e.approximation_error) else error for e in rest]
+        own = [error if np.isinf(_off(e)) else _off(e) for e in rest]
         return sum(e.mean - off <= best + error for e, off in zip(rest, own, strict=True))
 
     def plot(self, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
@@ -169,6 +175,11 @@ class Tuning(Printed):
         from .plot import tuning
 
         return tuning(self, ax=ax, name=name)
+
+
+def _off(found: Estimate) -> float:
+    """The approximation error; infinite where it was not asked for."""
+    return found.approximation_error if np.isfinite(found.error).any() else np.inf
 
 
 def _ranges(space: Mapping[str, Any]) -> str:
@@ -274,6 +285,7 @@ def _started(start: Mapping[str, Any] | None, space: Space) -> dict[str, Any]:
         raise ValueError(f"tune: start must name {', '.join(space)}; got {', '.join(start)}.")
     for name, value in start.items():
         ends = space[name]
-        if not (value in ends if isinstance(ends, list) else ends[0] <= value <= ends[1]):
+        number = isinstance(value, int | float | np.number)
+        if not (value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]):
             raise ValueError(f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}.")
     return dict(start)
