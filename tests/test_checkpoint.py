@@ -1,5 +1,6 @@
 """Runs that are stopped, killed, and go on."""
 
+import functools
 import io
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 
 import leaveout as lo
 from leaveout import _checkpoint, _walk
+from leaveout._fingerprint import fingerprint
 from leaveout.cli import app
 
 N = 120
@@ -219,6 +222,52 @@ def test_nothing_is_unpickled(file):
         base.close()
         with pytest.raises(ValueError, match="Object arrays cannot be loaded"):
             lo.cross_validate(fit, PLAN, checkpoint=file)
+
+
+K = 2.0
+WORDS = {"a": (1, "b", None), 2: {"x", "y", "z"}, "c": [np.float32(1), np.arange(3)], "d": pd.Index(["a", 1])}
+
+
+def test_what_a_function_uses_is_part_of_it(monkeypatch):
+    adding = lambda k: lambda x: x + k
+    given = lambda k: functools.partial(adding(1), k)
+    own = type("Own", (), {"__call__": lambda self, x: x + 1, "__module__": "mine"})
+    other = type("Own", (), {"__call__": lambda self, x: x + 2, "__module__": "mine"})
+    for one, two in ((adding(1), adding(2)), (given(1), given(2)), (own(), other()), (lambda x: x + 1, lambda x: x - 1)):
+        assert fingerprint(one) == fingerprint(one) != fingerprint(two)
+    assert fingerprint(adding(X)) == fingerprint(adding(X.copy())) != fingerprint(adding(X.astype(np.float32)))
+    by_name = lambda x: x + K
+    before = fingerprint(by_name)
+    monkeypatch.setitem(globals(), "K", 3.0)
+    assert fingerprint(by_name) != before
+    assert fingerprint(lo.losses.Gamma(1.0)) != fingerprint(lo.losses.Gamma(2.0))
+    plan = lo.kfold(9, 3)
+    before = fingerprint(plan)
+    assert len(plan.refit) == 9 and fingerprint(plan) == before != fingerprint(lo.kfold(9, 3, seed=1))
+
+
+def test_a_fingerprint_is_that_of_another_process():
+    """Where strings hash to other numbers."""
+    code = "from test_checkpoint import *; print(fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+    )
+    assert done.stdout.split() == [fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted)]
+
+
+def test_what_cannot_be_known_again_is_said(file):
+    lock = threading.Lock()
+    evaluate = lambda held, seen, parameters: np.zeros(len(held)) if lock else None
+    with pytest.raises(
+        TypeError, match=r"checkpoint= needs to know evaluate again .*, which it cannot .*leave it out"
+    ):
+        lo.cross_validate(logistic(), PLAN, evaluate=evaluate, checkpoint=file)
+    assert not file.exists()
 
 
 def test_a_file_serves_one_run_at_a_time(file):
