@@ -24,6 +24,7 @@ import leaveout as lo
 from leaveout import _checkpoint, _walk
 from leaveout._fingerprint import fingerprint
 from leaveout.cli import app
+from leaveout.leakage import _run
 
 N = 120
 rng = np.random.default_rng(0)
@@ -263,9 +264,7 @@ def test_a_fingerprint_is_that_of_another_process():
 def test_what_cannot_be_known_again_is_said(file):
     lock = threading.Lock()
     evaluate = lambda held, seen, parameters: np.zeros(len(held)) if lock else None
-    with pytest.raises(
-        TypeError, match=r"checkpoint= needs to know evaluate again .*, which it cannot .*leave it out"
-    ):
+    with pytest.raises(TypeError, match=r"checkpoint= needs to know evaluate again .*, which it cannot .*leave it out"):
         lo.cross_validate(logistic(), PLAN, evaluate=evaluate, checkpoint=file)
     assert not file.exists()
 
@@ -380,11 +379,26 @@ def test_ctrl_c_in_threads(monkeypatch):
     assert time.perf_counter() - pressed[0] < 1
 
 
-def test_ctrl_c_in_leakage(file):
+def test_ctrl_c_in_leakage(monkeypatch):
+    """In the second round of the folds."""
     model, more = RandomForestRegressor(3, random_state=0), {"injection": lo.Injection(num_levels=4, num_boot=2000)}
-    seconds, error = elapsed(lambda: lo.leakage_corrected(model, X, Y, **LEAKAGE, **more, checkpoint=file), 4.0)
-    part = error.partial
-    assert seconds < 1 and isinstance(part, lo.LeakageResult)
+    one_chunk, calls, pressed = _run._one_chunk, [], []
+
+    def press():
+        pressed.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def pressing(*words):
+        calls.append(1)
+        if len(calls) == 8:
+            threading.Timer(0.05, press).start()
+        return one_chunk(*words)
+
+    monkeypatch.setattr(_run, "_one_chunk", pressing)
+    with pytest.raises(lo.Interrupted) as error:
+        lo.leakage_corrected(model, X, Y, **LEAKAGE, **more)
+    assert time.perf_counter() - pressed[0] < 1
+    part = error.value.partial
     draws = part.runs[0].test.shape[1]
     assert 1 < draws < 2000 and f"stopped after {draws} of 2000 draws" in str(part) and "i.i.d." not in str(part)
     assert all(np.isfinite(run.test).all() and run.test.shape[1] == draws for run in part.runs)
