@@ -33,6 +33,7 @@ Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 PLAN = lo.kfold(N, 30, seed=0)
 LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.RecordLeakage(0.05), "loss": "mse"}
 PROGRAM = Path(__file__).parent / "killed.py"
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(lo.__file__).parents[1])}
 
 
 def logistic(alpha: float = 1.0, y: np.ndarray = Y) -> lo.Fit:
@@ -49,7 +50,7 @@ def network() -> lo.Fit:
 
 def killed(kills: int, *verbs: str) -> list[str]:
     words = [sys.executable, PROGRAM, str(kills), *verbs]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     return done.stdout.splitlines()
 
 
@@ -256,7 +257,7 @@ def test_a_fingerprint_is_that_of_another_process():
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"PYTHONHASHSEED": "7"},
+        env=ENVIRONMENT | {"PYTHONHASHSEED": "7"},
     )
     assert done.stdout.split() == [fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted)]
 
@@ -411,7 +412,7 @@ def test_a_command_ends_with_what_is_done_and_130(tmp_path):
     code = "from leaveout.cli import app; app()"
     going = subprocess.Popen(
         [sys.executable, "-c", code, *words.split(), "--checkpoint", "run.ckpt"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     file = tmp_path / "run.ckpt"
     while not (file.exists() and file.stat().st_size > 50_000) and going.poll() is None:  # some draws are there for good
