@@ -656,7 +656,7 @@ FAULTS = (
     ),
     Fault(
         "a path: the least penalty within a standard error",
-        "_path.py",
+        "_penalised.py",
         "return max(near, key",
         "return min(near, key",
         "test_path.py",
@@ -851,6 +851,51 @@ FAULTS = (
         "best(label != g) for g",
         "best(label == g) for g",
         "test_tune.py",
+    ),
+    Fault(
+        "steps are taken as they are found",
+        "_checkpoint.py",
+        "if digest != self._digest(blob):",
+        "if not digest:",
+        "test_checkpoint.py",
+    ),
+    Fault(
+        "a checkpoint of anything will do", "_checkpoint.py", "        if other:", "        if not there:", "test_checkpoint.py"
+    ),
+    Fault(
+        "what a function closes over is no part of it",
+        "_fingerprint.py",
+        "*map(_content, value.__closure__ or ())",
+        "*map(_content, ())",
+        "test_checkpoint.py",
+    ),
+    Fault(
+        "a run goes on with batches for the cores that are here",
+        "_walk.py",
+        "least = self.parts if",
+        "least = self.workers if",
+        "test_checkpoint.py",
+    ),
+    Fault(
+        "of a run that was stopped all refits seem to be made",
+        "_evaluate.py",
+        "np.inf, False, RESULTS.interrupted",
+        "np.inf, False, RESULTS.successful",
+        "test_checkpoint.py",
+    ),
+    Fault(
+        "Ctrl-C waits for compiled programs",
+        "_stopping.py",
+        "is not threading.main_thread()",
+        "is not None",
+        "test_checkpoint.py",
+    ),
+    Fault(
+        "Ctrl-C finds all draws of one fold and none of another",
+        "leakage/_run.py",
+        "chunks.sort(key=lambda chunk: chunk[1])",
+        "chunks.sort(key=lambda chunk: chunk[0])",
+        "test_checkpoint.py",
     ),
 )
 

@@ -1,5 +1,6 @@
 """Runs that are stopped, killed, and go on."""
 
+import functools
 import io
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
@@ -20,7 +22,9 @@ from typer.testing import CliRunner
 
 import leaveout as lo
 from leaveout import _checkpoint, _walk
+from leaveout._fingerprint import fingerprint
 from leaveout.cli import app
+from leaveout.leakage import _run
 
 N = 120
 rng = np.random.default_rng(0)
@@ -29,6 +33,7 @@ Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 PLAN = lo.kfold(N, 30, seed=0)
 LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.RecordLeakage(0.05), "loss": "mse"}
 PROGRAM = Path(__file__).parent / "killed.py"
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(lo.__file__).parents[1])}
 
 
 def logistic(alpha: float = 1.0, y: np.ndarray = Y) -> lo.Fit:
@@ -45,7 +50,7 @@ def network() -> lo.Fit:
 
 def killed(kills: int, *verbs: str) -> list[str]:
     words = [sys.executable, PROGRAM, str(kills), *verbs]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     return done.stdout.splitlines()
 
 
@@ -221,6 +226,50 @@ def test_nothing_is_unpickled(file):
             lo.cross_validate(fit, PLAN, checkpoint=file)
 
 
+K = 2.0
+WORDS = {"a": (1, "b", None), 2: {"x", "y", "z"}, "c": [np.float32(1), np.arange(3)], "d": pd.Index(["a", 1])}
+
+
+def test_what_a_function_uses_is_part_of_it(monkeypatch):
+    adding = lambda k: lambda x: x + k
+    given = lambda k: functools.partial(adding(1), k)
+    own = type("Own", (), {"__call__": lambda self, x: x + 1, "__module__": "mine"})
+    other = type("Own", (), {"__call__": lambda self, x: x + 2, "__module__": "mine"})
+    for one, two in ((adding(1), adding(2)), (given(1), given(2)), (own(), other()), (lambda x: x + 1, lambda x: x - 1)):
+        assert fingerprint(one) == fingerprint(one) != fingerprint(two)
+    assert fingerprint(adding(X)) == fingerprint(adding(X.copy())) != fingerprint(adding(X.astype(np.float32)))
+    by_name = lambda x: x + K
+    before = fingerprint(by_name)
+    monkeypatch.setitem(globals(), "K", 3.0)
+    assert fingerprint(by_name) != before
+    assert fingerprint(lo.losses.Gamma(1.0)) != fingerprint(lo.losses.Gamma(2.0))
+    plan = lo.kfold(9, 3)
+    before = fingerprint(plan)
+    assert len(plan.refit) == 9 and fingerprint(plan) == before != fingerprint(lo.kfold(9, 3, seed=1))
+
+
+def test_a_fingerprint_is_that_of_another_process():
+    """Where strings hash to other numbers."""
+    code = "from test_checkpoint import *; print(fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT | {"PYTHONHASHSEED": "7"},
+    )
+    assert done.stdout.split() == [fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted)]
+
+
+def test_what_cannot_be_known_again_is_said(file):
+    lock = threading.Lock()
+    evaluate = lambda held, seen, parameters: np.zeros(len(held)) if lock else None
+    with pytest.raises(TypeError, match=r"checkpoint= needs to know evaluate again .*, which it cannot .*leave it out"):
+        lo.cross_validate(logistic(), PLAN, evaluate=evaluate, checkpoint=file)
+    assert not file.exists()
+
+
 def test_a_file_serves_one_run_at_a_time(file):
     fit = logistic()
 
@@ -331,11 +380,26 @@ def test_ctrl_c_in_threads(monkeypatch):
     assert time.perf_counter() - pressed[0] < 1
 
 
-def test_ctrl_c_in_leakage(file):
+def test_ctrl_c_in_leakage(monkeypatch):
+    """In the second round of the folds."""
     model, more = RandomForestRegressor(3, random_state=0), {"injection": lo.Injection(num_levels=4, num_boot=2000)}
-    seconds, error = elapsed(lambda: lo.leakage_corrected(model, X, Y, **LEAKAGE, **more, checkpoint=file), 4.0)
-    part = error.partial
-    assert seconds < 1 and isinstance(part, lo.LeakageResult)
+    one_chunk, calls, pressed = _run._one_chunk, [], []
+
+    def press():
+        pressed.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def pressing(*words):
+        calls.append(1)
+        if len(calls) == 8:
+            threading.Timer(0.05, press).start()
+        return one_chunk(*words)
+
+    monkeypatch.setattr(_run, "_one_chunk", pressing)
+    with pytest.raises(lo.Interrupted) as error:
+        lo.leakage_corrected(model, X, Y, **LEAKAGE, **more)
+    assert time.perf_counter() - pressed[0] < 1
+    part = error.value.partial
     draws = part.runs[0].test.shape[1]
     assert 1 < draws < 2000 and f"stopped after {draws} of 2000 draws" in str(part) and "i.i.d." not in str(part)
     assert all(np.isfinite(run.test).all() and run.test.shape[1] == draws for run in part.runs)
@@ -348,16 +412,17 @@ def test_a_command_ends_with_what_is_done_and_130(tmp_path):
     code = "from leaveout.cli import app; app()"
     going = subprocess.Popen(
         [sys.executable, "-c", code, *words.split(), "--checkpoint", "run.ckpt"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while not (tmp_path / "run.ckpt").exists() and going.poll() is None:
+    file = tmp_path / "run.ckpt"
+    while not (file.exists() and file.stat().st_size > 50_000) and going.poll() is None:  # some draws are there for good
         time.sleep(0.05)
-    time.sleep(3)
     start = time.perf_counter()
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=30)
     assert time.perf_counter() - start < 1 and going.returncode == 130
-    assert "learner" in out and "verdict" in out and "stopped after" in err and len(err.strip().splitlines()) == 1
+    assert "learner" in out and "verdict" in out and "of 100000 draws of each fold: this is what these say" in out
+    assert "stopped after" in err and "with --checkpoint" in err and len(err.strip().splitlines()) == 1
 
 
 def test_commands_go_on(tmp_path, monkeypatch):
@@ -383,4 +448,5 @@ def test_commands_go_on(tmp_path, monkeypatch):
     part = lo.cross_validate(logistic(), PLAN)
     monkeypatch.setattr(lo, "cross_validate", stopped)
     ended = run(glm)
-    assert ended.exit_code == 130 and str(part) in ended.output and "Error: cross_validate: stopped after 3" in ended.output
+    assert ended.exit_code == 130 and str(part) in ended.output
+    assert "Error: cross_validate: stopped after 3; with --checkpoint FILE" in ended.output

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), Enum, slice, range)
+PLAIN = (bool, int, float, complex, str, type(None), type(Ellipsis), Enum, slice, range)
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})  # whose code goes by its name
 
 
@@ -35,6 +35,9 @@ class _Hash:
 
     def add(self, value: Any) -> None:
         """One more value, whatever it is."""
+        if isinstance(value, bytes):
+            self._told("bytes", str(len(value)))
+            return self.sum.update(value)
         if isinstance(value, PLAIN):
             return self._told(type(value).__name__, repr(value))
         if isinstance(value, np.ndarray | np.generic) and value.dtype != object:

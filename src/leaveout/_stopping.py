@@ -22,7 +22,8 @@ os.register_at_fork(after_in_child=_beside.clear)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a verb. `partial` is what it would have returned, of what was done so far; None where that says nothing.
+    """Ctrl-C in a verb: `told` says how far it came, `partial` is what it would have returned, of what was done so far; None
+    where that says nothing.
 
     It need not be caught: afterwards it is `sys.last_value`, in a notebook too.
     """
@@ -32,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
             f"{told}; `partial` of this exception (sys.last_value.partial) is what is done so far. With checkpoint=FILE the "
             "next such call goes on from where this one ended."
         )
-        self.make = make
+        self.told, self.make = told, make
 
     @functools.cached_property
     def partial(self) -> Any:

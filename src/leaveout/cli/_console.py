@@ -30,7 +30,7 @@ class OneLine(TyperGroup):
             partial = getattr(stop, "partial", None)
             if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):  # a result, and no array
                 console.print(str(partial), markup=False)
-            _say(str(stop) or "stopped.")
+            _say(f"{getattr(stop, 'told', 'stopped')}; with --checkpoint FILE the same command goes on from there.")
             raise typer.Exit(STOPPED) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
