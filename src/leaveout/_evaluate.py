@@ -138,6 +138,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str) -> NDAr
 
 def over_refits(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, Refitted], None]) -> None:
     """`take(batch, done)` of every batch of refits, whose errors are judged."""
+    keep_freed()
     _Walk(fit, plan, refit).refits(lambda batch, done, _: take(batch, done), lambda rows, done: done.error)
 
 

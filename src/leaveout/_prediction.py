@@ -153,12 +153,12 @@ def _plan(
     return plan
 
 
-def _shift(objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, " rows"]:
-    """What new rows have beside x'θ."""
+def _shift(objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, " rows"] | None:
+    """What new rows have beside x'θ, if anything."""
     if (offset is None) != (objective.offset is None):
         had = "has an offset: give that of the new rows as offset=" if offset is None else "has no offset, but one was given"
         raise ValueError(f"interval: the model {had}.")
-    return np.zeros(rows) if offset is None else column("interval", "offset", offset, rows)
+    return None if offset is None else column("interval", "offset", offset, rows)
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
@@ -199,7 +199,7 @@ def _warn(message: str) -> None:
 
 
 def _means(
-    fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"]
+    fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"] | None
 ) -> Iterator[Means]:
     """Predictions of rows by every refit, `[rows, refits]`, some rows at a time."""
     objective, q = _regression(fit), design.shape[1]
@@ -208,7 +208,8 @@ def _means(
     for k in range(0, len(design), size):
         some = slice(k, k + size)
         eta = design[some] @ coefficients
-        eta += shift[some, None]
+        if shift is not None:
+            eta += shift[some, None]
         yield _response(objective, eta, tau, np.multiply.outer(length[some], refits.radius))
 
 
