@@ -755,6 +755,20 @@ FAULTS = (
     ),
     Fault("figures nobody shows", "plot.py", "    if ax is None:\n", "    if ax is not None:\n", "test_pictures.py"),
     Fault(
+        "nested intervals are not corrected for the refits' fewer rows",
+        "_nested.py",
+        "share = 2 - 2 / num_folds",
+        "share = 1 - 2 / num_folds",
+        "test_intervals.py",
+    ),
+    Fault(
+        "pairs of folds count for the fold that they score",
+        "_nested.py",
+        "num_folds + which - fold[first, inner.plan.index]",
+        "num_folds + fold[first, inner.plan.index]",
+        "test_intervals.py",
+    ),
+    Fault(
         "the rank of an end is rounded down",
         "_prediction.py",
         "int(np.ceil(self.level / self.weight[0] * (1 - ROUNDING)))",

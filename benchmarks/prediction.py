@@ -28,7 +28,7 @@ HOSTS: dict[str, Callable[[], Any]] = {
     "PoissonRegressor, no penalty": lambda: PoissonRegressor(alpha=0.0, solver="newton-cholesky", tol=1e-10, max_iter=1000),
     "PoissonRegressor": lambda: PoissonRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-10, max_iter=1000),
 }
-SIZES = ((500, 10, 100), (1000, 20, 1000), (3000, 20, 1000))
+SIZES = ((500, 10, 100), (2000, 10, 100), (1000, 20, 1000), (3000, 20, 1000))
 LEVEL = 0.9
 
 

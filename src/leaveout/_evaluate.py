@@ -193,6 +193,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
 
 def refitted(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, Refitted], None]) -> None:
     """`take` every batch of refits, with how far each may be off. No checkpoint knows what is taken."""
+    keep_freed()
     own = Asked(fit, plan, None)
 
     def taken(batch, done, _):

@@ -78,7 +78,7 @@ def interval(
     `method` is "plus" (jackknife+, every row left out by itself: at least 2 level − 1 of new responses are covered, usually
     about `level`), "minmax" (wider: at least `level`) or "cv+" (`plus` over the folds of `plan`, ten random ones by default).
     `groups`, one label a unit of the fit, leaves whole groups out: intervals then hold for rows of *new* groups, where rows of
-    one group are alike. Units must be exchangeable: no intervals of series.
+    one group are alike. Units must be exchangeable: no intervals of series. They count alike, whatever their `sample_weight`.
 
     `X_new` is as the data of the fit were: a DataFrame's columns are matched by their names, and go through the formula or the
     transformers of the host. A model with an offset needs `offset` of the new rows. End points hold for exact refits: they are
@@ -153,12 +153,12 @@ def _plan(
     return plan
 
 
-def _shift(objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, " rows"]:
-    """What new rows have beside x'θ."""
+def _shift(objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, " rows"] | None:
+    """What new rows have beside x'θ, if anything."""
     if (offset is None) != (objective.offset is None):
         had = "has an offset: give that of the new rows as offset=" if offset is None else "has no offset, but one was given"
         raise ValueError(f"interval: the model {had}.")
-    return np.zeros(rows) if offset is None else column("interval", "offset", offset, rows)
+    return None if offset is None else column("interval", "offset", offset, rows)
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
@@ -199,7 +199,7 @@ def _warn(message: str) -> None:
 
 
 def _means(
-    fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"]
+    fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"] | None
 ) -> Iterator[Means]:
     """Predictions of rows by every refit, `[rows, refits]`, some rows at a time."""
     objective, q = _regression(fit), design.shape[1]
@@ -208,7 +208,8 @@ def _means(
     for k in range(0, len(design), size):
         some = slice(k, k + size)
         eta = design[some] @ coefficients
-        eta += shift[some, None]
+        if shift is not None:
+            eta += shift[some, None]
         yield _response(objective, eta, tau, np.multiply.outer(length[some], refits.radius))
 
 
@@ -303,7 +304,7 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _E
 
 def _told(fit: Fit, plan: Plan, method: str, level: float) -> dict[str, Any]:
     """What the intervals are, and the share of new responses that they cover at least."""
-    n, one = len(plan.index), np.diff(plan.indptr).max() == 1
+    n, one = int(plan.held.sum()), np.diff(plan.indptr).max() == 1
     grouped = plan.clusters is not None
     kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
     at_least = level if method == "minmax" and one else max(0.0, 2 * level - 1 - (0.0 if one or grouped else (2 / n) ** 0.5))
