@@ -26,7 +26,7 @@ def terminal(monkeypatch):
 def test_a_long_first_step_is_seen_and_cleared_away(terminal):
     with Slow("refits", 7) as bar:
         time.sleep(0.3)
-        assert "refits" in terminal.getvalue() and "0/7" in terminal.getvalue()
+        assert "refits" in terminal.getvalue() and "0/7" in terminal.getvalue() and "left" in terminal.getvalue()
         bar.advance(3)
         time.sleep(0.3)
         assert "3/7" in terminal.getvalue()
