@@ -251,7 +251,7 @@ def _undetermined(fit: Fit, design: Float[Array, "rows coefficients"]) -> Bool[A
     loose = (np.abs(design @ flat) > SPANNED * (np.abs(design) @ np.abs(flat))).any(1)
     if loose.any():
         _warn(
-            f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which say nothing of them. A penalty helps."
+            f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps."
         )
     return loose
 
