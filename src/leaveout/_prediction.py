@@ -250,9 +250,7 @@ def _undetermined(fit: Fit, design: Float[Array, "rows coefficients"]) -> Bool[A
     flat = fit.flat[: design.shape[1]]
     loose = (np.abs(design @ flat) > SPANNED * (np.abs(design) @ np.abs(flat))).any(1)
     if loose.any():
-        _warn(
-            f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps."
-        )
+        _warn(f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.")
     return loose
 
 
