@@ -276,7 +276,7 @@ FAULTS = (
     Fault(
         "copies by chance are told",
         "_checks.py",
-        "leaks.size <= NATURAL * _by_chance(columns)",
+        "leaks.size <= NATURAL * _by_chance(columns, own)",
         "not leaks.size",
         "test_checks.py",
     ),

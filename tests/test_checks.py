@@ -68,6 +68,18 @@ def test_every_copy_is_counted_however_products_round(again):
     assert [each.reason.split(" rows")[0] for each in found if each.code == "LO101"] == [str(2 * again)]
 
 
+def test_columns_made_of_one_are_equal_together():
+    """Powers of an age in years know all of one another: rows of equal age are no copies."""
+    rng = np.random.default_rng(0)
+    age, sex = rng.integers(20, 80, 400), rng.integers(0, 2, 400)
+    X = pd.DataFrame({"age": age, "age2": age**2.0, "age3": age**3.0, "sex": sex})
+    assert "LO101" not in codes(X, rng.integers(0, 2, 400), loss="logistic")
+    assert "LO101" not in codes(X, rng.poisson(age / 20.0), loss="poisson")
+    X["dose"] = rng.standard_normal(400)
+    X[:12] = X[12:24].to_numpy()
+    assert "LO101" in codes(X, np.r_[np.ones(24), rng.integers(0, 2, 376)], loss="logistic")
+
+
 def test_rows_of_few_kinds_are_equal_by_chance():
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"sex": rng.integers(0, 2, 400), "stage": rng.integers(1, 5, 400), "age": rng.integers(20, 60, 400)})

@@ -184,3 +184,18 @@ def test_few_groups_are_warned_of_and_labels_are_matched():
         shuffled = lo.covariance(fit, "cluster", groups=site.sample(frac=1, random_state=0))
     pd.testing.assert_frame_equal(found, shuffled)
     assert list(found.index) == ["age", "dose", "intercept"]
+
+
+@pytest.mark.parametrize("loss, y", [("gamma", np.exp(COST / 4)), ("poisson", COUNT)])
+@pytest.mark.parametrize("kind", ["nonrobust", "HC1", "HC3", "cluster", "HAC"])
+def test_a_row_of_weight_zero_is_not_there(loss, y, kind):
+    """Neither for the degrees of freedom nor as a group of its own."""
+    weight, out = np.r_[np.zeros(24), WEIGHT[24:]], slice(24, None)
+    whole = lo.fit(lo.GLM(FRAME, y, loss, sample_weight=weight, intercept=False))
+    without = lo.fit(lo.GLM(FRAME[out], y[out], loss, sample_weight=weight[out], intercept=False))
+    more = {"cluster": {"groups": SITE}, "HAC": {"maxlags": 2, "use_correction": True}}.get(kind, {})
+    less = {name: value[out] if name == "groups" else value for name, value in more.items()}
+    np.testing.assert_allclose(lo.covariance(whole, kind, **more), lo.covariance(without, kind, **less), rtol=1e-9)
+    if kind == "nonrobust":
+        np.testing.assert_allclose(lo.cooks_distance(whole)[24:], lo.cooks_distance(without), rtol=1e-7)
+        np.testing.assert_allclose(lo.dfbetas(whole).iloc[24:], lo.dfbetas(without), rtol=1e-6)

@@ -275,3 +275,14 @@ def test_new_rows_go_through_what_the_host_does():
 def test_what_there_is_no_interval_of(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_rows_outside_the_span_of_the_data_have_no_ends():
+    """Two columns that were always equal, and a row in which they are not: any prediction fits the data as well."""
+    fit = lo.fit(lo.GLM(np.c_[X, X[:, 0]], Y, "squared"))
+    new = np.c_[Z, Z[:, 0]]
+    np.testing.assert_allclose(lo.interval(fit, new), lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z), rtol=1e-8)
+    new[3, 3] += 1.0
+    with pytest.warns(UserWarning, match="interval: 1 of 15 rows are outside the span of the data"):
+        found = lo.interval(fit, new)
+    assert np.isinf(found[["low", "high"]]).all(axis=1).tolist() == [k == 3 for k in range(15)]

@@ -130,7 +130,7 @@ def _listed(refits: Int[Array, " some"]) -> str:
 
 def _copied(fit: Fit, plan: Plan) -> str:
     """Held-out rows that their own refit sees a copy of, unless rows of so few kinds are equal by chance."""
-    columns = _columns(fit)
+    columns, own = _columns(fit)
     if not columns or plan.num_units > ROWS:
         return ""
     label = _kinds(columns)
@@ -140,17 +140,19 @@ def _copied(fit: Fit, plan: Plan) -> str:
     distinct, where = np.unique(plan.refit * len(size) + label[plan.index], return_inverse=True)
     out = np.bincount(where, plan.weight == 0, len(distinct))[where]
     leaks = np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
-    if leaks.size <= NATURAL * _by_chance(columns):
+    if leaks.size <= NATURAL * _by_chance(columns, own):
         return ""
     return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
 
 
-def _columns(fit: Fit) -> list[Float[Array, " units"]]:
-    """All that is known of rows, one array a number: features, response, offset. Nothing where a unit is no row."""
+def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:
+    """All that is known of rows, one array a number: features and offset, then the response, and how many are that. Nothing
+    where a unit is no row."""
     units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
     features = list(units.features().values())
-    given = (units.target if units.response is None else units.response, offset) if features else ()
-    return features + [own for part in given if part is not None for own in np.reshape(part, (len(part), -1)).T]
+    given = (offset, units.target if units.response is None else units.response) if features else (None, None)
+    more, own = ([] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in given)
+    return features + more + own, len(own)
 
 
 def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
@@ -162,11 +164,23 @@ def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
     return np.unique(value, return_inverse=True)[1]
 
 
-def _by_chance(columns: list[Float[Array, " units"]]) -> float:
-    """Rows that would have a copy if the columns knew nothing of one another, by those that measure something."""
-    counts, n = [np.unique(column, return_counts=True)[1] for column in columns], len(columns[0])
-    alike = [float(count @ (count - 1)) / (n * (n - 1)) for count in counts if len(count) >= VALUES]
-    return n * (n - 1) * math.prod(alike)
+def _by_chance(columns: list[Float[Array, " units"]], own: int) -> float:
+    """Rows that would have a copy by chance, by columns that measure something: if none knew of another; or, if that is more
+    (polynomials and splines of one column), as often as rows that differ agree in all features. The last `own` are no features.
+    """
+    n, last = len(columns[0]), len(columns) - own
+    rows = np.unique(_kinds(columns), return_index=True)[1]
+    measured = [len(np.unique(column)) >= VALUES for column in columns]
+    alike = [_alike_share(column) if one else 1.0 for column, one in zip(columns, measured, strict=True)]
+    features = [column[rows] for column, one in zip(columns[:last], measured, strict=False) if one]
+    together = _alike_share(_kinds(features)) * math.prod(alike[last:]) if features and len(rows) > 1 else 0.0
+    return n * (n - 1) * max(math.prod(alike), together)
+
+
+def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float:
+    """Of pairs of units."""
+    count, n = np.unique(values, return_counts=True)[1], len(values)
+    return float(count @ (count - 1)) / (n * (n - 1))
 
 
 # columns

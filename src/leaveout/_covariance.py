@@ -18,7 +18,7 @@ from ._errors import FEWEST
 from ._fit import Fit
 from ._functions import function
 from ._influence import leverage
-from ._influence._measures import dispersion, identified
+from ._influence._measures import counted, dispersion, identified
 from ._jax import float64
 from ._named import Named, named
 from ._objective import AbstractLinearPredictor
@@ -45,7 +45,8 @@ def covariance(
     and "HC3", of one linear predictor, with g_n over √(1 − h_n) and over 1 − h_n. "cluster" takes `groups`, a label a unit
     (neighbours in blocks are groups too), times G/(G − 1) · (n − 1)/(n − p) unless `use_correction=False`; "HAC" `maxlags`, of
     units in the order of time, times n/(n − p) with `use_correction=True`. H is the observed Hessian, with the penalty, and p
-    its rank; a penalty's bias is in none of them. A row of weight two is one unit (as by statsmodels' `var_weights`), not two.
+    its rank; a penalty's bias is in none of them. A row of weight two is one unit (as by statsmodels' `var_weights`), not two,
+    and one of weight zero is none.
 
     Warns of fewer than 20 groups. Raises ValueError where parameters are not determined by the data, the arguments do not go
     together, or units that depend on one another are taken for independent; TypeError where units have no gradients that add
@@ -56,13 +57,13 @@ def covariance(
     if kind == "nonrobust":
         return _framed(np.sqrt(dispersion(fit)) * identified(fit), known)
     _refuse(fit, kind)
-    z, units, rank = fit.influence, fit.objective.num_units, fit.rank
+    z, units, rank = fit.influence, int(counted(fit).sum()), fit.rank
     factor = 1.0
     if kind in ("HC2", "HC3"):
         z = z / np.sqrt(_room(fit))[:, None] ** (1 if kind == "HC2" else 2)
     if kind == "cluster":
         label, count = _grouped(fit, groups)
-        z = np.stack([np.bincount(label, column, count) for column in z.T], axis=1)
+        z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
         factor = count / (count - 1) * (units - 1) / _left(units, rank) if use_correction in (None, True) else 1.0
     elif kind == "HC1" or (kind == "HAC" and use_correction):
         factor = units / _left(units, rank)
@@ -150,15 +151,16 @@ def _room(fit: Fit) -> Float[Array, " units"]:
 
 def _grouped(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:
     """The number of each unit's group, in the order of the fit, and how many there are."""
-    label, levels = codes("covariance", "groups", groups)  # type: ignore[arg-type]
+    label, _ = codes("covariance", "groups", groups)  # type: ignore[arg-type]
     names, own = index_of(groups), fit.objective.units.names
     if len(label) != fit.objective.num_units:
         raise ValueError(f"covariance: groups must be one label a unit, {fit.objective.num_units}; got {len(label)}.")
     order = None if names is None or own is None else places("covariance", "groups", names, "fit", own)
-    count = len(levels)
+    label = label if order is None else label[order]
+    count = len(np.unique(label[counted(fit)]))
     if count < 2:
         raise ValueError("covariance: at least two groups are needed; all labels are equal.")
     if count < FEWEST:
         few = f"covariance: {count} groups are fewer than {FEWEST}: standard errors over so few are too small."
         warnings.warn(few, stacklevel=4)
-    return label if order is None else label[order], count
+    return label, count

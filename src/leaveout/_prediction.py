@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from ._evaluate import DEFAULT, LOST, adapted, refitted
@@ -41,6 +41,7 @@ METHODS = get_args(Method)
 FOLDS = 10  # of "cv+", where no plan is given
 BLOCK = 2**16  # predictions, of some new rows by every refit, that are made at a time: what a cache holds
 ROUNDING = 1e-12  # of a number of units
+SPANNED = 1e-8  # of what a row has along a direction that the data do not see: less is rounding
 
 
 class Refits(NamedTuple):
@@ -86,7 +87,8 @@ def interval(
     guaranteed, and by how much the ends are widened at most.
 
     Raises TypeError where the model has no response that is a number, ValueError where the rows or groups are too few for the
-    level, a plan does not hold out every unit once, or X_new is not like the data of the fit.
+    level, a plan does not hold out every unit once, or X_new is not like the data of the fit. Warns of rows that no number can
+    be told of, whose ends are infinite: those outside the span of the data.
     """
     objective = _regression(fit)
     _check(level, method)
@@ -98,6 +100,8 @@ def interval(
     ends = _ends(fit, plan, found, level, method)
     parts = [ends(mean) for mean in _means(fit, found, design, shift)]
     low, high, widening = (np.concatenate(part) for part in zip(*parts, strict=True))
+    loose = _undetermined(fit, design)
+    low, high = np.where(loose, -np.inf, low), np.where(loose, np.inf, high)
     here = Refits(fit.vector[None], np.zeros(1), True)
     whole = np.concatenate([mean.value[:, 0] for mean in _means(fit, here, design, shift)])
     table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
@@ -237,6 +241,17 @@ def _response(
         return Means(value, reach)
     off = np.maximum(*(np.abs(of(eta + sign * reach) - value) for sign in (1, -1)))
     return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
+
+
+def _undetermined(fit: Fit, design: Float[Array, "rows coefficients"]) -> Bool[Array, " rows"]:
+    """Rows outside the span of those that were fitted: a prediction is whatever the coefficients of least norm make of them."""
+    if not len(fit.null_space):
+        return np.zeros(len(design), bool)
+    flat = fit.flat[: design.shape[1]]
+    loose = (np.abs(design @ flat) > SPANNED * (np.abs(design) @ np.abs(flat))).any(1)
+    if loose.any():
+        _warn(f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.")
+    return loose
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ they mean what they say for any loss, link and penalty:
 
 φ̂ is one for losses that state their variance (logistic, Poisson, negative binomial) and Σ s (y − μ̂)²/V(μ̂) / (n − Σ h)
 for those that state it up to a factor (squared, gamma, inverse Gaussian, Tweedie, quasi); φ̂_(i) is the same from the
-refit and the units left in it. For least squares these are the textbook's: t_i the externally studentised residual.
+refit and the units left in it; a unit of weight zero is none of the n. For least squares these are the textbook's: t_i the
+externally studentised residual.
 """
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from .._evaluate import fold_thetas
 from .._fit import Fit, once
@@ -131,7 +132,7 @@ def dispersion(
     if not _dispersed(fit):
         return np.ones(len(weights))
     total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
-    free = weights.sum(1) - _effective(fit)
+    free = weights @ counted(fit) - _effective(fit)
     return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
 
 
@@ -142,6 +143,12 @@ def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]
     everyone, size = np.arange(plan.num_refits), max(1, BLOCK // plan.num_units)
     some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
     return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix()) for refits in some])
+
+
+def counted(fit: Fit) -> Bool[np.ndarray, " units"]:
+    """The units that are there: those of weight zero are not."""
+    weight = fit.objective.units.weight
+    return np.ones(fit.objective.num_units, bool) if weight is None else np.asarray(weight) > 0
 
 
 @once
