@@ -60,12 +60,13 @@ class OneFitSearchCV(GridSearchCV):
     def fit(self, X, y=None, **params):
         """Score every candidate, and fit the best on all rows. `params` are `groups`, and the weights of rows by the name by
         which the estimator takes them: they go to the fits, and not to the scores, of which a warning is given, since
-        GridSearchCV weighs both from scikit-learn 1.9 on."""
+        GridSearchCV of newer versions weighs both."""
         self._check(X)
         candidates, groups = list(ParameterGrid(self.param_grid)), params.pop("groups", None)
         data = with_weights("OneFitSearchCV", self.estimator, X, y, params)
         if data.weight is not None and np.ptp(data.weight) > 0:
-            warnings.warn("OneFitSearchCV: sample_weight weighs rows in the fits; in the scores they count alike.", stacklevel=2)
+            said = "OneFitSearchCV: sample_weight weighs rows in the fits; in the scores they count alike."
+            warnings.warn(said, stacklevel=2)
         splits = splits_of(self.cv, data, groups, is_classifier(self.estimator))
         found = list(self._scored(candidates, data, splits))
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
