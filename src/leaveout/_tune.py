@@ -240,16 +240,17 @@ def tune(
     study = Study(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed), int(nested))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
-    told = lambda how: (tuple(study.made), read, study.metric, study.seed, how)
     try:
         how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
-        return Tuning(*study.final(how.known), *told(how))
+        return _tuning(study, *study.final(how.known), how)
     except KeyboardInterrupt:
-        ended = Ended(f"by {sampler}", "stopped: the best is one of these")
-        partial = lambda: (
-            Tuning(study.best[0][0], study.best[0][1], study.best[0][0].known, *told(ended)) if study.best else None
-        )
+        ended, best = Ended(f"by {sampler}", "stopped: the best is one of these"), study.best
+        partial = lambda: _tuning(study, *best[0], best[0][0].known, ended) if best else None
         raise Interrupted(f"tune: stopped after {len(study.made)} trials", partial, kept=False) from None
+
+
+def _tuning(study: Study, best: Trial, fit: Fit, estimate: Estimate, how: Ended) -> Tuning:
+    return Tuning(best, fit, estimate, tuple(study.made), study.space, study.metric, study.seed, how)
 
 
 def _space(space: Space) -> dict[str, Any]:
