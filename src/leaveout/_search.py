@@ -109,7 +109,7 @@ class Study:
     nested: int
     made: list[Trial] = field(default_factory=list)
     best: list[tuple[Trial, Fit]] = field(default_factory=list)  # one, or none
-    measured: list[tuple[str, Array | None]] = field(default_factory=list)  # by what, and of what, each estimate is
+    measured: list[tuple[str, Array | None]] = field(default_factory=list)  # by what, and of what, the first estimate is
 
     def add(self, trial: Trial, fit: Fit | None = None) -> Trial:
         self.made.append(trial)
@@ -145,8 +145,9 @@ class Study:
         """Trials are compared on one response and, but by a metric, one score, or not at all."""
         loss = getattr(fit.objective, "loss_function", None)
         known = found.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
-        self.measured.append((found.score if known else f"by {loss!r}", found.response))
-        (score, response), (own, other) = self.measured[0], self.measured[-1]
+        own, other = found.score if known else f"by {loss!r}", found.response
+        self.measured[1:] = [] if self.measured else [(own, other)]
+        score, response = self.measured[0]
         alike = response is None or other is None or np.array_equal(response, other)
         if not alike or (self.metric is None and own != score):
             unknown = "of a kind that is not known"
@@ -176,7 +177,8 @@ def _missing(asked: Array) -> str:
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
-    return all(one[name] is other[name] or one[name] == other[name] for name, ends in space.items() if isinstance(ends, list))
+    """Are their choices the same ones of the lists?"""
+    return all(one[name] is other[name] for name, ends in space.items() if isinstance(ends, list))
 
 
 def _distance(one: Mapping[str, Any], other: Mapping[str, Any], space: Mapping[str, Any]) -> float:
