@@ -19,6 +19,7 @@ from ._objective import LOG_DENSITY, LOG_PROBABILITY, called
 from ._path import path
 from ._plan import Plan
 from ._progress import Slow
+from ._stopping import Interrupted
 from .refit import AbstractRefit, Certified, Exact, NewtonStep
 
 Array = np.ndarray
@@ -304,9 +305,14 @@ def by_path(study: Study) -> Ended:
     for value, other in made.items():
         if not _same_but_penalty(first, other):
             raise ValueError(f"tune: at {name} = {value:.4g} more than the penalty is another; use sampler='optuna'.")
-    found = path(first, {value: getattr(other, "penalty", None) for value, other in made.items()}, study.plan, study.refit)
-    for point in found.points:
-        study.judged({name: point.value}, point.fit, point.estimate)
+    penalties = {value: getattr(other, "penalty", None) for value, other in made.items()}
+    judged = lambda found: [study.judged({name: point.value}, point.fit, point.estimate) for point in found.points]
+    try:
+        judged(found := path(first, penalties, study.plan, study.refit))
+    except Interrupted as stop:
+        if stop.partial is not None:
+            judged(stop.partial)
+        raise
     return Ended("by path", "from the least to the largest", found.best.estimate if study.best else None)
 
 
