@@ -20,6 +20,7 @@ from ._console import console, fail
 PARQUET = (".parquet", ".pq")
 NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name, such as an index that was written
 WIDEST = 5000  # columns that are used: more are surely a mistake
+NAMED = 12  # names in a line
 MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # what some write where pandas knows NA, nan and null
 MARKS = ",;\t"  # between cells: where the header has most, commas first
 COMMA = re.compile(r"[+-]?\d+(,\d+)?")
@@ -71,6 +72,11 @@ class Rows:
 def listed(text: str | None) -> list[str]:
     """Names with commas between them."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def shortened(names: list[str]) -> str:
+    """Names in a line, the first of them where they are many."""
+    return f"{', '.join(names[:NAMED]) or 'none'}{f', … {len(names) - NAMED} more' if len(names) > NAMED else ''}"
 
 
 def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str]:

@@ -62,6 +62,10 @@ def glm(
     The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared";
     the printed result says which. --score gives another.
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
+
+    leaveout glm patients.csv --target cost --categorical city --plan kfold:10 --report report.html
+
+    leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
     """
     kept(data, out, plot, report, checkpoint)
     if formula and (features or categorical):

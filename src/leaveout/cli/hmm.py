@@ -56,6 +56,10 @@ def hmm(
     The loss is the mean of −log p of each held-out step given all that is seen, or of each whole sequence: lower is better.
     Beside it: its standard error, the estimated error of the approximation, the paired difference from the lowest and its
     standard error, the loss with no update (too low), and, of the whole series, AIC and BIC.
+
+    leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report report.html
+
+    leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
     """
     kept(series, out, plot, report, checkpoint)
     wanted = numbers(states)

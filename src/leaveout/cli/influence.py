@@ -24,12 +24,14 @@ from ._options import (
     Offset,
     Plot,
     Refit,
+    Report,
     Seed,
     Weights,
     at_least,
     kept,
     out_option,
 )
+from ._table import page
 from .glm import OTHERS, Prepared, prepared, validated
 
 HEADINGS = {
@@ -66,6 +68,7 @@ def influence(
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("what each row, or fold, does")] = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
     """What rows of a file, or folds of them, do to a regression by being left out: to the loss, the parameters, a prediction.
 
@@ -77,7 +80,7 @@ def influence(
 
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
-    kept(data, out, plot)
+    kept(data, out, plot, report)
     if formula and (features or categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
@@ -95,6 +98,7 @@ def influence(
     _show(listed)
     save(found.table().join(found.parameters.add_prefix("change of ")), out)
     picture(lambda: found.plot(by=by), plot)
+    page(estimate, report, [where, rows.note, said])
 
 
 def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:

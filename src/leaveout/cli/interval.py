@@ -58,8 +58,8 @@ def interval(
     "plus" covers about --level of new responses, and 2 level − 1 at least; "minmax" is wider, and covers --level at least;
     "cv+" leaves folds out. With --plan groups:COLUMN intervals are for rows of new groups.
 
-    \b
     leaveout interval sold.csv offered.csv --target price --categorical city
+
     leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
     """
     kept(data, out)

@@ -73,6 +73,10 @@ def mrf(
     The loss is the mean of −log p of each held-out site given all that is seen, in the whole graph: lower is better. Beside
     it: its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from
     the lowest and its standard error, the loss with no update (too low), and, of the whole field, AIC and BIC.
+
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure population --report report.html
+
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 2,3 --coupling 0.5,1 --plan near:1
     """
     kept(counts, out, plot, chart, report, checkpoint)
     kept(edges, out, plot, chart, report, checkpoint)
