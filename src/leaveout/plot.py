@@ -193,7 +193,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     said = _said(found.best.hyper[name])
     ax.plot([place(found.best)], [sign * found.best.value], "o", label=f"best: {said}", **ring)
     if by_number:
-        ax.set_xscale("log")
+        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # whose marks have room where all are close
     else:
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
     ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))

@@ -29,7 +29,7 @@ THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 
 @dataclass(frozen=True)
 class Rows:
-    """A file as it was read: its rows, numbered from 0 as in the file, its name, and what is to be said of it."""
+    """A file as it was read: its rows, numbered from 1 as in the file, its name, and what is to be said of it."""
 
     frame: pd.DataFrame
     name: str
@@ -65,7 +65,7 @@ class Rows:
             value = str(column.iloc[wrong[0]])
             way = "write numbers without separators of thousands" if THOUSANDS.fullmatch(value) else way
             way = "leave the cell empty where a value is missing" if value.strip().lower() in MISSING else way
-            fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]] + 1}; {way}.")
+            fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]]}; {way}.")
         return number.to_numpy(float, na_value=np.nan)
 
 
@@ -124,7 +124,7 @@ def read(file: Path, used: Container[str | None] = (), as_text: Callable[[str], 
             fail(f"{name}: Parquet needs pyarrow: pip install 'leaveout[parquet]' ({error}).")
         except (ValueError, OSError) as error:
             fail(f"{name}: it could not be read as Parquet ({error}).")
-    frame = frame.rename(columns=str).reset_index(drop=True)
+    frame = frame.rename(columns=str).set_axis(pd.RangeIndex(1, len(frame) + 1))
     bare = [column for column in frame.columns if NAMELESS.fullmatch(column)]
     if bare:
         notes.append(f"{len(bare)} columns without names left out" if len(bare) > 1 else "a column without a name left out")

@@ -78,9 +78,8 @@ def glm(
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
     console.print(str(estimate), markup=False)
     if out is not None:
-        table = estimate.table()
-        place = rows.frame.index.get_indexer(pd.Index(table["unit"]))  # units are called by it
-        table.insert(2, "row", table["unit"] + 1)
+        table = estimate.table().rename(columns={"unit": "row"})
+        place = rows.frame.index.get_indexer(pd.Index(table["row"]))
         prediction = lo.cross_predict(fit, estimate.plan, REFITS[refit])
         if prediction.ndim == 1:
             table["prediction"] = prediction[place]

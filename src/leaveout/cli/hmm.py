@@ -104,11 +104,11 @@ def _series(rows: Rows, column: str | None) -> pd.DataFrame:
 def _lengths(names: pd.Series) -> list[int]:
     """How many rows each sequence has, in the order of the file."""
     if names.isna().any():
-        fail(f"column {names.name!r} is empty in row {names.index[names.isna()][0] + 1}; name the sequence of every row.")
+        fail(f"column {names.name!r} is empty in row {names.index[names.isna()][0]}; name the sequence of every row.")
     starts = np.flatnonzero((names != names.shift()).to_numpy())
     again = names.iloc[starts].duplicated()
     if again.any():
-        name, row = names.iloc[starts][again].iloc[0], names.index[starts[again]][0] + 1
+        name, row = names.iloc[starts][again].iloc[0], names.index[starts[again]][0]
         fail(f"sequence {name!r} goes on in row {row} after another one; sort the rows, so that each stands together.")
     return np.diff([*starts, len(names)]).tolist()
 

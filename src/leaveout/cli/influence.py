@@ -103,9 +103,9 @@ def influence(
 
 def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
     """The features of a row of the file."""
-    place = np.flatnonzero(rows.frame.index == row - 1)
+    place = np.flatnonzero(rows.frame.index == row)
     if not len(place):
-        fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1] + 1}.")
+        fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}.")
     made: Any = model.objective
     return made.design[place[0], : made.num_features]
 
@@ -114,7 +114,7 @@ def _renamed(found: lo.Influence, rows: Rows, plan: str) -> lo.Influence:
     """By rows of the file, from 1, or by the names of groups."""
     kind, _, column = plan.strip().partition(":")
     if kind == "loo":
-        index = pd.Index(rows.frame.index + 1, name="row")
+        index = pd.Index(rows.frame.index, name="row")
     elif kind == "groups":
         index = pd.Index(np.unique(rows.column(column).astype(str)), name=column)
     else:

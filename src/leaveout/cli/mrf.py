@@ -85,11 +85,12 @@ def mrf(
     if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
         fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
     rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site)
-    x = pd.Series(rows.numbers(rows.only(column), COUNTS), name=rows.only(column))
+    names = None if site is None else _names(rows, site)
+    x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
     told = np.stack([rows.numbers(name, COUNTS) for name in known], axis=1) if known else None
     at = np.stack([rows.numbers(name, "give numbers") for name in places], axis=1) if places else None
-    pairs = _edges(edges, None if site is None else _names(rows, site))
+    pairs = _edges(edges, names)
     with one_line(f"--plan {plan}: "):
         folds = _plan(plan, len(x), pairs, seed)
     kind = _emission(emission, x.to_numpy(), exposure=people, covariates=told)

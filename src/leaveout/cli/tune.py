@@ -90,7 +90,8 @@ def tune(
         console.print(note, markup=False)
     save(found.trials, out)
     picture(found.plot, plot)
-    page(found.estimate, report, [rows.note, said, *notes, *str(found).splitlines()])
+    known = str(found.estimate).splitlines()
+    page(found.estimate, report, [rows.note, said, *notes, *(line for line in str(found).splitlines() if line not in known)])
 
 
 def _range(text: str) -> tuple[float, float]:
