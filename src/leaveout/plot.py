@@ -129,7 +129,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     ax.set_xticks(place, [str(name) for name in names])
     ax.margins(x=0.1)
     ax.set(
-        ylabel=_of(estimates[best], "loss a unit above the best held-out"),
+        ylabel=_of(estimates[best], "loss a unit above the best held-out").replace(", ", ",\n", 1),
         title=f"lowest: {best}, {table['mean'][best]:.4g} a unit",
     )
     ax.legend(frameon=False)

@@ -72,6 +72,8 @@ def crf(
         fail(f"--penalty {penalty:g}: it must be positive.")
     kept(train, out, report, checkpoint)
     tagged, name = _read(train, word, label, limit)
+    if len(tagged.lengths) < 2:
+        fail(f"{name}: it holds one sentence only; give one word a line, and a blank line after each sentence.")
     x, names = indicators(tagged.words, tagged.lengths, features)
     model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))
     n = len(tagged.lengths)

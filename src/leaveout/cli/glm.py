@@ -63,7 +63,7 @@ def glm(
     the printed result says which. --score gives another.
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
 
-    leaveout glm patients.csv --target cost --categorical city --plan kfold:10 --report report.html
+    leaveout glm patients.csv --target cost --features age,dose --categorical city --report report.html
 
     leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
     """

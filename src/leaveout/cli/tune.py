@@ -69,9 +69,9 @@ def tune(
     By default down the exact slope of the leave-one-out loss. What is printed: the penalties, their held-out loss and its
     errors, and how much of it is owed to choosing.
 
-    leaveout tune patients.csv --target ill --loss logistic --categorical city --each
+    leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical city --each
 
-    leaveout tune patients.csv --target cost --l2 0.1:1000 --sampler path --plan kfold:10 --plot curve.png
+    leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
     """
     kept(data, out, plot, report)
     if formula and (features or categorical):
