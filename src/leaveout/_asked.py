@@ -109,21 +109,26 @@ def reach(
 
     These lie in balls around known centres. Along orthogonal directions of one length a function that is about linear there
     changes by shares of its gradient, whose root sum of squares is the most that it changes by; of some of the directions only,
-    drawn at random, that is an estimate. Both ways along each, since a tail may be flat on one side.
+    drawn at random, other ones for each refit, that is an estimate. Numbers that are one a refit have slopes much like one
+    another's: none is taken for less steep than half of them are. Both ways along each, since a tail may be flat on one side.
     """
     if done.ball is None:
         return np.full(at.shape, np.inf)
     center, radius = done.ball()
     rank, known = center.shape[1], np.isfinite(radius)
-    count = min(rank, directions)
-    orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, count)))[0].T
+    count, reached = min(rank, directions), np.where(known, radius, 0.0)
+    orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[0]
     start = fit.at(center)
     middle = at if np.array_equal(start, done.theta) else function(start)
     squares = np.zeros(at.shape)
-    for direction in orthogonal:
-        move = np.where(known, radius, 0.0)[:, None] * direction
+    for direction in np.moveaxis(orthogonal, -1, 0):
+        move = reached[:, None] * direction
         both = [np.abs(function(fit.at(center + sign * move)) - middle) for sign in (1, -1)]
         squares += np.maximum(*both) ** 2
+    if count < rank and at.ndim == 1:
+        steep = squares / np.maximum(reached, 1e-300) ** 2
+        told = known & (reached > 0) & np.isfinite(steep)
+        squares = np.maximum(squares, (np.median(steep[told]) if told.any() else 0.0) * reached**2)
     most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (SAFETY[count] if count < rank else 1.0)
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 
