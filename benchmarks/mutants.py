@@ -32,6 +32,27 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "labels for frames that have none",
+        "_read.py",
+        "        index = index_of(value)\n",
+        "        value = pandas_of(caller, name, value)\n        index = index_of(value)\n",
+        "test_frames.py",
+    ),
+    Fault(
+        "rows of a file from 0",
+        "cli/_files.py",
+        "pd.RangeIndex(1, len(frame) + 1)",
+        "pd.RangeIndex(len(frame))",
+        "test_cli_glm.py",
+    ),
+    Fault(
+        "levels of a category but the first",
+        "cli/_data.py",
+        "({count + 1} levels)",
+        "({count} levels)",
+        "test_cli_help.py",
+    ),
+    Fault(
         "transformers that saw the test rows",
         "sklearn/_folds.py",
         "refitted(host, data.some(train))",

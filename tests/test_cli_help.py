@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from leaveout.cli import app
 
+pytest.importorskip("matplotlib", reason="needs leaveout[plot]")
+pytest.importorskip("vl_convert", reason="needs leaveout[report]")
 COMMANDS = ("glm", "compare", "tune", "interval", "influence", "hmm", "mrf", "crf", "leakage")
 QUICK = ("glm", "compare", "tune", "interval", "influence")
 N = 60
@@ -76,6 +78,7 @@ def test_a_row_has_one_number_in_the_shell_the_table_and_the_page(folder):
     words = ["prices.csv", "--target", "price", "--drop-missing", "--report", "page.html", "--out", "rows.csv"]
     shown = run("influence", *words)
     assert shown.exit_code == 0 and "the loss        7: " in shown.output, shown.output
+    assert "the loss        7: " in (folder / "page.html").read_text()
     told = run("glm", *words)
     assert re.search(r"LO103 warning: .*\b7\b", told.output), told.output
     table = pd.read_csv("rows.csv").set_index("row")

@@ -350,3 +350,13 @@ def test_text_can_be_read_and_printed(opened):
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and not page.locator("#table-rows .controls").first.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200 and page.pdf()[:5] == b"%PDF-"
+
+
+def test_what_a_page_says_itself_is_not_said_twice(tmp_path):
+    fits = {str(a): lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), "squared", lo.penalties.Ridge(a))) for a in (1.0, 2.0)}
+    found = {name: lo.cross_validate(fit, lo.leave_one_out(9)) for name, fit in fits.items()}
+    with pytest.warns(UserWarning, match="fewer than 100") as caught:
+        lo.compare(found)
+    said = str(next(each.message for each in caught if "fewer than 100" in str(each.message)))
+    page = lo.report(found, tmp_path / "page.html", notes=[said, "and this"]).read_text()
+    assert page.count(said) == 1 and page.count("and this") == 1

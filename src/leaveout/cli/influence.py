@@ -98,7 +98,8 @@ def influence(
     _show(listed)
     save(found.table().join(found.parameters.add_prefix("change of ")), out)
     picture(lambda: found.plot(by=by), plot)
-    page(estimate, report, [where, rows.note, said])
+    known = str(estimate).splitlines()
+    page(estimate, report, [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)])
 
 
 def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
