@@ -280,6 +280,13 @@ FAULTS = (
         "not leaks.size",
         "test_checks.py",
     ),
+    Fault(
+        "powers of one column are copies",
+        "_checks.py",
+        "max(math.prod(alike), together)",
+        "math.prod(alike)",
+        "test_checks.py",
+    ),
     Fault("an id by its name alone", "_checks.py", "len(_whole(column)) >= IDS]", "len(column) >= IDS]", "test_checks.py"),
     Fault(
         "time order without residuals that correlate",
