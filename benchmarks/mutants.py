@@ -734,8 +734,8 @@ FAULTS = (
     Fault(
         "degrees of freedom of what is left out",
         "_influence/_measures.py",
-        "free = weights.sum(1) - _effective(fit)",
-        "free = weights.shape[1] - _effective(fit) + 0 * weights.sum(1)",
+        "free = weights @ counted(fit) - _effective(fit)",
+        "free = counted(fit).sum() - _effective(fit) + 0 * weights.sum(1)",
         "test_carries.py",
     ),
     Fault(
@@ -869,8 +869,8 @@ FAULTS = (
     Fault(
         "the optimism is that of the trials that are best on the group itself",
         "_tune.py",
-        "best(label != g) for g",
-        "best(label == g) for g",
+        "self._least(told, label != g) for g",
+        "self._least(told, label == g) for g",
         "test_tune.py",
     ),
     Fault(
