@@ -110,3 +110,14 @@ def test_wrong_input_is_one_line_and_exit_code_two(files, words, message):
     assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
     assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert not result.stdout
+
+
+def test_sites_by_themselves_are_compared_too(files):
+    """One state has nothing to couple: it stands beside the others once, whatever the couplings."""
+    options = ["--edges", files / "named.csv", "--site", "name", "--column", "count", "--starts", 1, "--refit", "none"]
+    result = run(files / "counts.csv", *options, "--states", "1", "--coupling", "free,0.5", "--out", files / "table.csv")
+    assert result.exit_code == 0, result.output
+    table, count = pd.read_csv(files / "table.csv"), pd.read_csv(files / "counts.csv")["count"]
+    assert table["states"].tolist() == [1] and table["coupling"].tolist() == [0.0]
+    fit = lo.fit(lo.MRF(count, np.zeros((0, 2), int), lo.emissions.Poisson(), 1, coupling=0.0, drop="site"))
+    assert table["no_update"][0] == pytest.approx(lo.cross_validate(fit, lo.leave_one_out(25), lo.NoUpdate()).mean, rel=1e-8)

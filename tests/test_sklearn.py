@@ -167,6 +167,24 @@ def test_standardising_in_every_fold_is_a_change_of_the_penalty(name, before, mo
             assert (np.abs(quick[key] - theirs[key]) <= error + 1e-7).all()
 
 
+def test_one_step_of_the_full_fit_of_standardised_columns():
+    host, cv = make_pipeline(StandardScaler(), Ridge(5.0)), KFold(15)
+    theirs = cross_validate(host, X, Y["real"], cv=cv)["test_score"]
+    ours = lo.sklearn.cross_validate(host, X, Y["real"], cv=cv, refit=lo.InfinitesimalJackknife())
+    off = np.abs(ours["test_score"] - theirs)
+    assert (off <= ours["approximation_error"]).all() and off.max() > 1e-4
+
+
+def test_splits_may_be_lists_or_truths():
+    pairs = list(KFold(3).split(X))
+    want = lo.sklearn.cross_val_score(Ridge(), X, Y["real"], cv=pairs)
+    truths = [tuple(np.isin(np.arange(N), part) for part in pair) for pair in pairs]
+    for cv in (truths, [tuple(part.tolist() for part in pair) for pair in pairs]):
+        np.testing.assert_array_equal(lo.sklearn.cross_val_score(Ridge(), X, Y["real"], cv=cv), want)
+        search = lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": [1.0]}, cv=cv).fit(X, Y["real"])
+        assert search.best_score_ == pytest.approx(want.mean())
+
+
 def test_the_inside_of_standardised_estimators_is_theirs():
     host, cv = make_pipeline(StandardScaler(), Ridge(5.0)), KFold(4)
     scoring = {"first": lambda host, X, y: host[-1].coef_[0], "scale": lambda host, X, y: host[0].scale_[0]}
@@ -380,6 +398,9 @@ def test_scorers_and_fits_that_fail():
     assert (found["test_score"] == -7.0).all()
     with pytest.raises(ZeroDivisionError):
         lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise")
+    with pytest.warns(UserWarning, match="ZeroDivisionError"):
+        found = lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=lambda host, X, y: 1 / 0, error_score=-7.0)
+    assert (found["test_score"] == -7.0).all()
     cut = make_pipeline(FunctionTransformer(_fails_on_few), QuantileTransformer(n_quantiles=5), Ridge())
     splits = [(np.arange(20), np.arange(20, N)), (np.arange(20, N), np.arange(15))]
     with pytest.warns(FitFailedWarning, match="too few"), pytest.warns(FitFailedWarning, match="1 of 2 folds"):
@@ -485,6 +506,14 @@ def test_a_search_is_grid_search(name):
     assert (ours.cv_results_["mean_approximation_error"] < 1e-6).all()
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
     assert ours.score(X, Y[target]) == pytest.approx(theirs.score(X, Y[target]))
+
+
+def test_a_search_says_that_its_scores_are_not_weighted():
+    cv, grid = KFold(4), {"alpha": [0.1, 10.0]}
+    with pytest.warns(UserWarning, match="count alike"):
+        ours = lo.sklearn.OneFitSearchCV(Ridge(), grid, cv=cv).fit(X, Y["real"], sample_weight=WEIGHT)
+    want = [cross_validate(Ridge(alpha), X, Y["real"], cv=cv, params={"sample_weight": WEIGHT}) for alpha in grid["alpha"]]
+    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], [one["test_score"].mean() for one in want], atol=1e-10)
 
 
 def test_a_search_is_nested_by_scikit_learn():

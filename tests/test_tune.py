@@ -504,3 +504,56 @@ def test_a_number_has_no_area():
     with pytest.raises(ValueError, match="tune: metric='auc' needs a response of classes"):
         build = lambda a: model.under(lo.penalties.Ridge(a))
         lo.tune(build, {"a": (0.1, 1e3)}, lo.kfold(N, 5), sampler="optuna", metric="auc", trials=2)
+
+
+@pytest.mark.parametrize("sampler", ["gradient", "optuna", "path"])
+def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch):
+    if sampler == "optuna":
+        pytest.importorskip("optuna")
+    made, judged = [], _search.Study.judged
+
+    def stopping(self, hyper, *args, **more):
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.append(judged(self, hyper, *args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(_search.Study, "judged", stopping)
+    with pytest.raises(lo.Interrupted, match="tune: stopped after 3 trials") as stop:
+        lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-3, 1e3)}, LOO, sampler=sampler, trials=20)
+    assert "checkpoint" not in str(stop.value)  # tune has none
+    found = stop.value.partial
+    assert list(found.made) == made and found.estimate.mean == min(trial.value for trial in made)
+    assert "stopped" in str(found) and found.hyper == min(made, key=lambda trial: trial.value).hyper
+
+
+def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
+    from leaveout import _path
+
+    calls, walked = [], _path.walked
+
+    def stopping(*args, **more):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return walked(*args, **more)
+
+    monkeypatch.setattr(_path, "walked", stopping)
+    build = lambda a: MODEL.under(lo.penalties.Ridge(a))
+    with pytest.raises(lo.Interrupted, match="tune: stopped after 2 trials") as stop:
+        lo.tune(build, {"a": (1e-3, 1e3)}, PLANS["wide folds"], sampler="path", trials=5)
+    assert len(stop.value.partial.made) == 2
+
+
+def test_the_shell_offers_no_checkpoint_where_there_is_none(tmp_path, monkeypatch):
+    def stopped(*args, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lo, "tune", stopped)
+    monkeypatch.setattr(lo, "cross_validate", stopped)
+    file = tmp_path / "data.csv"
+    pd.DataFrame({"x": X[:, 0], "y": Y}).to_csv(file, index=False)
+    ended = CliRunner().invoke(app, ["tune", str(file), "--target", "y"])
+    assert ended.exit_code == 130 and "stopped" in ended.output and "--checkpoint" not in ended.output
+    ended = CliRunner().invoke(app, ["glm", str(file), "--target", "y"])
+    assert ended.exit_code == 130 and "--checkpoint" in ended.output

@@ -35,6 +35,8 @@ class Journal:
     """The steps of one run, which goes by a hash of each thing that it depends on."""
 
     def __init__(self, caller: str, file: File, of: dict[str, Any]):
+        if not isinstance(file, str | os.PathLike):
+            raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
         self.name, self.of = f"{caller}: checkpoint={os.fspath(file)}", _told(caller, of)
         self.path, self.position, self.saved = Path(file), 0, time.monotonic()
         if not self.path.parent.is_dir():

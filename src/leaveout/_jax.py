@@ -166,8 +166,14 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
         def called(*args: P.args, **more: P.kwargs) -> R:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, more))):
                 return program(*args, **more)
-            chosen = double if jax.config.jax_enable_x64 else run  # type: ignore[attr-defined]
-            return aside(lambda: chosen(args, more))
+            config: Any = jax.config  # what a caller has set by `with` is known to its own thread only
+            chosen, device = double if config.jax_enable_x64 else run, config.jax_default_device
+
+            def there() -> R:
+                with jax.default_device(device):
+                    return chosen(args, more)
+
+            return aside(there)
 
         return called
 

@@ -57,10 +57,13 @@ def nested(
         )
     fold = np.stack([_folds(fit.objective.num_units, num_folds, seed + k) for k in range(repeats)])
     pair = np.transpose(np.triu_indices(num_folds, 1))
-    outer, inner = (
-        _losses(cross_validate(fit, _plan(fold, sets), refit, evaluate=evaluate, audit=0))
-        for sets in (np.arange(num_folds)[:, None], pair)
-    )
+    try:
+        outer, inner = (
+            _losses(cross_validate(fit, _plan(fold, sets), refit, evaluate=evaluate, audit=0))
+            for sets in (np.arange(num_folds)[:, None], pair)
+        )
+    except KeyboardInterrupt:  # what is there of one of the two plans says nothing
+        raise KeyboardInterrupt("nested: stopped") from None
     which = pair[inner.plan.refit % len(pair)].sum(1)  # of each loss the pair; less its own fold it is the other one
     first = inner.plan.refit // len(pair)
     beside = first * num_folds + which - fold[first, inner.plan.index]

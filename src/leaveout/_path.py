@@ -9,7 +9,7 @@ are estimated instead of proved, and what is repeated exactly to audit them.
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,9 +36,6 @@ from ._stopping import Interrupted
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit
 from .refit._stacked import Leaving, Settled, Stack, groups
-
-if TYPE_CHECKING:
-    pass
 
 Array = np.ndarray
 COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between

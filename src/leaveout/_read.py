@@ -47,6 +47,23 @@ def index_of(value: Any) -> pd.Index | None:
     return value.index if isinstance(value, pd.Series | pd.DataFrame) else None
 
 
+def pandas_of(caller: str, name: str, value: Any) -> Any:
+    """A frame or a column of another library, such as Polars or Arrow, as one of pandas; anything else as it is.
+
+    Those have no labels, and what comes back has none that count: `index_of` is asked before.
+    """
+    if isinstance(value, np.ndarray | pd.Series | pd.DataFrame | pd.Index) or value is None:
+        return value
+    import narwhals as nw
+
+    found = nw.from_native(value, pass_through=True, allow_series=True)
+    if isinstance(found, nw.LazyFrame):
+        raise TypeError(f"{caller}: {name} is a {type(value).__name__}, whose rows are not there yet; give {name}.collect().")
+    if isinstance(found, nw.DataFrame):
+        return pd.DataFrame({column: found[column].to_numpy() for column in found.columns}, columns=found.columns)
+    return pd.Series(found.to_numpy(), name=found.name or None) if isinstance(found, nw.Series) else value
+
+
 def counted(index: pd.Index) -> bool:
     """Is it the index 0, …, n − 1, which pandas gives to what has none?"""
     return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
@@ -92,7 +109,7 @@ def matched(caller: str, **given: Any) -> tuple[Any, ...]:
     for name, value in given.items():
         index = index_of(value)
         if index is None:
-            found.append(value)
+            found.append(pandas_of(caller, name, value))
             continue
         if wanted is None:
             of, wanted = name, index
@@ -110,6 +127,7 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
 
     Categories count as what they are called: numbers, or text.
     """
+    value = pandas_of(caller, name, value)
     if hasattr(value, "tocsr"):
         raise TypeError(f"{caller}: {name} must be dense; got {type(value).__name__}. Give {name}.toarray().")
     if isinstance(value, np.ma.MaskedArray):
@@ -175,6 +193,7 @@ def _shown(array: np.ndarray) -> str:
 
 def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " units"], np.ndarray]:
     """Labels of any kind, one a unit, as numbers in their order, and the labels; ValueError where one is missing."""
+    value = pandas_of(caller, name, value)
     array = value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.ma.asanyarray(value)
     if np.ndim(array) != 1:
         raise ValueError(f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}.")

@@ -123,7 +123,7 @@ def report(
     if not isinstance(found, Estimate | Mapping):
         raise TypeError(f"report: give an Estimate, or several as {{name: estimate}}; got {type(found).__name__}.")
     page = _of_one(found, title) if isinstance(found, Estimate) else _of_several(dict(found), title)
-    page.notes.extend(filter(None, notes))
+    page.notes.extend(note for note in notes if note and note not in page.notes)
     file.write_text(_rendered(page), encoding="utf-8")
     return file
 

@@ -19,6 +19,7 @@ from ._objective import LOG_DENSITY, LOG_PROBABILITY, called
 from ._path import path
 from ._plan import Plan
 from ._progress import Slow
+from ._stopping import Interrupted
 from .refit import AbstractRefit, Certified, Exact, NewtonStep
 
 Array = np.ndarray
@@ -108,7 +109,7 @@ class Study:
     nested: int
     made: list[Trial] = field(default_factory=list)
     best: list[tuple[Trial, Fit]] = field(default_factory=list)  # one, or none
-    measured: list[tuple[str, Array | None]] = field(default_factory=list)  # by what, and of what, each estimate is
+    measured: list[tuple[str, Array | None]] = field(default_factory=list)  # by what, and of what, the first estimate is
 
     def add(self, trial: Trial, fit: Fit | None = None) -> Trial:
         self.made.append(trial)
@@ -145,8 +146,9 @@ class Study:
         """Trials are compared on one response and, but by a metric, one score, or not at all."""
         loss = getattr(fit.objective, "loss_function", None)
         known = found.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
-        self.measured.append((found.score if known else f"by {loss!r}", found.response))
-        (score, response), (own, other) = self.measured[0], self.measured[-1]
+        own, other = found.score if known else f"by {loss!r}", found.response
+        self.measured[1:] = [] if self.measured else [(own, other)]
+        score, response = self.measured[0]
         alike = response is None or other is None or np.array_equal(response, other)
         if not alike or (self.metric is None and own != score):
             unknown = "of a kind that is not known"
@@ -176,7 +178,8 @@ def _missing(asked: Array) -> str:
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
-    return all(one[name] is other[name] or one[name] == other[name] for name, ends in space.items() if isinstance(ends, list))
+    """Are their choices the same ones of the lists?"""
+    return all(one[name] is other[name] for name, ends in space.items() if isinstance(ends, list))
 
 
 def _distance(one: Mapping[str, Any], other: Mapping[str, Any], space: Mapping[str, Any]) -> float:
@@ -310,9 +313,14 @@ def by_path(study: Study) -> Ended:
     for value, other in made.items():
         if not _same_but_penalty(first, other):
             raise ValueError(f"tune: at {name} = {value:.4g} more than the penalty is another; use sampler='optuna'.")
-    found = path(first, {value: getattr(other, "penalty", None) for value, other in made.items()}, study.plan, study.refit)
-    for point in found.points:
-        study.judged({name: point.value}, point.fit, point.estimate)
+    penalties = {value: getattr(other, "penalty", None) for value, other in made.items()}
+    judged = lambda found: [study.judged({name: point.value}, point.fit, point.estimate) for point in found.points]
+    try:
+        judged(found := path(first, penalties, study.plan, study.refit))
+    except Interrupted as stop:
+        if stop.partial is not None:
+            judged(stop.partial)
+        raise
     return Ended("by path", "from the least to the largest", found.best.estimate if study.best else None)
 
 

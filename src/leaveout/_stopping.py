@@ -25,14 +25,12 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C in a verb: `told` says how far it came, `partial` is what it would have returned, of what was done so far; None
     where that says nothing.
 
-    It need not be caught: afterwards it is `sys.last_value`, in a notebook too.
+    It need not be caught: afterwards it is `sys.last_value`, in a notebook too. A verb that is `kept` has `checkpoint=`.
     """
 
-    def __init__(self, told: str, make: Callable[[], Any]):
-        super().__init__(
-            f"{told}; `partial` of this exception (sys.last_value.partial) is what is done so far. With checkpoint=FILE the "
-            "next such call goes on from where this one ended."
-        )
+    def __init__(self, told: str, make: Callable[[], Any], *, kept: bool = True):
+        further = " With checkpoint=FILE the next such call goes on from where this one ended." if kept else ""
+        super().__init__(f"{told}; `partial` of this exception (sys.last_value.partial) is what is done so far.{further}")
         self.told, self.make = told, make
 
     @functools.cached_property

@@ -31,6 +31,7 @@ from ._jax import float64
 from ._metrics import MEASURES, Metric
 from ._plan import Plan
 from ._search import SMALL, STEP, Ended, Study, Trial, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
+from ._stopping import Interrupted
 from .refit import AbstractRefit
 
 if TYPE_CHECKING:
@@ -236,15 +237,25 @@ def tune(
     units (0 for none).
 
     Raises ValueError on bounds, starts and samplers that cannot be used, TypeError where `build` cannot be derived,
-    RuntimeError where no trial has an estimate; and what `fit` raises, the hyperparameters named in a note.
+    RuntimeError where no trial has an estimate; and what `fit` raises, the hyperparameters named in a note. `Interrupted` on
+    Ctrl-C, with the best of the trials that were made.
     """
     read = _space(space)
     _check(build, plan, refit, trials, metric, nested, seed)
     study = Study(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed), int(nested))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
-    how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
-    return Tuning(*study.final(how.known), tuple(study.made), read, study.metric, study.seed, how)
+    try:
+        how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
+        return _tuning(study, *study.final(how.known), how)
+    except KeyboardInterrupt:
+        ended, best = Ended(f"by {sampler}", "stopped: the best is one of these"), study.best
+        partial = lambda: _tuning(study, *best[0], best[0][0].known, ended) if best else None
+        raise Interrupted(f"tune: stopped after {len(study.made)} trials", partial, kept=False) from None
+
+
+def _tuning(study: Study, best: Trial, fit: Fit, estimate: Estimate, how: Ended) -> Tuning:
+    return Tuning(best, fit, estimate, tuple(study.made), study.space, study.metric, study.seed, how)
 
 
 def _space(space: Space) -> dict[str, Any]:

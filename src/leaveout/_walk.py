@@ -92,7 +92,12 @@ class Walk:
             with making():
                 return run(batch)
 
-        side_by_side(made, batches, lambda batch, made: keep(take(batch, made)), self.workers)
+        def taken(batch: Batch, made: Made) -> None:
+            with making():
+                told = take(batch, made)
+            keep(told)
+
+        side_by_side(made, batches, taken, self.workers)
 
     def refits(self, take: Take, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
         """Every batch refitted, and if `losses` are asked for these, judged; a progress bar where it takes long. `known` has

@@ -129,7 +129,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     ax.set_xticks(place, [str(name) for name in names])
     ax.margins(x=0.1)
     ax.set(
-        ylabel=_of(estimates[best], "loss a unit above the best held-out"),
+        ylabel=_of(estimates[best], "loss a unit above the best held-out").replace(", ", ",\n", 1),
         title=f"lowest: {best}, {table['mean'][best]:.4g} a unit",
     )
     ax.legend(frameon=False)
@@ -193,7 +193,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     said = _said(found.best.hyper[name])
     ax.plot([place(found.best)], [sign * found.best.value], "o", label=f"best: {said}", **ring)
     if by_number:
-        ax.set_xscale("log")
+        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # whose marks have room where all are close
     else:
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
     ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))

@@ -23,7 +23,7 @@ from .._functions import functions, weights_of, work
 from .._jax import float64, jax
 from .._named import named
 from .._plan import CAPACITY, Batch, Plan
-from .._read import numbers
+from .._read import numbers, pandas_of
 from .._results import RESULTS, among
 from ..models.linear import AbstractRegression
 from ..refit import AbstractRefit, Refitted
@@ -188,6 +188,7 @@ def _of_row(fit: Fit, row: Any) -> Watched:
 
 def _features(objective: AbstractRegression, row: Any) -> Float[Array, " coefficients"]:
     """A row of the design, from a labelled or a plain one."""
+    row = pandas_of("influence", "prediction", row)
     if isinstance(row, pd.DataFrame) and len(row) == 1:
         row = row.iloc[0]
     if isinstance(row, pd.Series) and set(map(str, row.index)) != set(map(str, range(len(row)))):

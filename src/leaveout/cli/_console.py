@@ -30,7 +30,10 @@ class OneLine(TyperGroup):
             partial = getattr(stop, "partial", None)
             if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):  # a result, and no array
                 console.print(str(partial), markup=False)
-            _say(f"{getattr(stop, 'told', 'stopped')}; with --checkpoint FILE the same command goes on from there.")
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            kept = command is not None and any(each.name == "checkpoint" for each in command.params)
+            further = "; with --checkpoint FILE the same command goes on from there" if kept else ""
+            _say(f"{getattr(stop, 'told', 'stopped')}{further}.")
             raise typer.Exit(STOPPED) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:

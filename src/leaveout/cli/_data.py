@@ -1,6 +1,7 @@
 """From a file of rows to a model and a plan, with one line on standard error for whatever cannot be used."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import leaveout as lo
 
 from ._console import fail
-from ._files import WIDEST, Rows, listed
+from ._files import WIDEST, Rows, listed, shortened
 
 PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
@@ -81,6 +82,7 @@ def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regressi
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
     X, y, intercept = _by_formula(rows, model) if model.formula else (_design(rows, model, plan), None, model.intercept)
     target, said = _target(rows.frame[model.target] if y is None else y, name)
+    said = "; ".join(filter(None, (_features_said(list(X), model), said)))
     own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
     more = {
         "offset": rows.numbers(model.offset, NUMBERS) if model.offset else None,
@@ -89,6 +91,14 @@ def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regressi
     make = lo.Regression if own else lo.GLM
     penalty = lo.penalties.Ridge(model.l2) if model.l2 else None
     return make(X, target, name, penalty, intercept=intercept, **more), said
+
+
+def _features_said(columns: list[str], model: Model) -> str:
+    """Which columns became features, a category by itself."""
+    levels = Counter(name for name in listed(model.categorical) for column in columns if column.startswith(f"{name}="))
+    numbers = [column for column in columns if column.partition("=")[0] not in levels]
+    names = [*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())]
+    return f"features: {shortened(names)}"
 
 
 def _design(rows: Rows, model: Model, plan: str) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from ._console import console, fail
 PARQUET = (".parquet", ".pq")
 NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name, such as an index that was written
 WIDEST = 5000  # columns that are used: more are surely a mistake
+NAMED = 12  # names in a line
 MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # what some write where pandas knows NA, nan and null
 MARKS = ",;\t"  # between cells: where the header has most, commas first
 COMMA = re.compile(r"[+-]?\d+(,\d+)?")
@@ -28,7 +29,7 @@ THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 
 @dataclass(frozen=True)
 class Rows:
-    """A file as it was read: its rows, numbered from 0 as in the file, its name, and what is to be said of it."""
+    """A file as it was read: its rows, numbered from 1 as in the file, its name, and what is to be said of it."""
 
     frame: pd.DataFrame
     name: str
@@ -64,13 +65,18 @@ class Rows:
             value = str(column.iloc[wrong[0]])
             way = "write numbers without separators of thousands" if THOUSANDS.fullmatch(value) else way
             way = "leave the cell empty where a value is missing" if value.strip().lower() in MISSING else way
-            fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]] + 1}; {way}.")
+            fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]]}; {way}.")
         return number.to_numpy(float, na_value=np.nan)
 
 
 def listed(text: str | None) -> list[str]:
     """Names with commas between them."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def shortened(names: list[str]) -> str:
+    """Names in a line, the first of them where they are many."""
+    return f"{', '.join(names[:NAMED]) or 'none'}{f', … {len(names) - NAMED} more' if len(names) > NAMED else ''}"
 
 
 def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str]:
@@ -118,7 +124,7 @@ def read(file: Path, used: Container[str | None] = (), as_text: Callable[[str], 
             fail(f"{name}: Parquet needs pyarrow: pip install 'leaveout[parquet]' ({error}).")
         except (ValueError, OSError) as error:
             fail(f"{name}: it could not be read as Parquet ({error}).")
-    frame = frame.rename(columns=str).reset_index(drop=True)
+    frame = frame.rename(columns=str).set_axis(pd.RangeIndex(1, len(frame) + 1))
     bare = [column for column in frame.columns if NAMELESS.fullmatch(column)]
     if bare:
         notes.append(f"{len(bare)} columns without names left out" if len(bare) > 1 else "a column without a name left out")

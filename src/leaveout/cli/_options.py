@@ -95,7 +95,7 @@ def out_option(what: str) -> typer.models.OptionInfo:
     return typer.Option(help=f"A CSV file for {what}.", readable=False, callback=writable)
 
 
-Data = Annotated[Path, typer.Argument(help="A CSV file with a header, or Parquet; - is CSV on standard input.", readable=False)]
+Data = Annotated[Path, typer.Argument(help="A CSV file with a header, or Parquet; - is standard input.", readable=False)]
 Features = Annotated[str | None, typer.Option(help="Columns to use, with commas between; all others if not given.")]
 Categorical = Annotated[str | None, typer.Option(help="Columns of categories, with commas between.")]
 Score = Annotated[

@@ -64,6 +64,10 @@ def compare(
     Beside each mean: its standard error, the estimated error of the approximation, the paired difference from the lowest
     and its standard error, the loss with no update (too low), and how many refits are flagged. Models of different --loss
     are compared by a --score that all of them have.
+
+    leaveout compare patients.csv --target cost --model features=age --model features=age,dose --report report.html
+
+    leaveout compare visits.csv --target visits --features age --model loss=poisson --model loss=squared --score squared-error
     """
     kept(data, out, plot, report, checkpoint)
     if len(model) < 2 or len(set(model)) < len(model):

@@ -62,6 +62,10 @@ def glm(
     The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared";
     the printed result says which. --score gives another.
     Categories are coded against their first level; give --l2 in the units of the columns as they are.
+
+    leaveout glm patients.csv --target cost --features age,dose --categorical city --report report.html
+
+    leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
     """
     kept(data, out, plot, report, checkpoint)
     if formula and (features or categorical):
@@ -74,9 +78,8 @@ def glm(
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
     console.print(str(estimate), markup=False)
     if out is not None:
-        table = estimate.table()
-        place = rows.frame.index.get_indexer(pd.Index(table["unit"]))  # units are called by it
-        table.insert(2, "row", table["unit"] + 1)
+        table = estimate.table().rename(columns={"unit": "row"})
+        place = rows.frame.index.get_indexer(pd.Index(table["row"]))
         prediction = lo.cross_predict(fit, estimate.plan, REFITS[refit])
         if prediction.ndim == 1:
             table["prediction"] = prediction[place]

@@ -56,6 +56,10 @@ def hmm(
     The loss is the mean of −log p of each held-out step given all that is seen, or of each whole sequence: lower is better.
     Beside it: its standard error, the estimated error of the approximation, the paired difference from the lowest and its
     standard error, the loss with no update (too low), and, of the whole series, AIC and BIC.
+
+    leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report report.html
+
+    leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
     """
     kept(series, out, plot, report, checkpoint)
     wanted = numbers(states)
@@ -100,11 +104,11 @@ def _series(rows: Rows, column: str | None) -> pd.DataFrame:
 def _lengths(names: pd.Series) -> list[int]:
     """How many rows each sequence has, in the order of the file."""
     if names.isna().any():
-        fail(f"column {names.name!r} is empty in row {names.index[names.isna()][0] + 1}; name the sequence of every row.")
+        fail(f"column {names.name!r} is empty in row {names.index[names.isna()][0]}; name the sequence of every row.")
     starts = np.flatnonzero((names != names.shift()).to_numpy())
     again = names.iloc[starts].duplicated()
     if again.any():
-        name, row = names.iloc[starts][again].iloc[0], names.index[starts[again]][0] + 1
+        name, row = names.iloc[starts][again].iloc[0], names.index[starts[again]][0]
         fail(f"sequence {name!r} goes on in row {row} after another one; sort the rows, so that each stands together.")
     return np.diff([*starts, len(names)]).tolist()
 

@@ -24,12 +24,14 @@ from ._options import (
     Offset,
     Plot,
     Refit,
+    Report,
     Seed,
     Weights,
     at_least,
     kept,
     out_option,
 )
+from ._table import page
 from .glm import OTHERS, Prepared, prepared, validated
 
 HEADINGS = {
@@ -66,6 +68,7 @@ def influence(
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("what each row, or fold, does")] = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
     """What rows of a file, or folds of them, do to a regression by being left out: to the loss, the parameters, a prediction.
 
@@ -77,7 +80,7 @@ def influence(
 
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
-    kept(data, out, plot)
+    kept(data, out, plot, report)
     if formula and (features or categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
@@ -95,13 +98,14 @@ def influence(
     _show(listed)
     save(found.table().join(found.parameters.add_prefix("change of ")), out)
     picture(lambda: found.plot(by=by), plot)
+    page(estimate, report, [where, rows.note, said])
 
 
 def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
     """The features of a row of the file."""
-    place = np.flatnonzero(rows.frame.index == row - 1)
+    place = np.flatnonzero(rows.frame.index == row)
     if not len(place):
-        fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1] + 1}.")
+        fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}.")
     made: Any = model.objective
     return made.design[place[0], : made.num_features]
 
@@ -110,7 +114,7 @@ def _renamed(found: lo.Influence, rows: Rows, plan: str) -> lo.Influence:
     """By rows of the file, from 1, or by the names of groups."""
     kind, _, column = plan.strip().partition(":")
     if kind == "loo":
-        index = pd.Index(rows.frame.index + 1, name="row")
+        index = pd.Index(rows.frame.index, name="row")
     elif kind == "groups":
         index = pd.Index(np.unique(rows.column(column).astype(str)), name=column)
     else:

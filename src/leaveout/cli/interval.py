@@ -58,8 +58,8 @@ def interval(
     "plus" covers about --level of new responses, and 2 level − 1 at least; "minmax" is wider, and covers --level at least;
     "cv+" leaves folds out. With --plan groups:COLUMN intervals are for rows of new groups.
 
-    \b
     leaveout interval sold.csv offered.csv --target price --categorical city
+
     leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
     """
     kept(data, out)
@@ -81,7 +81,7 @@ def interval(
     told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
     console.print(f"{'; '.join(filter(None, (*told, noted(made.said, caught))))}\n", markup=False)
     _show(table, others, target)
-    table.insert(0, "row", np.asarray(others.frame.index) + 1)
+    table.insert(0, "row", np.asarray(others.frame.index))
     save(table, out)
 
 
@@ -112,7 +112,7 @@ def _show(table: pd.DataFrame, new: Rows, target: str | None) -> None:
     for name, text in lines.items():
         if text:
             console.print(f"{name:<16}{text}", markup=False)
-    shown = table.head(SHOWN).set_axis(np.asarray(new.frame.index[:SHOWN]) + 1)
+    shown = table.head(SHOWN).set_axis(np.asarray(new.frame.index[:SHOWN]))
     console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}", markup=False)
     if len(table) > SHOWN:
         console.print(f"… {len(table) - SHOWN} more; --out writes all of them", markup=False)

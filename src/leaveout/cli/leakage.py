@@ -15,7 +15,7 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console, fail
-from ._files import WIDEST, Rows, complete, listed, picture, read, save
+from ._files import WIDEST, Rows, complete, listed, picture, read, save, shortened
 from ._options import Checkpoint, Data, DropMissing, Features, Plot, kept, one_of, out_option
 
 MODELS = ("ridge", "logistic", "knn", "forest")
@@ -54,17 +54,22 @@ def leakage(
 
     Every other column is a feature: numbers as they are, text one-hot encoded. Printed are the naive loss, the corrected one
     with its Monte-Carlo and data errors, whether the model exploits leakage, a verdict, and the estimate for other amounts.
+
+    leaveout leakage records.csv --target cost --cluster person --precision 0.9 --recall 0.9
+
+    leaveout leakage records.csv --target ill --cluster person --precision 0.95 --recall 0.8 --model logistic --out persons.csv
     """
     kept(data, out, plot, checkpoint)
     rows = read(data, {target, cluster, *listed(features)} if features else ())
     rows = _rows(rows, target, cluster, listed(features), drop_missing)
     y, classes = _target(rows, target, model)
+    names = [name for name in rows.frame if name not in (target, cluster)]
     kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = lo.leakage_corrected(
             _model(model, classes),
-            _features(rows, [name for name in rows.frame if name not in (target, cluster)], model),
+            _features(rows, names, model),
             y,
             groups=rows.frame[cluster].to_numpy(),
             leakage=kind.from_pairwise(precision, recall),
@@ -75,6 +80,7 @@ def leakage(
             n_jobs=jobs,
             checkpoint=checkpoint,
         )
+    console.print(f"{'features':<16}{shortened(names)}", markup=False)
     console.print(str(result), markup=False)
     said = [rows.note, *(str(w.message) for w in caught if issubclass(w.category, UserWarning))]
     for note in dict.fromkeys(text for text in said if text and not any(note in text for note in result.notes)):

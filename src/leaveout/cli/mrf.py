@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -73,24 +72,29 @@ def mrf(
     The loss is the mean of −log p of each held-out site given all that is seen, in the whole graph: lower is better. Beside
     it: its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from
     the lowest and its standard error, the loss with no update (too low), and, of the whole field, AIC and BIC.
+
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure population --report report.html
+
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
     """
     kept(counts, out, plot, chart, report, checkpoint)
     kept(edges, out, plot, chart, report, checkpoint)
-    grid = list(itertools.product(numbers(states), _couplings(coupling)))
+    grid = _grid(numbers(states), _couplings(coupling))
     known, places = listed(covariates), listed(coordinates)
     if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
         fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
     rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site)
-    x = pd.Series(rows.numbers(rows.only(column), COUNTS), name=rows.only(column))
+    names = None if site is None else _names(rows, site)
+    x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
     told = np.stack([rows.numbers(name, COUNTS) for name in known], axis=1) if known else None
     at = np.stack([rows.numbers(name, "give numbers") for name in places], axis=1) if places else None
-    pairs = _edges(edges, None if site is None else _names(rows, site))
+    pairs = _edges(edges, names)
     with one_line(f"--plan {plan}: "):
         folds = _plan(plan, len(x), pairs, seed)
     kind = _emission(emission, x.to_numpy(), exposure=people, covariates=told)
     how = cast(Literal["observation", "site"], drop)
-    models = {f"{K} states, {text}": lo.MRF(x, pairs, kind, K, coupling=value, drop=how) for K, (text, value) in grid}
+    models = {name: lo.MRF(x, pairs, kind, K, coupling=value, drop=how) for name, (K, value) in grid.items()}
     missing = int(x.isna().sum())
     what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (f", {missing} missing" if missing else "")
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
@@ -108,6 +112,12 @@ def mrf(
     picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
     page(found.estimates, report, [what, *found.notes, rows.note])
     found.end("Leave these out of --states or --coupling.")
+
+
+def _grid(states: list[int], couplings: list[tuple[str, "float | lo.Free"]]) -> dict[str, tuple[int, "float | lo.Free"]]:
+    """Every number of states with every coupling; sites of one state stand alone, as nothing couples them."""
+    some = {f"{K} states, {text}": (K, value) for K in states if K > 1 for text, value in couplings}
+    return {"1 state": (1, 0.0), **some} if 1 in states else some
 
 
 def _couplings(text: str) -> list[tuple[str, "float | lo.Free"]]:

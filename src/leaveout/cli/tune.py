@@ -19,6 +19,7 @@ from ._options import (
     Offset,
     Plot,
     Refit,
+    Report,
     Seed,
     Table,
     Weights,
@@ -26,6 +27,7 @@ from ._options import (
     kept,
     one_of,
 )
+from ._table import page
 from .glm import OTHERS
 
 SAMPLERS = ("gradient", "optuna", "path")
@@ -60,17 +62,18 @@ def tune(
     seed: Seed = 0,
     out: Table = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
     """Choose the ridge penalty of a regression by its held-out loss, or one penalty for each column.
 
     By default down the exact slope of the leave-one-out loss. What is printed: the penalties, their held-out loss and its
     errors, and how much of it is owed to choosing.
 
-      leaveout tune patients.csv --target ill --loss logistic --categorical city --each
+    leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical city --each
 
-      leaveout tune patients.csv --target cost --l2 0.1:1000 --sampler path --plan kfold:10 --plot curve.png
+    leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
     """
-    kept(data, out, plot)
+    kept(data, out, plot, report)
     if formula and (features or categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, 0.0, features, categorical, formula, offset, weights)
@@ -87,6 +90,8 @@ def tune(
         console.print(note, markup=False)
     save(found.trials, out)
     picture(found.plot, plot)
+    known = str(found.estimate).splitlines()
+    page(found.estimate, report, [rows.note, said, *notes, *(line for line in str(found).splitlines() if line not in known)])
 
 
 def _range(text: str) -> tuple[float, float]:

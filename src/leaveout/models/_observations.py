@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from .._objective import stored
-from .._read import Names, index_of, numbers, places
+from .._read import Names, index_of, numbers, pandas_of, places
 
 Steps = np.ndarray | pd.Series  # one value a step or site, in the dress of the data
 Table = np.ndarray | pd.DataFrame  # several
@@ -113,7 +113,7 @@ class FieldLabels(Names):
 
 def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], SeriesLabels]:
     """The data as float64, NaN where missing or masked, and their labels."""
-    index = index_of(x)
+    index, x = index_of(x), pandas_of("HMM", "x", x)
     columns = x.columns if isinstance(x, pd.DataFrame) else None
     shape = np.shape(x)
     if len(shape) not in (1, 2) or 0 in shape[1:]:
@@ -133,7 +133,7 @@ def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Seri
 
 def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], FieldLabels]:
     """The data as float64, NaN where missing."""
-    index, fields = index_of(x), None
+    index, fields, x = index_of(x), None, pandas_of("MRF", "x", x)
     if isinstance(x, pd.DataFrame):  # a row a field, a column a site
         index, fields = x.columns, x.index
     shape = np.shape(x)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from .._design import Beside, Dense, Plain
-from .._jax import Array, jnp
+from .._jax import Array, jnp, numpy_of
 from .._objective import AbstractLinearPredictor
 from . import losses
 from .linear import GLM
@@ -23,17 +23,18 @@ CONSTANT = 1e-12  # of a column's variance: scikit-learn leaves the scale of wha
 class StandardisedGLM(GLM):
     """A `GLM` of one output under a `Ridge`, whose columns every refit standardises."""
 
-    def _ratios(self, weights: Array, xp=np) -> Array:
+    def _ratios(self, weights: Array) -> Array:
         """v of many refits, or of one, `[..., features]`."""
         x = self.design[:, : self.num_features]
         whole, total = x.var(0), weights.sum(-1)[..., None]
         mean = weights @ x / total
         variance = weights @ x**2 / total - mean**2
-        constant = (whole == 0) | (variance <= CONSTANT * whole)
-        return xp.where(constant, 1.0, variance / np.where(whole == 0, 1.0, whole))
+        constant, xp = (whole == 0) | (variance <= CONSTANT * whole), numpy_of(variance)
+        return xp.where(constant, 1.0, variance / xp.where(whole == 0, 1.0, whole))
 
     def _ridges(self) -> np.ndarray:
-        return np.diag(self.penalty.second(self.num_features))
+        second = self.penalty.second(self.num_features)
+        return numpy_of(second).diag(second)
 
     @property
     def predictors(self):
@@ -62,7 +63,7 @@ class StandardisedGLM(GLM):
 
     def _further(self, weights: Array) -> Array:
         """What the ridges grow by."""
-        return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights, jnp) - 1)
+        return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
     def loss(self, theta, weights):
         return super().loss(theta, weights) + 0.5 * jnp.sum(self._further(weights) * self._coef(theta) ** 2)

@@ -53,12 +53,17 @@ TWO_CLASSES = {"neg_brier_score": OfMean("squared_error", lambda mean, y: -mean)
 USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 
 
-def named(scoring: Any, host: Any, X: Any, y: NDArray) -> dict[str, Scoring]:
+def named(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
     """The scorers by what scikit-learn calls them: the only one "score"; those of a function that returns several by theirs."""
     if isinstance(scoring, dict):
         return scoring
     if callable(scoring):
-        found = scoring(host, X, y)
+        try:
+            found = scoring(host, X, y)
+        except Exception:  # what it returns is not known; folds on which it fails as well are told of one by one
+            if error_score == "raise":
+                raise
+            return {"score": scoring}
         one = lambda name: lambda host, X, y: scoring(host, X, y)[name]
         return {name: one(name) for name in found} if isinstance(found, dict) else {"score": scoring}
     if scoring is None or isinstance(scoring, str):

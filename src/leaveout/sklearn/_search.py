@@ -1,6 +1,7 @@
 """A search over penalties as scikit-learn has searches, from one fit a penalty instead of one a fold and penalty."""
 
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import scipy
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
-from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from .._evaluate import DEFAULT
 from .._fit import fit
@@ -21,7 +22,7 @@ from ..models.penalties import AbstractPenalty, Zero
 from ..refit import AbstractRefit
 from ._folds import Data, OneFit, Splits, fitted, is_rescaled
 from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
-from ._validation import Transformers, cross_validate, fold_failed, told, with_weights
+from ._validation import Transformers, cross_validate, fold_failed, splits_of, told, with_weights
 
 
 class OneFitSearchCV(GridSearchCV):
@@ -58,12 +59,15 @@ class OneFitSearchCV(GridSearchCV):
 
     def fit(self, X, y=None, **params):
         """Score every candidate, and fit the best on all rows. `params` are `groups`, and the weights of rows by the name by
-        which the estimator takes them."""
+        which the estimator takes them: they go to the fits, and not to the scores, of which a warning is given, since
+        GridSearchCV of newer versions weighs both."""
         self._check(X)
         candidates, groups = list(ParameterGrid(self.param_grid)), params.pop("groups", None)
         data = with_weights("OneFitSearchCV", self.estimator, X, y, params)
-        cv = check_cv(self.cv, data.y, classifier=is_classifier(self.estimator))
-        splits = list(cv.split(data.X, data.y, groups))
+        if data.weight is not None and np.ptp(data.weight) > 0:
+            said = "OneFitSearchCV: sample_weight weighs rows in the fits; in the scores they count alike."
+            warnings.warn(said, stacklevel=2)
+        splits = splits_of(self.cv, data, groups, is_classifier(self.estimator))
         found = list(self._scored(candidates, data, splits))
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
         error = np.array([one.error for one, _ in found])
@@ -148,7 +152,7 @@ def _family(
 ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
     """Candidates that differ in their penalty alone, of which the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits
-    each = named(scoring, host, data.X, data.y)["score"]
+    each = named(scoring, host, data.X, data.y, error_score)["score"]
     known = of_mean(each, host, first.fit, data.y)
     own = None if known is None or is_rescaled(first.fit) else _of_own_loss(known, first.fit.objective)
     if own is not None and len(set(map(repr, penalties))) == len(penalties):

@@ -69,7 +69,7 @@ def cross_validate(
     folds, host, data, splits = _folds(
         "cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score, seen
     )
-    wanted = named(scoring, host, data.X, data.y)
+    wanted = named(scoring, host, data.X, data.y, error_score)
     found = scores(folds, wanted, host, data.y, error_score)
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
     hosts = list(folds.hosts()) if return_estimator or return_train_score else []
@@ -151,7 +151,7 @@ def _folds(
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
     _check_host(caller, estimator)
     data = with_weights(caller, estimator, X, y, params)
-    splits = list(check_cv(cv, data.y, classifier=is_classifier(estimator)).split(data.X, data.y, groups))
+    splits = splits_of(cv, data, groups, is_classifier(estimator))
     if any(len(np.unique(test)) < len(test) for _, test in splits):
         raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
     began = time.perf_counter()
@@ -161,6 +161,13 @@ def _folds(
     if anew and not is_rescaled(found):
         return Refitted(host, data, splits, failed), host, data, splits
     return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host, data, splits
+
+
+def splits_of(cv: Any, data: Data, groups: ArrayLike | None, classifier: bool) -> Splits:
+    """The rows of every split: their numbers, also where a splitter gives a truth a row."""
+    numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
+    pairs = check_cv(cv, data.y, classifier=classifier).split(data.X, data.y, groups)
+    return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in pairs]
 
 
 def _check_host(caller: str, estimator: Any) -> None:

@@ -1,0 +1,85 @@
+"""What a newcomer does: the examples of `--help` on files made for them; rows have one number in all that is written."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from leaveout.cli import app
+
+COMMANDS = ("glm", "compare", "tune", "interval", "influence", "hmm", "mrf", "crf", "leakage")
+QUICK = ("glm", "compare", "tune", "interval", "influence")
+N = 60
+
+
+def run(*words, **more):
+    return CliRunner().invoke(app, [*map(str, words)], **more)
+
+
+def examples(command):
+    shown = run(command, "--help", env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"}).output
+    return [line.strip() for line in shown.splitlines() if line.strip().startswith(f"leaveout {command} ")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    age, dose, clinic = rng.normal(50, 9, N).round(1), rng.uniform(0, 2, N).round(2), np.arange(N) % 12
+    cost, city = (20 + 3 * dose + rng.normal(size=N)).round(2), np.resize(["Ulm", "Bonn", "Kiel"], N)
+    ill, visits = np.where(rng.random(N) < 0.4, "yes", "no"), rng.poisson(2.0, N)
+    files = {
+        "patients": dict(age=age, dose=dose, city=city, clinic=clinic, cost=cost, ill=ill),
+        "visits": dict(age=age, clinic=clinic, visits=visits),
+        "prices": dict(price=cost, area=dose, age=age),
+        "sold": dict(price=cost, area=dose, city=city),
+        "offered": dict(area=dose, city=city),
+        "old": dict(cost=cost, dose=dose, clinic=clinic),
+        "new": dict(dose=dose, clinic=clinic),
+    }
+    for name, columns in files.items():
+        pd.DataFrame(columns).to_csv(f"{name}.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_two_examples_each(command):
+    assert len(examples(command)) == 2
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_the_examples_run(command, folder):
+    for example in examples(command):
+        result = run(*shlex.split(example)[1:])
+        assert result.exit_code == 0, (example, result.output)
+        assert "features: " in result.output
+        for file in re.findall(r"\S+\.(?:html|png|csv)(?=$|\s)", example.partition("--target")[2]):
+            assert (folder / file).stat().st_size > 100
+
+
+def test_features_are_said_with_the_levels_of_categories(folder):
+    said = run("glm", "patients.csv", "--target", "cost", "--categorical", "city,ill", "--plan", "groups:clinic").output
+    assert "; features: age, dose, city (3 levels), ill (2 levels)\n" in said
+    by_formula = run("glm", "patients.csv", "--formula", "cost ~ dose + C(city)").output
+    assert "features: dose, C(city)[T.Kiel], C(city)[T.Ulm]\n" in by_formula
+
+
+def test_a_row_has_one_number_in_the_shell_the_table_and_the_page(folder):
+    """Row 7 of the file, where row 3 is left out for a missing value, is 7 wherever it is named."""
+    frame = pd.read_csv("prices.csv")
+    frame.loc[2, "area"], frame.loc[6, "price"] = np.nan, 500.0
+    frame.to_csv("prices.csv", index=False)
+    words = ["prices.csv", "--target", "price", "--drop-missing", "--report", "page.html", "--out", "rows.csv"]
+    shown = run("influence", *words)
+    assert shown.exit_code == 0 and "the loss        7: " in shown.output, shown.output
+    told = run("glm", *words)
+    assert re.search(r"LO103 warning: .*\b7\b", told.output), told.output
+    table = pd.read_csv("rows.csv").set_index("row")
+    assert table["loss"].idxmax() == 7 and 3 not in table.index
+    page = (folder / "page.html").read_text()
+    data = page.partition('data-for="table-rows">')[2].partition("</script>")[0]
+    assert json.loads(data)["rows"][0][0] == 7
