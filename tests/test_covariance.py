@@ -199,3 +199,10 @@ def test_a_row_of_weight_zero_is_not_there(loss, y, kind):
     if kind == "nonrobust":
         np.testing.assert_allclose(lo.cooks_distance(whole)[24:], lo.cooks_distance(without), rtol=1e-7)
         np.testing.assert_allclose(lo.dfbetas(whole).iloc[24:], lo.dfbetas(without), rtol=1e-6)
+
+
+def test_a_correction_that_would_not_be_made_is_refused():
+    fit = lo.fit(lo.GLM(FRAME, COST, "squared", intercept=False))
+    for kind, more in (("HC0", {"use_correction": True}), ("cluster", {"use_correction": "yes", "groups": SITE})):
+        with pytest.raises(ValueError, match="covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'"):
+            lo.covariance(fit, kind, **more)

@@ -133,3 +133,10 @@ def test_nested_is_its_papers_by_refits_from_scratch():
 def test_what_there_is_no_interval_of(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("wrong", [{"level": "95"}, {"repeats": 2.5}, {"num_folds": "5"}, {"seed": None}], ids=repr)
+def test_nested_refuses_arguments_of_other_kinds(wrong):
+    fit = lo.fit(lo.GLM(np.arange(30.0)[:, None], np.resize([0.0, 1.0, 3.0], 30), "squared"))
+    with pytest.raises(ValueError, match=r"nested: .* must (be whole numbers|lie between 0 and 1); got "):
+        lo.nested(fit, **wrong)

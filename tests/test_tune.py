@@ -473,6 +473,39 @@ def test_from_a_shell(tmp_path):
         assert message in (wrong.output + str(wrong.exception)), wrong.output
 
 
+@pytest.mark.parametrize("positives", [1, 2, 3])
+@pytest.mark.parametrize("sampler", ["gradient", "optuna"])
+def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, positives):
+    """A group of units that has all of one class leaves no area to choose by."""
+    if sampler == "optuna":
+        pytest.importorskip("optuna")
+    model = lo.GLM(X, np.arange(N) < positives, "logistic")
+    build, plan = lambda a: model.under(lo.penalties.Ridge(a)), lo.kfold(N, 10, seed=0)
+    for seed in range(2):
+        found = lo.tune(build, {"a": (0.1, 1e3)}, plan, sampler=sampler, metric="auc", trials=6, seed=seed)
+        told = f"about {found.optimism:.2g}" if found.optimism > 0 else "none of that auc"
+        assert (told if np.isfinite(found.optimism) else "not told") in str(found)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"nested": -1}, {"seed": None}, {"metric": ["auc"]}, {"trials": "9"}], ids=lambda wrong: next(iter(wrong))
+)
+def test_arguments_of_other_kinds_are_refused(wrong):
+    with pytest.raises(ValueError, match=rf"tune: {next(iter(wrong))} must be .*; got "):
+        lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (0.1, 1e3)}, LOO, **wrong)
+
+
+def test_a_number_has_no_area():
+    model = lo.GLM(X, X[:, 0] + rng.standard_normal(N), "squared")
+    for metric in ("auc", "accuracy"):
+        with pytest.raises(ValueError, match=f"cross_validate: metric='{metric}' needs a response of classes"):
+            lo.cross_validate(lo.fit(model), lo.kfold(N, 5), metric=metric)
+    pytest.importorskip("optuna")
+    with pytest.raises(ValueError, match="tune: metric='auc' needs a response of classes"):
+        build = lambda a: model.under(lo.penalties.Ridge(a))
+        lo.tune(build, {"a": (0.1, 1e3)}, lo.kfold(N, 5), sampler="optuna", metric="auc", trials=2)
+
+
 @pytest.mark.parametrize("sampler", ["gradient", "optuna", "path"])
 def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch):
     if sampler == "optuna":

@@ -52,7 +52,7 @@ def covariance(
     together, or units that depend on one another are taken for independent; TypeError where units have no gradients that add
     up to the fit's, as the steps of one hidden chain.
     """
-    kind = _checked(fit, cov_type, groups, maxlags)
+    kind = _checked(fit, cov_type, groups, maxlags, use_correction)
     known = named(fit)
     if kind == "nonrobust":
         return _framed(np.sqrt(dispersion(fit)) * identified(fit), known)
@@ -64,7 +64,7 @@ def covariance(
     if kind == "cluster":
         label, count = _grouped(fit, groups)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
-        factor = count / (count - 1) * (units - 1) / _left(units, rank) if use_correction in (None, True) else 1.0
+        factor = count / (count - 1) * (units - 1) / _left(units, rank) if use_correction is None or use_correction else 1.0
     elif kind == "HC1" or (kind == "HAC" and use_correction):
         factor = units / _left(units, rank)
     meat = z.T @ z
@@ -82,7 +82,7 @@ def _framed(root: Float[Array, "rank params"], known: Named, meat: Float[Array, 
     return pd.DataFrame((value + value.T) / 2, index=known.names, columns=known.names)
 
 
-def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None) -> str:
+def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None, use_correction: bool | None) -> str:
     """The kind that is meant, of arguments that go together."""
     if not isinstance(fit, Fit):
         raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
@@ -94,6 +94,11 @@ def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | N
     for name, given, of in (("groups", groups, "cluster"), ("maxlags", maxlags, "HAC")):
         if (given is not None) != (kind == of):
             raise ValueError(f"covariance: {name} goes with cov_type={of!r}, and that with it; got cov_type={kind!r}.")
+    if use_correction is not None and not (isinstance(use_correction, bool | np.bool_) and kind in ("cluster", "HAC")):
+        raise ValueError(
+            "covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'; got "
+            f"{use_correction!r}, cov_type={kind!r}. 'HC1' is 'HC0' corrected."
+        )
     units = fit.objective.num_units
     if maxlags is not None and (int(maxlags) != maxlags or not 0 <= maxlags < units):
         raise ValueError(f"covariance: maxlags must be a whole number from 0 to {units - 1}; got {maxlags!r}.")

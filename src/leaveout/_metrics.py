@@ -17,6 +17,7 @@ from ._plan import Plan
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 HIGHER = ("auc", "accuracy")  # of which more is better
+OF_CLASSES = ("auc", "accuracy")
 
 
 class Measured(NamedTuple):
@@ -37,6 +38,8 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, of
     unknown = set(metrics) - set(MEASURES)
     if unknown:
         raise ValueError(f"cross_validate: metric must be among {', '.join(MEASURES)}; got {', '.join(sorted(unknown))}.")
+    for name in metrics:
+        measurable("cross_validate", fit, name)
     if "auc" in metrics and np.diff(plan.indptr).max() < 0.05 * plan.num_units:
         warnings.warn(
             "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
@@ -54,6 +57,14 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, of
         se[name] = standard_error(values, weight, plan).value
         error[name] = float(np.average(np.broadcast_to(found.error, found.values.shape), weights=weight[seen]))
     return value, se, error
+
+
+def measurable(caller: str, fit: Fit, metric: str) -> None:
+    """ValueError where a measure of classes is asked of a response that has none."""
+    units = fit.objective.units
+    values = np.unique(np.asarray(units.target, np.float64)) if metric in OF_CLASSES and not units.classes else np.zeros(0)
+    if np.isfinite(values).sum() > 2:
+        raise ValueError(f"{caller}: metric={metric!r} needs a response of classes; this one is a number: 'mse' or 'mae'.")
 
 
 def _squares(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:

@@ -44,8 +44,12 @@ def nested(
     """
     if not isinstance(fit, Fit):
         raise TypeError(f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
-    if not 0 < level < 1:
+    if not (isinstance(level, float | np.floating) and 0 < level < 1):
         raise ValueError(f"nested: level must lie between 0 and 1; got {level!r}.")
+    if not all(isinstance(count, int | np.integer) for count in (num_folds, repeats, seed)):
+        raise ValueError(
+            f"nested: num_folds, repeats and seed must be whole numbers; got {num_folds!r}, {repeats!r} and {seed!r}."
+        )
     if num_folds < 3 or repeats < 1 or 2 * num_folds > fit.objective.num_units:
         raise ValueError(
             f"nested: it needs 3 folds or more, of 2 units or more each, and 1 repeat or more; got {num_folds} folds of "

@@ -14,7 +14,7 @@ from ._evaluate import adapted, begun, cross_predict, cross_validate
 from ._fit import Fit, fit as fitted
 from ._hyper import Build, Slopes, built, smoothed
 from ._jax import Module, PyTree
-from ._metrics import HIGHER, MEASURES, Metric
+from ._metrics import HIGHER, MEASURES, Metric, measurable
 from ._objective import LOG_DENSITY, LOG_PROBABILITY, called
 from ._path import path
 from ._plan import Plan
@@ -56,12 +56,12 @@ class Trial:
 
 class Ended(NamedTuple):
     """By what trials were made, how that ended, the estimate of the best where it is there already; and, where there are as
-    many trials as one likes, groups of the units and the trials that were chosen without each."""
+    many trials as one likes, groups of the units and the trials chosen without each, none where the rest tells none."""
 
     sampler: str
     ended: str
     known: Estimate | None = None
-    nested: "tuple[tuple[Array, list[Trial]], ...]" = ()
+    nested: "tuple[tuple[Array, list[Trial | None]], ...]" = ()
 
 
 def grouped(found: Estimate, rng: np.random.Generator) -> Array:
@@ -135,6 +135,7 @@ class Study:
         value, said = (found.mean, "") if exists else (float("nan"), f"no estimate: {_missing(asked)}")
         self.comparable(hyper, fit, found)
         if exists and self.metric is not None:
+            measurable("tune", fit, self.metric)
             if fit.objective.units.target is None:
                 raise ValueError(f"tune: metric needs a model with predictions and a target; got {called(fit.objective)}.")
             predicted = cross_predict(fit, self.plan, self.refit) if predicted is None else predicted
@@ -213,7 +214,7 @@ def by_gradient(study: Study) -> Ended:
     best, ended = down.run(begin, None)
     rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))
     labels = [grouped(best.known, rng) for _ in range(study.nested)]
-    chosen = [[down.run(start, label != group)[0] for group in range(label.max() + 1)] for label in labels]
+    chosen = [[down.without(label == group, best, start) for group in range(label.max() + 1)] for label in labels]
     return Ended("by gradient", ended, nested=tuple(zip(labels, chosen, strict=True)))
 
 
@@ -250,6 +251,13 @@ class Descent:
             except _Spent:
                 ended = f"not converged: stopped after {self.study.most} fits (trials=)"
         return min(found, key=lambda pair: pair[0])[1], ended
+
+    def without(self, group: Array, best: Trial, begin: Array) -> Trial | None:
+        """The trial that is chosen without a group of the units; none where the others are of one class, and have no area."""
+        metric, fit = self.study.metric, self.study.best[0][1]
+        if metric is not None and not all(np.isfinite(measured(metric, fit, best.predicted, some)) for some in (group, ~group)):
+            return None
+        return self.run(begin, ~group)[0]
 
     def _sloped(self, x: Array, among: Array | None) -> tuple[Trial, float, Array]:
         """A trial, its criterion, and the slope of that in the logarithms."""

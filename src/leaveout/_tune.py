@@ -85,17 +85,22 @@ class Tuning(Printed):
             return self._excess(self.how.nested)
         told, rng = self._compared, np.random.default_rng(self.seed)
         labels = [grouped(self.estimate, rng) for _ in range(DRAWS if len(told) > 1 else 0)]
-        best = lambda units: told[int(np.nanargmin([self._over(trial, units) for trial in told]))]
-        return self._excess([(label, [best(label != g) for g in range(label.max() + 1)]) for label in labels])
+        return self._excess([(label, [self._least(told, label != g) for g in range(label.max() + 1)]) for label in labels])
 
-    def _excess(self, nested: Sequence[tuple[Array, list[Trial]]]) -> float:
+    def _least(self, told: Sequence[Trial], units: Array) -> Trial | None:
+        """The best trial by some of the units; none where these do not tell the criterion, as one class no area."""
+        values = np.array([self._over(trial, units) for trial in told])
+        return None if np.isnan(values).all() else told[int(np.nanargmin(values))]
+
+    def _excess(self, nested: Sequence[tuple[Array, Sequence[Trial | None]]]) -> float:
         """By how much trials that were chosen without a group exceed the best there, over draws of the groups."""
         over = lambda trial, label: np.array([self._over(trial, label == g) for g in range(label.max() + 1)])
         found = []
         for label, chosen in nested:
-            own = np.array([self._over(trial, label == g) for g, trial in enumerate(chosen)])
+            own = np.array([np.nan if trial is None else self._over(trial, label == g) for g, trial in enumerate(chosen)])
             excess, size = own - over(self.best, label), np.bincount(label)
-            found.append(np.average(excess[seen], weights=size[seen]) if (seen := np.isfinite(excess)).any() else np.nan)
+            if (seen := np.isfinite(excess)).any():
+                found.append(np.average(excess[seen], weights=size[seen]))
         return float(np.mean(found)) if found else float("nan")
 
     @property
@@ -236,7 +241,7 @@ def tune(
     Ctrl-C, with the best of the trials that were made.
     """
     read = _space(space)
-    _check(build, plan, refit, trials, metric)
+    _check(build, plan, refit, trials, metric, nested, seed)
     study = Study(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed), int(nested))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
@@ -274,7 +279,7 @@ def _space(space: Space) -> dict[str, Any]:
     return read
 
 
-def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: Metric | None) -> None:
+def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: Metric | None, nested: int, seed: int) -> None:
     if not callable(build):
         raise TypeError(
             f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
@@ -283,9 +288,13 @@ def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: 
         raise TypeError(f"tune: plan must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}.")
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"tune: refit must be a strategy such as lo.NewtonStep(); got {refit!r}.")
-    if int(trials) != trials or trials < 1:
-        raise ValueError(f"tune: trials must be a whole number, 1 or more; got {trials}.")
-    if metric is not None and metric not in MEASURES:
+    if not isinstance(trials, int | np.integer) or trials < 1:
+        raise ValueError(f"tune: trials must be a whole number, 1 or more; got {trials!r}.")
+    if not isinstance(nested, int | np.integer) or nested < 0:
+        raise ValueError(f"tune: nested must be a whole number, 0 or more; got {nested!r}.")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"tune: seed must be a whole number, 0 or more; got {seed!r}.")
+    if metric is not None and not (isinstance(metric, str) and metric in MEASURES):
         raise ValueError(f"tune: metric must be among {', '.join(MEASURES)}; got {metric!r}.")
 
 
