@@ -344,6 +344,14 @@ def test_every_verb_gives_what_it_gives_without(file):
 # Ctrl-C
 
 
+@pytest.fixture(autouse=True)
+def listens():
+    """Programs that are started in the background do not hear Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def elapsed(call, after: float) -> tuple[float, KeyboardInterrupt]:
     """Seconds from Ctrl-C to the end of a call, and how that ended."""
     pressed: list[float] = []

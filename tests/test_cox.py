@@ -60,7 +60,7 @@ def test_what_sums_cannot_say_is_not_said():
     assert scaled.costs.runs is None
 
 
-@pytest.mark.parametrize("strata", [False, True])
+@pytest.mark.parametrize("strata", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_refits_lie_within_their_errors(strata, monkeypatch):
     monkeypatch.setattr(_expansion, "LEAST", 0.0)
     monkeypatch.setattr(_expansion, "PASSES", 10**6)

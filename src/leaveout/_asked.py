@@ -126,9 +126,9 @@ def reach(
         both = [np.abs(function(fit.at(center + sign * move)) - middle) for sign in (1, -1)]
         squares += np.maximum(*both) ** 2
     if count < rank and at.ndim == 1:
-        steep = squares / np.maximum(reached, 1e-300) ** 2
-        told = known & (reached > 0) & np.isfinite(steep)
-        squares = np.maximum(squares, (np.median(steep[told]) if told.any() else 0.0) * reached**2)
+        told = (reached > 0) & np.isfinite(squares)
+        steep = np.sqrt(squares[told]) / reached[told]
+        squares = np.maximum(squares, ((np.median(steep) if told.any() else 0.0) * reached) ** 2)
     most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (SAFETY[count] if count < rank else 1.0)
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 

@@ -317,7 +317,8 @@ def _brief(value: Any) -> str:
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
-    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
+    shape = getattr(value, "shape", None) or ((len(value),) if hasattr(value, "__len__") else ())  # sparse ones have no length
+    size = f" of {shape[0]}" if shape else ""
     return f"<{type(value).__name__}{size}>"
 
 

@@ -17,7 +17,7 @@ def clusters(x: Float[np.ndarray, "steps features"], num_states: int, seed: int)
     sd = x.std(axis=0)
     z = (x - x.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
     some = z if len(z) <= SUBSAMPLE else z[rng.choice(len(z), SUBSAMPLE, replace=False)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # fewer distinct rows than states leave a cluster empty
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):  # fewer distinct rows than states leave a cluster empty
+        warnings.simplefilter("ignore", UserWarning)
         centres, _ = vq.kmeans2(some, num_states, STEPS, minit="++", rng=rng)
     return vq.vq(z, centres)[0].astype(int)
