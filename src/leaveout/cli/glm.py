@@ -68,11 +68,8 @@ def glm(
     leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
     """
     kept(data, out, plot, report, checkpoint)
-    if formula and (features or categorical):
-        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
-    rows = read(data, named(model, plan))
-    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    rows = rows_of(data, model, plan, drop_missing)
     estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score, mute, checkpoint)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
     console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
@@ -86,6 +83,14 @@ def glm(
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
     page(estimate, report, [where, rows.note, said])
+
+
+def rows_of(data: Path, model: Model, plan: str, drop_missing: bool) -> Rows:
+    """The rows of a file that a model and a plan need, complete."""
+    if model.formula and (model.features or model.categorical):
+        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
+    rows = read(data, named(model, plan))
+    return complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from rich.table import Table as Shown
 import leaveout as lo
 
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, columns_of, named
-from ._files import Rows, complete, picture, read, save
+from ._data import LOSSES, PLANS, Model
+from ._files import Rows, picture, save
 from ._options import (
     REFITS,
     Categorical,
@@ -32,7 +32,7 @@ from ._options import (
     out_option,
 )
 from ._table import page
-from .glm import OTHERS, Prepared, prepared, validated
+from .glm import Prepared, prepared, rows_of, validated
 
 HEADINGS = {
     "units": ("rows", "d"),
@@ -81,11 +81,8 @@ def influence(
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
     kept(data, out, plot, report)
-    if formula and (features or categorical):
-        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
-    rows = read(data, named(model, plan))
-    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    rows = rows_of(data, model, plan, drop_missing)
     ready = prepared(model, rows, plan, seed)
     at = None if row is None else _row(rows, ready, row)
     estimate, fit, said = validated(ready, REFITS[refit], None, None)

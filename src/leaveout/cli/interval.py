@@ -13,7 +13,7 @@ import typer
 import leaveout as lo
 
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, columns_of, features_of, named, new_design
+from ._data import LOSSES, PLANS, Model, features_of, new_design
 from ._files import Rows, complete, read, save
 from ._options import (
     REFITS,
@@ -29,7 +29,7 @@ from ._options import (
     one_of,
     out_option,
 )
-from .glm import OTHERS, fitted, noted, prepared
+from .glm import fitted, noted, prepared, rows_of
 
 METHODS = ("plus", "minmax", "cv+")
 SHOWN = 10  # rows that are printed
@@ -67,8 +67,7 @@ def interval(
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")
     model = Model(target, loss, l2, features, categorical, None, offset, weights)
-    rows = read(data, named(model, plan))
-    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    rows = rows_of(data, model, plan, drop_missing)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         folds = "kfold:10" if method == "cv+" and plan == "loo" else plan

@@ -8,8 +8,8 @@ import typer
 import leaveout as lo
 
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, columns_of, named, objective, plan_of
-from ._files import complete, listed, picture, read, save
+from ._data import LOSSES, PLANS, Model, objective, plan_of
+from ._files import listed, picture, save
 from ._options import (
     REFITS,
     Categorical,
@@ -28,7 +28,7 @@ from ._options import (
     one_of,
 )
 from ._table import page
-from .glm import OTHERS
+from .glm import rows_of
 
 SAMPLERS = ("gradient", "optuna", "path")
 METRICS = ("auc", "accuracy", "brier", "mse", "mae")
@@ -74,11 +74,8 @@ def tune(
     leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
     """
     kept(data, out, plot, report)
-    if formula and (features or categorical):
-        fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     model = Model(target, loss, 0.0, features, categorical, formula, offset, weights)
-    rows = read(data, named(model, plan))
-    rows = complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
+    rows = rows_of(data, model, plan, drop_missing)
     made, said = objective(rows, model, plan)
     ends = _range(l2)
     with one_line(f"--plan {plan}: "):
