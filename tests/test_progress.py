@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import threadpoolctl
 from rich.console import Console
 
 import leaveout as lo
@@ -92,3 +93,17 @@ def test_starts_have_a_line_each(terminal):
     assert abs(fit.parameters["x"]) == pytest.approx(1, abs=1e-6)
     for part in ("start 1: F = ", " gradients", "start 1: a minimum, F = ", "1/2", "start 2: "):
         assert part in terminal.getvalue()
+
+
+@pytest.mark.parametrize("columns, threads", [(3, {1}), (501, None)])
+def test_narrow_products_take_one_thread_and_leave_the_callers_setting(columns, threads):
+    found, rng = [], np.random.default_rng(0)
+    asked = lambda train, test, theta: found.append(_threads()) or np.zeros(len(train))
+    fit = lo.fit(lo.GLM(rng.normal(size=(12, columns)), rng.normal(size=12), "squared", lo.penalties.Ridge(1.0)))
+    before = _threads()
+    lo.cross_validate(fit, lo.leave_one_out(12), evaluate=asked)
+    assert set().union(*found) == (before if threads is None else threads) and _threads() == before
+
+
+def _threads():
+    return {each["num_threads"] for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas"}

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import scipy.special
+from sklearn.linear_model import LogisticRegression
 
 import leaveout as lo
 from leaveout import _asked, _proved
 from leaveout.models import losses
-from leaveout.refit import _anchor as anchors, _enclosure, _linear as linear, _newton
+from leaveout.refit import _anchor as anchors, _conjugate, _enclosure, _linear as linear, _newton
 
 PLAN = lo.leave_one_out(60)
 
@@ -393,3 +394,52 @@ def test_curvature_next_to_nothing_counts_where_nothing_else_is(tiny):
     least = (tau[..., 0] + np.sum(size * np.maximum(gap - tau * reference, 0.0), axis=-1)).min(0)
     found = _proved.share(gap, reference, size)
     assert (found >= least - 1e-12).all() and found[1] == pytest.approx(least[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
+@pytest.mark.parametrize("strength", [1.0, 0.02])
+def test_wide_refits_without_hessians_are_within_their_estimates(monkeypatch, loss, strength):
+    """As many columns as rows, weak penalties: steps with the metric at θ̂ stall, and Hessians are declared dear."""
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(60, 60))
+    y = np.digitize(X[:, 0] + X[:, 1] + rng.logistic(size=60), [-0.7, 0.9] if loss == "multinomial" else [0.0])
+    fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(strength), intercept=False))
+    tol = {"tol": 1e-10, "max_iter": 10_000, "fit_intercept": False, "C": 1 / strength}
+    true = np.empty(60)
+    for k in range(60):
+        seen = np.arange(60) != k
+        host = LogisticRegression(solver="newton-cholesky", **tol).fit(X[seen], y[seen])
+        true[k] = -host.predict_log_proba(X[k : k + 1])[0, y[k]]
+    monkeypatch.setattr(linear, "DEAR", 0.0)
+    monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
+    settled = []
+
+    def counted(state, lanes, enough):
+        left = _conjugate.conjugate(state, lanes, enough)
+        settled.append((len(lanes), len(left)))
+        return left
+
+    monkeypatch.setattr(linear, "conjugate", counted)
+    for refit in (lo.Certified(), lo.Certified(1e-5), lo.NewtonStep(), lo.Exact(1e-7)):
+        cv = lo.cross_validate(fit, lo.leave_one_out(60), refit, audit=0)
+        assert (np.abs(cv.losses - true) <= cv.error * (1 + 1e-6) + 2e-6).all()  # scikit-learn's own digits
+        assert np.isfinite(cv.error).all()
+    before, left = np.sum(settled, axis=0)
+    assert before > 40 and left < before / 2
+
+
+def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(60, 60))
+    fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.logistic(size=60) > 0) * 1.0, "logistic", lo.penalties.Ridge(0.02), intercept=False))
+    (batch,) = lo.leave_one_out(60).batches(10_000, 1, 0)
+    state, seen = _enclosure.Enclosure(fit, batch.rows), []
+    state.look()
+    look = lambda lanes: seen.append((lanes, state.u[lanes].copy(), state.radius[lanes].copy())) or state.slope[lanes] < 1e-7
+    open_ = _conjugate.conjugate(state, np.arange(60), look)
+    parts = [np.concatenate(part) for part in zip(*seen, strict=True)]
+    lanes, u, radius = (part[~np.isin(parts[0], open_)] for part in parts)
+    away = np.linalg.norm(u - state.u[lanes], axis=1)
+    told = away > 1e-4
+    assert told.sum() > 60 and (away <= radius)[told].all()
+    assert np.median(radius[told] / away[told]) < 20

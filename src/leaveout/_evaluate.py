@@ -25,7 +25,7 @@ from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
-from ._walk import Walk, blank, put
+from ._walk import Walk, blank, one_thread, put
 from .refit import AbstractRefit, Certified, Exact, Refitted
 
 LARGEST_KEPT = 2**25 - 2**14  # bytes: the most that moves the C library's threshold
@@ -77,7 +77,8 @@ def cross_validate(
             f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
         )
     pooled = Predictions(plan, "response", judged=True) if metrics else None
-    with keeping("cross_validate", checkpoint, known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=int(audit))):
+    of = known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=int(audit))
+    with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
         gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
         with gathered.stoppable():
             if evaluate is not None and refit.in_standard_errors:
@@ -157,7 +158,7 @@ def cross_predict(
         pooled.merge(batch, told)
         return told
 
-    with keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
+    with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
         walk = Walk(fit, plan, refit)
         with walk.stoppable("cross_predict", lambda: pooled.per_unit()[0]):
             walk.refits(take, pooled.merge)
@@ -184,7 +185,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
         merge(batch, told)
         return told
 
-    with keeping(caller, checkpoint, known(fit, plan, refit)):
+    with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, known(fit, plan, refit)):
         walk = Walk(fit, plan, refit)
         with walk.stoppable(caller, lambda: natural(fit, theta)):
             walk.refits(take, merge)
@@ -200,7 +201,8 @@ def refitted(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, 
         take(batch, done)
         return {}
 
-    Walk(fit, plan, refit).refits(taken, lambda batch, told: None, own.losses_of)
+    with one_thread(fit.objective, fit.num_params):
+        Walk(fit, plan, refit).refits(taken, lambda batch, told: None, own.losses_of)
 
 
 @functools.cache

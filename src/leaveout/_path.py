@@ -33,6 +33,7 @@ from ._progress import Slow
 from ._read import numbers
 from ._ridge import applies, ridges
 from ._stopping import Interrupted
+from ._walk import one_thread
 from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit
 from .refit._stacked import Leaving, Settled, Stack, groups
@@ -77,7 +78,7 @@ def path(
     labels = {"model": repr(objective), "refit": repr(refit)}
     of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": int(audit)}
     try:
-        with keeping("path", checkpoint, of):
+        with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
             _find(found, objective, named, plan, refit, int(audit))
             said, tables = _checked(found, plan, refit, int(audit))
     except KeyboardInterrupt:

@@ -1,10 +1,11 @@
 """The batches of a plan, walked in order: refitted side by side, taken one by one, and kept where that is asked for."""
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import listed, work
 from ._jax import float64
-from ._objective import AbstractLinearPredictor, aligned, called
+from ._objective import AbstractLinearPredictor, AbstractObjective, aligned, called
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._runs import Runs
@@ -25,7 +26,11 @@ from ._stopping import Interrupted, side_by_side
 from .refit import AbstractRefit, Refitted, completed, expandable, is_narrow
 from .refit._linear import unit_losses
 
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
 SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
+NARROW = 500  # columns up to which products of blocks of rows gain nothing by threads of BLAS, which a busy core makes wait
 SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
 
 Made = TypeVar("Made")
@@ -41,7 +46,7 @@ class Walk:
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
         self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
         linear = isinstance(fit.objective, AbstractLinearPredictor)
-        self.workers = 1 if linear else cores()  # products of matrices use all cores by themselves
+        self.workers = 1 if linear else cores()  # wide products use all cores by themselves
         self.parts = int(kept(lambda: {"parts": np.asarray(self.workers)})["parts"])  # where a run goes on, as there
         self.done = 0  # refits
         self.whole, self.runs = self._together()
@@ -165,6 +170,20 @@ class Walk:
             return 0.0
         own = Asked(self.fit, self.plan, None)
         return blank(own, self.refit, self.baseline(own)).scale
+
+
+def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
+    """Products by one thread of BLAS where more gain nothing, and wait for each other wherever a core is busy."""
+    linear = isinstance(objective, AbstractLinearPredictor) and params <= NARROW
+    return _blas().limit(limits=1) if linear else contextlib.nullcontext()
+
+
+@functools.cache
+def _blas() -> "ThreadpoolController":
+    """The libraries that multiply matrices."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def put(out: NDArray, batch: Batch, values: NDArray) -> None:

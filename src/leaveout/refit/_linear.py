@@ -8,6 +8,7 @@ In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each t
     rung      one refit costs                       metric A
     look      O(1) for one row, else a solve        the fold's own Hessian at θ̂, from the rows that leave
     steps     a gradient each                       the same
+    conjugate a few gradients each, estimated       the same; only where Hessians are dear
     newton    a Hessian each, with a line search    the fold's own at the candidate
 
 Every rung gives a candidate, and the radius within which the minimiser is proved to lie (`_proved`).
@@ -27,6 +28,7 @@ from .._proved import ROUNDING, Ball, change
 from .._results import RESULTS
 from . import _cubic as cubic, _sampled as sampled
 from ._anchor import SINGULAR, anchored, total
+from ._conjugate import conjugate
 from ._enclosure import HURRY, STEPS, Enclosure
 
 Array = np.ndarray
@@ -337,7 +339,10 @@ def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosur
             state.estimate(lanes)
             lanes = lanes[~asked(lanes)]
     if hurry:
-        lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1) & (not dear)]
+        lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1)]
+    if dear and state.anchor.model.separate:
+        lanes = conjugate(state, lanes, asked)
+    lanes = lanes[: 0 if hurry and dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
     if lanes.size:
         state.proved[lanes] = True

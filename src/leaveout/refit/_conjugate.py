@@ -1,0 +1,162 @@
+"""Refits of wide linear predictors by Newton steps that form no Hessian: by conjugate gradients, many refits side by side.
+
+Where H is I, the Hessian of a refit is I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z. Its own Hessian at θ̂, A, preconditions. The least Ritz
+value μ of A⁻¹ times it tells how far a candidate may be from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ, an estimate
+(J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §7.1, for the steps).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._design import bent, weighed
+from .._proved import ROUNDING
+from ._anchor import passes, tiles, total
+from ._newton import CAUTION
+
+if TYPE_CHECKING:
+    from ._enclosure import Enclosure
+
+Array = np.ndarray
+ROUNDS, PRODUCTS, PART = 12, 24, 0.1  # of steps; of products for one; of its length that may be left to solve
+FALL, SHORTEST = 1e-4, 1e-6  # of what the slope promises; of a step
+LEAST = 1e-3  # of a Ritz value: where curvature falls so far it is not told by so few products
+
+Enough = Callable[[Array], Bool[Array, " lanes"]]
+
+
+def conjugate(state: "Enclosure", lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
+    """The lanes that are still open."""
+    lanes = lanes[state.metric.kept[lanes] > 0]
+    parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
+    return np.sort(np.concatenate([np.zeros(0, int), *(_Group(state, some).run(enough) for some in parts)]))
+
+
+class _Group:
+    """Some lanes on their way: u, predictors, F, and the least Ritz value that was seen."""
+
+    def __init__(self, state: "Enclosure", lanes: Array):
+        self.state, self.lanes, self.model = state, lanes, state.anchor.model
+        self.omega = self.model.weigh(state._weights(lanes))[0]
+        self.u, self.eta = state.u[lanes], self.model.eta(self._theta(state.u[lanes]))
+        self.F, self.least = self._value(self.omega, self.eta, self._theta(self.u)), np.full(len(lanes), np.inf)
+        anchor = np.broadcast_to(state.anchor.eta, self.eta.shape)
+        there = self._value(self.omega, anchor, self._theta(np.zeros_like(self.u)))
+        lower = there < self.F
+        self.u[lower], self.eta[lower], self.F[lower] = 0.0, state.anchor.eta, there[lower]
+
+    def _theta(self, u: Array) -> Array:
+        return self.state.anchor.theta + u @ self.state.anchor.root
+
+    def _value(self, omega: Array, eta: Array, theta: Array) -> Float[Array, " lanes"]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
+            value = weighed(omega, loss).sum(1) + 0.5 * np.einsum("rp,rp->r", theta @ self.model.penalty, theta)
+        return np.where(np.isnan(value), np.inf, value)
+
+    def run(self, enough: Enough) -> Int[Array, " open"]:
+        """The lanes that are not brought near enough: F falls no more, or is too flat to tell how near."""
+        lost = [np.zeros(0, int)]
+        for _ in range(ROUNDS):
+            gradient, change, noise = self._gradient()
+            size = self._judged(gradient, noise)
+            done = np.isfinite(self.least) & enough(self.lanes)
+            self._keep(~done)
+            if not self.lanes.size:
+                break
+            gradient, change, size, noise = (part[~done] for part in (gradient, change, size, noise))
+            step, least = self._solved(gradient, change)
+            self.least = np.minimum(self.least, least)
+            moved = self._moved(step, np.einsum("rp,rp->r", gradient, step))
+            good = moved & (self.least > LEAST) & (size > 2 * noise)
+            lost.append(self.lanes[~good])
+            self._keep(good)
+        return np.concatenate([*lost, self.lanes])
+
+    def _keep(self, some: Bool[Array, " lanes"]) -> None:
+        for name in ("lanes", "omega", "u", "eta", "F", "least"):
+            setattr(self, name, getattr(self, name)[some])
+
+    def _gradient(self) -> tuple[Array, Array, Array]:
+        """Whitened; what ω ℓ″ differs by from the anchor's; and what of its length is rounding."""
+        anchor, model, theta = self.state.anchor, self.model, self._theta(self.u)
+        pulled, change = np.empty_like(self.eta), np.empty((len(theta), *anchor.curvature.shape), np.float32)
+        for some in tiles(np.arange(len(theta)), self.eta.shape[1]):
+            slope, curvature = model.loss.derivatives(self.eta[some], model.y, (1, 2))
+            pulled[some] = weighed(self.omega[some], slope)
+            change[some] = weighed(self.omega[some], curvature) - weighed(anchor.weight, anchor.curvature)
+        gradient = (model.design.pull(pulled) + theta @ model.penalty) @ anchor.root.T
+        noise = ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length + anchor.noise
+        self.state.gradients += len(theta)
+        return gradient, change, noise / np.sqrt(self.state.metric.kept[self.lanes])
+
+    def _judged(self, gradient: Array, noise: Array) -> Float[Array, " lanes"]:
+        """Candidates and how far they may be off, to where the batch keeps them."""
+        state, lanes = self.state, self.lanes
+        size = np.sqrt(np.maximum(np.sum(gradient * state.metric.solve(gradient, lanes), axis=1), 0.0)) + noise
+        state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u, size, noise
+        state.proved[lanes] = False
+        told = np.isfinite(self.least)
+        state._place(lanes, np.where(told, CAUTION * size / np.where(told, self.least, 1.0), np.inf))
+        return size
+
+    def _solved(self, gradient: Array, change: Array) -> tuple[Array, Array]:
+        """Newton steps, and the least Ritz value on the way to each."""
+        anchor, solve = self.state.anchor, self.state.metric.solve
+        step, residual, least = np.zeros_like(gradient), -gradient, np.full(len(gradient), np.inf)
+        towards = solve(residual, self.lanes)
+        square, length = np.einsum("rp,rp->r", residual, towards), np.zeros(len(gradient))
+        diagonal, beside = np.zeros((2, len(gradient), PRODUCTS))
+        open_, known = np.flatnonzero(square > 0), 0.0
+        for k in range(PRODUCTS):
+            if not open_.size:
+                break
+            own, r = towards[open_], residual[open_]
+            image = own + anchor.back(bent(change[open_], anchor.ahead(own)))
+            self.state.gradients += len(open_)
+            share = square[open_] / np.maximum(np.einsum("rp,rp->r", own, image), 1e-300)
+            step[open_] += share[:, None] * own
+            r = residual[open_] = r - share[:, None] * image
+            length[open_] += share * square[open_]
+            turned = solve(r, self.lanes[open_])
+            after = np.maximum(np.einsum("rp,rp->r", r, turned), 0.0)
+            diagonal[open_, k] = 1 / share + known
+            least[open_] = _smallest(diagonal[open_, : k + 1], beside[open_, :k])
+            ratio = after / square[open_]
+            beside[open_, k] = np.sqrt(ratio) / share
+            towards[open_] = turned + ratio[:, None] * own
+            square[open_] = after
+            left = np.sqrt(after / (np.maximum(least[open_], 1e-300) * length[open_])) > PART
+            known, open_ = (ratio / share)[left], open_[left]
+        return step, least
+
+    def _moved(self, step: Array, slope: Float[Array, " lanes"]) -> Bool[Array, " lanes"]:
+        """Take the steps, shortened until F falls: of which it does."""
+        theta, along = self._theta(self.u), step @ self.state.anchor.root
+        away, length, open_ = self.model.design.predictors(along), np.ones(len(step)), np.arange(len(step))
+        times = lambda length: length.reshape(-1, *(1,) * (away.ndim - 1))
+        value = self.F.copy()
+        while open_.size:
+            reach, before = length[open_], self.F[open_]
+            eta, at = self.eta[open_] + times(reach) * away[open_], theta[open_] + reach[:, None] * along[open_]
+            value[open_] = self._value(self.omega[open_], eta, at)
+            falls = value[open_] <= before + FALL * reach * slope[open_] + 1e-14 * np.abs(before)
+            length[open_[~falls]] /= 2
+            open_ = open_[~falls & (reach > SHORTEST)]
+        good = length > SHORTEST
+        length = np.where(good, length, 0.0)
+        self.u += length[:, None] * step
+        self.eta += times(length) * away
+        self.F = np.where(good, value, self.F)
+        return good
+
+
+def _smallest(diagonal: Float[Array, "lanes some"], beside: Float[Array, "lanes rest"]) -> Float[Array, " lanes"]:
+    """The least eigenvalue of each tridiagonal matrix."""
+    size = diagonal.shape[1]
+    whole, k = np.zeros((len(diagonal), size, size)), np.arange(size)
+    whole[:, k, k] = diagonal
+    whole[:, k[1:], k[:-1]] = beside
+    return np.linalg.eigvalsh(whole)[:, 0]
