@@ -13,8 +13,8 @@ from leaveout.cli import app
 
 pytest.importorskip("matplotlib", reason="needs leaveout[plot]")
 pytest.importorskip("vl_convert", reason="needs leaveout[report]")
-COMMANDS = ("glm", "compare", "tune", "interval", "influence", "hmm", "mrf", "crf", "leakage")
-QUICK = ("glm", "compare", "tune", "interval", "influence")
+COMMANDS = ("report", "glm", "compare", "tune", "interval", "influence", "hmm", "mrf", "crf", "leakage")
+QUICK = ("report", "glm", "compare", "tune", "interval", "influence")
 N = 60
 
 
@@ -59,7 +59,7 @@ def test_the_examples_run(command, folder):
         result = run(*shlex.split(example)[1:])
         assert result.exit_code == 0, (example, result.output)
         assert "features: " in result.output
-        for file in re.findall(r"\S+\.(?:html|png|csv)(?=$|\s)", example.partition("--target")[2]):
+        for file in re.findall(r"\S+\.(?:html|png|csv)(?=$|\s)", example):
             assert (folder / file).stat().st_size > 100
 
 

@@ -149,6 +149,34 @@ def test_what_cannot_be_compared_is_refused():
     assert table.worse["b"] == pytest.approx(scipy.stats.norm.cdf(table.difference["b"] / table.se_difference["b"]))
 
 
+def distance(X, y, power):
+    return lambda held, seen, found: np.abs(y[held] - X[held] @ found["coef"] - found["intercept"]) ** power
+
+
+@pytest.mark.filterwarnings("ignore:compare. 40 independent units")
+def test_two_functions_are_not_taken_for_one_score():
+    X, y, _ = least_squares()
+    designs = {"both": X, "one": X[:, :1]}
+    plan, fits = lo.kfold(N, 5), {name: lo.fit(lo.GLM(x, y, "squared")) for name, x in designs.items()}
+    of = lambda *powers: {
+        name: lo.cross_validate(fit, plan, evaluate=distance(designs[name], y, power))
+        for (name, fit), power in zip(fits.items(), powers, strict=True)
+    }
+    told = "losses of 'both', 'one' are is not known; they are taken to be of one score, though by other functions"
+    with pytest.warns(UserWarning, match=told):
+        lo.compare(of(1, 2))
+    with warnings.catch_warnings(record=True) as caught:  # one function of other data
+        warnings.simplefilter("always")
+        lo.compare(of(2, 2))
+    assert len(caught) < 2 and not any("function" in str(each.message) for each in caught)
+    own = {
+        "both": lambda held, seen, found: (y[held] - found["intercept"]) ** 2,
+        "one": lambda held, seen, found: abs(y[held] - found["intercept"]),
+    }
+    with pytest.warns(UserWarning, match=told):
+        lo.compare({name: lo.cross_validate(fits[name], plan, evaluate=own[name]) for name in own})
+
+
 def test_stacking_finds_the_mixture_of_lowest_loss():
     """Each of two models knows half of the units: neither is left out; one that knows nothing is."""
     rng = np.random.default_rng(1)

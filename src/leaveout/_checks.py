@@ -21,6 +21,7 @@ from ._errors import independent
 from ._fit import Fit
 from ._jax import float64
 from ._plan import Plan, Rows
+from ._read import written
 from ._results import RESULTS
 
 Array = np.ndarray
@@ -105,7 +106,7 @@ def of_losses(
     share, n = size / max(size.sum(), 1e-300), np.count_nonzero(weight > 0)
     heaviest, found = int(share.argmax()), []
     if share[heaviest] > max(HEAVY, FAIR / n):
-        found.append(check("LO103", f"{what} {names[heaviest]} is {share[heaviest]:.0%} of the loss"))
+        found.append(check("LO103", f"{what} {written(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss"))
     if what == "row":
         units = independent(losses, weight, plan)
         if units.enough and units.units < FEW:

@@ -43,7 +43,8 @@ def compare(estimates: dict[str, Estimate]) -> Comparison:
     which a mixture of the models' predictive densities has the lowest mean (stacking: Yao, Vehtari, Simpson & Gelman, 2018).
 
     Warns where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
-    fewer than 100 independent units, or models whose summed log densities differ by less than 4.
+    fewer than 100 independent units, or models whose summed log densities differ by less than 4; and where `evaluate` was not
+    the same function for all.
 
     Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score.
     """
@@ -163,13 +164,11 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
             "'squared_error'), 'absolute_error', 'crps' or another that all have."
         )
-    unknown = [name for name, e in estimates.items() if not e.score]
-    if scores and unknown:
-        warnings.warn(
-            f"compare: what the losses of {', '.join(map(repr, unknown))} are is not known; they are taken to be "
-            f"{next(iter(scores.values()))}, as the others are.",
-            stacklevel=3,
-        )
+    unknown = {name: e.labels.get("function", "") for name, e in estimates.items() if not e.score}
+    if (scores and unknown) or len(set(unknown.values())) > 1:
+        alike = f"{next(iter(scores.values()))}, as the others are" if scores else "of one score, though by other functions"
+        listed = ", ".join(map(repr, unknown))
+        warnings.warn(f"compare: what the losses of {listed} are is not known; they are taken to be {alike}.", stacklevel=3)
 
 
 def _alike(a: Estimate, b: Estimate) -> bool:

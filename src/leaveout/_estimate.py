@@ -276,14 +276,13 @@ class Estimate(Printed):
         return pd.DataFrame({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
 
     def _lines(self) -> list[tuple[str, str]]:
+        return [*self._facts(), *self._findings(), *([("note", note)] if (note := self.labels.get("note", "")) else [])]
+
+    def _findings(self) -> list[tuple[str, str]]:
+        """What `checks` say, and what is muted, as printed results have it."""
         told = [str(found) for found in self.checks()] or ["none"]
         muted = ", ".join(sorted({each.code for each in self._checked} & {*self.mute}))
-        checks = [
-            *zip(("checks", *[""] * len(told)), told, strict=False),
-            ("muted", muted),
-            ("note", self.labels.get("note", "")),
-        ]
-        return [(name, text) for name, text in [*self._facts(), *checks] if text]
+        return [*zip(("checks", *[""] * len(told)), told, strict=False), *([("muted", muted)] if muted else [])]
 
     def _facts(self) -> list[tuple[str, str]]:
         """All lines but those of checks, and the note."""

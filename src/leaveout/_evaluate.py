@@ -16,6 +16,7 @@ from ._asked import Asked, Evaluate, Named, Scored, natural
 from ._audit import Candidates, affordable, audited
 from ._checkpoint import File, Told, keeping
 from ._estimate import Estimate
+from ._fingerprint import fingerprint
 from ._fit import Fit
 from ._functions import weights_of
 from ._jax import PyTree, float64
@@ -84,7 +85,17 @@ def cross_validate(
                 gathered.sharpened()
             estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
     estimate.labels["asked"] = _asked(evaluate, metrics, audit)
+    if callable(evaluate):
+        estimate.labels["function"] = _way(evaluate)
     return estimate
+
+
+def _way(evaluate: Evaluate) -> str:
+    """By what to know a function again that computes the same of other data."""
+    try:
+        return fingerprint(evaluate, data=False)
+    except TypeError:
+        return repr(evaluate)
 
 
 def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:

@@ -64,6 +64,11 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
     return pd.Series(found.to_numpy(), name=found.name or None) if isinstance(found, nw.Series) else value
 
 
+def written(index: pd.Index) -> list[str]:
+    """Labels as they are shown: dates without the midnight that all of them have."""
+    return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
+
+
 def counted(index: pd.Index) -> bool:
     """Is it the index 0, …, n − 1, which pandas gives to what has none?"""
     return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
