@@ -84,8 +84,8 @@ def check(code: str, reason: str) -> Check:
 
 def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
     """Codes that are to be muted. Raises ValueError on what is none."""
-    codes = (mute,) if isinstance(mute, str) else tuple(mute)
-    wrong = [code for code in codes if code not in CHECKS]
+    codes = (mute,) if isinstance(mute, str) or not isinstance(mute, Collection) else tuple(mute)
+    wrong = [code for code in codes if code not in [*CHECKS]]
     if wrong:
         raise ValueError(f"{caller}: codes are {', '.join(CHECKS)}; got {', '.join(map(repr, wrong))}.")
     return codes

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -133,6 +134,11 @@ def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]
 
 def _comparable(estimates: dict[str, Estimate]) -> None:
     """ValueError where the responses or the scores are others."""
+    if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
+        of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
+        raise TypeError(
+            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{of and ' of '}{of}."
+        )
     if len(estimates) < 2:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:

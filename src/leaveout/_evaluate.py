@@ -20,10 +20,11 @@ from ._fingerprint import fingerprint
 from ._fit import Fit
 from ._functions import weights_of
 from ._jax import PyTree, float64
-from ._metrics import Metric, measure
+from ._metrics import Metric, measure, measures
 from ._objective import AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
+from ._read import count
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
 from ._walk import Walk, blank, put
@@ -70,16 +71,10 @@ def cross_validate(
     different units, or `checkpoint` is of another run; `Interrupted` on Ctrl-C, with the estimate so far.
     """
     plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
-    if int(audit) != audit or audit < 0:
-        raise ValueError(f"cross_validate: audit must be a whole number, 0 or more; got {audit}.")
-    metrics = (metric,) if isinstance(metric, str) else tuple(metric)
-    if metrics and fit.objective.units.target is None:
-        raise ValueError(
-            f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
-        )
+    score, metrics, audit = _wanted(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
     pooled = Predictions(plan, "response", judged=True) if metrics else None
-    with keeping("cross_validate", checkpoint, known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=int(audit))):
-        gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
+    with keeping("cross_validate", checkpoint, known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)):
+        gathered = walked(Asked(fit, plan, score), refit, audit, pooled)
         with gathered.stoppable():
             if evaluate is not None and refit.in_standard_errors:
                 gathered.sharpened()
@@ -135,7 +130,7 @@ def scored_together(
 
 
 def _wanted(fit: Fit, evaluate: Evaluate | Named | Scored | None) -> Evaluate | Scored | None:
-    if not isinstance(evaluate, str):
+    if evaluate is None or callable(evaluate) or isinstance(evaluate, Scored):
         return evaluate
     from ._scores import scored
 

@@ -121,6 +121,8 @@ def report(
     Needs Jinja2 and vl-convert (`pip install 'leaveout[report]'`). Raises what `compare` raises on estimates that cannot be
     compared, ValueError on a name that does not end in .html.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"report: path must be the name of a file; got {path!r}.")
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"report: the page is HTML, so its name must end in .html; got {file.name!r}.")
