@@ -58,8 +58,8 @@ class OneFitSearchCV(GridSearchCV):
 
     def fit(self, X, y=None, **params):
         """Score every candidate, and fit the best on all rows. `params` are `groups`, and the weights of rows by the name by
-        which the estimator takes them. Whether weights go to the scores too is as in GridSearchCV of the scikit-learn that is
-        installed: where metadata are routed as they are asked for, else, in its newer versions, if they are called sample_weight."""
+        which the estimator takes them. They go to the scores too where GridSearchCV of the installed scikit-learn takes them
+        there: where metadata are routed as is asked for, else, in newer versions, if they are called sample_weight."""
         self._check(X)
         candidates = list(ParameterGrid(self.param_grid))
         routed = self._get_routed_params_for_fit(params)
