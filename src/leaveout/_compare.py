@@ -49,6 +49,7 @@ def compare(estimates: dict[str, Estimate]) -> Comparison:
 
     Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score.
     """
+    _named(estimates)
     _comparable(estimates)
     values = _of_same_units(estimates)
     best = min(values, key=lambda name: estimates[name]._mean(values[name]))
@@ -132,8 +133,8 @@ def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]
     return scipy.special.softmax(found.x)
 
 
-def _comparable(estimates: dict[str, Estimate]) -> None:
-    """ValueError where the responses or the scores are others."""
+def _named(estimates: dict[str, Estimate]) -> None:
+    """Raise on what are no two estimates by their names."""
     if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
         of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
         raise TypeError(
@@ -141,6 +142,10 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         )
     if len(estimates) < 2:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
+
+
+def _comparable(estimates: dict[str, Estimate]) -> None:
+    """ValueError where the responses or the scores are others."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
     for name, estimate in estimates.items():
