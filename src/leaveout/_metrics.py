@@ -31,7 +31,7 @@ class Measured(NamedTuple):
 ByName = dict[str, float]
 
 
-def measures(fit: Fit, metric: Any) -> tuple[str, ...]:
+def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
     """The measures that are named, one or several; ValueError on what is none, or what the model does not have."""
     several = isinstance(metric, Iterable) and not isinstance(metric, str)
     metrics = () if metric is None else tuple(metric) if several else (metric,)

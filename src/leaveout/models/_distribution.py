@@ -6,6 +6,7 @@ Software 90, 2019), by functions that do not overflow.
 """
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .linear import AbstractRegression
 
 Array = np.ndarray
+Scores = dict[str, Callable[[Array, Array, Array], Array]]  # by name, of mean, dispersion and y
 FIXED = "which is as it was given: nothing has estimated it"
 CANCELLED = 1e-3  # of a sum of squares: what is left of a difference that small is summed instead
 
@@ -30,9 +32,9 @@ def distribution(model: "AbstractRegression") -> Distribution | None:
     whole = model.scale == LOG_PROBABILITY
     fixed = lambda value: lambda rows, theta: np.full((len(theta), 1), float(value))
     last = lambda rows, theta: np.exp(theta[:, -1:])
-    normal = {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)}
-    gamma = {"log_density": _log_gamma, "crps": _gamma}
-    wald = {"log_density": _log_inverse_gaussian}
+    normal: Scores = {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)}
+    gamma: Scores = {"log_density": _log_gamma, "crps": _gamma}
+    wald: Scores = {"log_density": _log_inverse_gaussian}
     match loss:
         case losses.Squared() if model.class_code is None:
             return Distribution(Variance(model), normal)
