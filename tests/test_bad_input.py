@@ -136,7 +136,7 @@ def test_a_fold_that_removes_a_class_or_a_group():
     for refit in (lo.Certified(), lo.Exact()):
         cv = lo.cross_validate(fit, lo.groups(labels), refit)
         assert cv.result[0] == lo.RESULTS.not_converged and 0 in cv.flagged() and np.isnan(cv.losses[cv.plan.held][:6]).all()
-        assert "class or group" in str(cv)
+        assert "without a class, a group" in str(cv)
     three = lo.fit(lo.GLM(X, labels.clip(0, 2), "multinomial", lo.penalties.Ridge(1.0)))
     assert lo.cross_validate(three, lo.groups(labels), lo.Exact()).result[0] == lo.RESULTS.not_converged
 
