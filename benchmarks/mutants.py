@@ -70,8 +70,8 @@ FAULTS = (
     Fault(
         "the error of a score shrinks twice with its rows",
         "sklearn/_scoring.py",
-        "found.error[k] / held.sum()",
-        "found.error[k] / held.sum() ** 2",
+        "weight.max() / weight.sum()",
+        "weight.max() / weight.sum() ** 2",
         "test_sklearn.py",
     ),
     Fault(
@@ -322,6 +322,33 @@ FAULTS = (
         "max(math.prod(alike), together)",
         "math.prod(alike)",
         "test_checks.py",
+    ),
+    Fault(
+        "rows that a curve misses are of one unit",
+        "_checks.py",
+        "max(near, 0.0) > SURER * math.hypot(error, off) and alike > LEAST * near",
+        "0.0 > SURER * error",
+        "test_checks.py",
+    ),
+    Fault(
+        "rows of a design are of one unit", "_checks.py", "or _alike_share(label) <= NATURAL * chance:", ":", "test_checks.py"
+    ),
+    Fault("other functions are one score", "_compare.py", "or len(set(unknown.values())) > 1:", "or False:", "test_scores.py"),
+    Fault(
+        "one function of other data is another score",
+        "_evaluate.py",
+        "fingerprint(evaluate, data=False)",
+        "fingerprint(evaluate)",
+        "test_scores.py",
+    ),
+    Fault("dates are those of London", "_report.py", "[time.isoformat()", "[time.date().isoformat()", "test_report.py"),
+    Fault("a path takes its fits along", "_penalised.py", '"chosen", "fit"))', '"chosen"))', "test_pickles.py"),
+    Fault(
+        "a scorer is not told of weights",
+        "sklearn/_scoring.py",
+        '{"sample_weight": rows.score_weight}',
+        "{}",
+        "test_sklearn.py",
     ),
     Fault("an id by its name alone", "_checks.py", "len(_whole(column)) >= IDS]", "len(column) >= IDS]", "test_checks.py"),
     Fault(

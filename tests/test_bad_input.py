@@ -136,7 +136,7 @@ def test_a_fold_that_removes_a_class_or_a_group():
     for refit in (lo.Certified(), lo.Exact()):
         cv = lo.cross_validate(fit, lo.groups(labels), refit)
         assert cv.result[0] == lo.RESULTS.not_converged and 0 in cv.flagged() and np.isnan(cv.losses[cv.plan.held][:6]).all()
-        assert "class or group" in str(cv)
+        assert "without a class, a group" in str(cv)
     three = lo.fit(lo.GLM(X, labels.clip(0, 2), "multinomial", lo.penalties.Ridge(1.0)))
     assert lo.cross_validate(three, lo.groups(labels), lo.Exact()).result[0] == lo.RESULTS.not_converged
 
@@ -267,6 +267,68 @@ def test_what_holds_numbers_is_converted_as_hosts_do():
 def test_plans_are_checked(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+ODD = (None, float("nan"), "all", [], {}, object(), -1)
+
+
+def arguments():
+    """Of verbs and results: what is called, by one argument, and what of the odd ones it takes."""
+    fit, plan = fitted("logistic"), lo.kfold(60, 4)
+    cv = lo.cross_validate(fit, plan)
+    found, verb = lo.influence(cv), lambda **given: lo.cross_validate(fit, plan, **given)
+    edges = np.array([[k, k + 1] for k in range(9)])
+    return {
+        "cross_validate: audit": (lambda bad: verb(audit=bad), ()),
+        "cross_validate: evaluate": (lambda bad: verb(evaluate=bad), (None,)),
+        "cross_validate: metric": (lambda bad: verb(metric=bad), (None, [], {})),
+        "path: audit": (lambda bad: lo.path(fit.objective, [1.0], plan, audit=bad), ()),
+        "compare: ": (lambda bad: lo.compare(bad), ()),
+        "compare: give": (lambda bad: lo.compare({"a": cv, "b": bad}), ()),
+        "interval: level": (lambda bad: cv.interval(bad), ()),
+        "flagged: threshold": (lambda bad: cv.flagged(bad), ()),
+        "checks: ": (lambda bad: cv.checks(mute=bad), ([], {})),
+        "report: path": (lambda bad: cv.report(bad), ("all",)),
+        "leverage: ": (lo.leverage, ()),
+        "studentized_residuals: ": (lo.studentized_residuals, ()),
+        "top: count": (lambda bad: found.top(bad), ()),
+        "Influence: by": (lambda bad: found.column(bad), ()),
+        "fit: num_starts": (lambda bad: lo.fit(fit.objective, num_starts=bad), (None,)),
+        "fit: seed": (lambda bad: lo.fit(fit.objective, seed=bad), ()),
+        "GLM: parameters": (lambda bad: lo.anchor(fit.objective, bad), ()),
+        "kfold: seed": (lambda bad: lo.kfold(60, 4, seed=bad), (None, [])),
+        "contiguous: fraction": (lambda bad: lo.contiguous(60, bad, 3), ()),
+        "contiguous: num_folds": (lambda bad: lo.contiguous(60, 0.1, bad), ()),
+        "blocks: size": (lambda bad: lo.blocks(60, bad), ()),
+        "bootstrap: num_resamples": (lambda bad: lo.bootstrap(60, bad), ()),
+        "from_splits: ": (lambda bad: lo.from_splits(bad, 60), ("all",)),
+        "neighbourhoods: num_sites": (lambda bad: lo.neighbourhoods(edges, 1, num_sites=bad), (None,)),
+        "Exact: tol": (lambda bad: lo.Exact(bad), ()),
+        "Certified: rtol": (lambda bad: lo.Certified(bad), ()),
+        "Gamma: shape": (lambda bad: lo.losses.Gamma(bad), ()),
+        "Ridge: alpha": (lambda bad: lo.penalties.Ridge(bad), ([],)),
+    }
+
+
+def test_odd_arguments_are_refused_by_the_name_of_the_call():
+    """What was called, what came; no message of Python's own."""
+    for name, (call, taken) in arguments().items():
+        for bad in ODD:
+            if any(bad is each or bad == each for each in taken):
+                continue
+            with pytest.raises((ValueError, TypeError)) as raised:
+                call(bad)
+            assert str(raised.value).startswith(name), (name, bad, raised.value)
+
+
+def test_measures_are_refused_before_anything_is_refitted(monkeypatch):
+    monkeypatch.setattr("leaveout._evaluate.walked", lambda *_: pytest.fail("refitted"))
+    fit, plan = fitted("logistic"), lo.kfold(60, 4)
+    for wrong in (dict(metric="r2"), dict(metric=["mse", "gini"]), dict(audit=-1), dict(evaluate="rmse")):
+        with pytest.raises(ValueError, match="cross_validate: "):
+            lo.cross_validate(fit, plan, **wrong)
+    with pytest.raises(ValueError, match="metric='auc' needs a response of classes"):
+        lo.cross_validate(fitted("ridge"), lo.kfold(60, 4), metric="auc")
 
 
 def numpy_call(*given):

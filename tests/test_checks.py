@@ -136,6 +136,67 @@ def test_a_class_in_one_fold_only():
     assert "LO105" in codes(X, np.arange(N) >= 60, lo.kfold(N, 2), loss="logistic", penalty=lo.penalties.Ridge(1.0))
 
 
+def patients(count, times, share, seed=0):
+    """Rows of patients who never change, with a share of the noise that is each one's own."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(count), times)
+    columns = {"age": rng.integers(20, 80, count), "bmi": rng.normal(26, 4, count).round(1), "sex": rng.integers(0, 2, count)}
+    X = pd.DataFrame(columns).iloc[who].reset_index(drop=True)
+    noise = share * rng.standard_normal(count)[who] + (1 - share**2) ** 0.5 * rng.standard_normal(len(who))
+    return X, 0.05 * X["age"] + noise, who
+
+
+def test_patients_who_never_change():
+    X, y, who = patients(150, 4, 0.7)
+    for plan in (lo.leave_one_out(600), lo.kfold(600, 10, seed=0)):
+        (found,) = told(X, y, plan).checks()
+        assert found.code == "LO106" and found.reason.startswith("600 rows have all features of others")
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    left = (y - fit.parameters["intercept"] - X @ fit.parameters["coef"]).to_numpy().reshape(150, 4)
+    pairs = [(left[:, i], left[:, j]) for i in range(4) for j in range(i)]
+    want = sum(a @ b for a, b in pairs) / sum((a @ a + b @ b) / 2 for a, b in pairs)
+    assert f"correlate {want:.2f} " in found.reason
+    assert codes(X, y, lo.groups(who)) == []
+    assert codes(X, y > y.median(), loss="logistic") == ["LO106"]
+    for seed in range(5):  # the same patients, who have nothing in common but what the model knows
+        assert codes(*patients(150, 4, 0.0, seed)[:2]) == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["a curve", "a wave", "an interaction", "a parity of a design", "points of a design", "splines"]
+)
+def test_equal_rows_that_a_model_is_wrong_about_are_no_patients(kind):
+    """Residuals of equal rows are alike where the model misses something: so are those of rows that are near."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        age, sex, stage = rng.integers(20, 80, 600), rng.integers(0, 2, 600), rng.integers(1, 5, 600)
+        X = pd.DataFrame({"age": age, "sex": sex, "stage": stage})
+        if kind == "a curve":
+            mean = 0.01 * (age - 50.0) ** 2
+        elif kind == "a wave":
+            mean = 3 * np.sin(age / 4)
+        elif kind == "an interaction":
+            mean = 4.0 * sex * (stage > 2)
+        elif kind == "a parity of a design":
+            X["dose"], X["age"] = rng.integers(0, 12, 600), rng.integers(0, 2, 600)
+            mean = 3.0 * (X["dose"] % 2)
+        elif kind == "points of a design":
+            X = pd.DataFrame(rng.uniform(0, 1, (100, 3))[rng.integers(0, 100, 600)], columns=list("abc"))
+            mean = 4 * X["a"] * X["b"]
+        else:
+            X = pd.DataFrame({f"over {k}": np.maximum(age - k, 0.0) for k in range(25, 80, 10)})
+            mean = np.exp((age - 50) / 15)
+        assert "LO106" not in codes(X, mean + rng.standard_normal(600)), seed
+
+
+def test_persons_of_the_rand_experiment_come_again():
+    """Five years of each, one row a year, whose covariates never change, and nobody's number."""
+    statsmodels = pytest.importorskip("statsmodels.api")
+    data = statsmodels.datasets.randhie.load_pandas().data
+    X = data.drop(columns="mdvis").loc[:, lambda x: x.std() > 0]
+    assert "LO106" in codes((X - X.mean()) / X.std(), data["mdvis"], lo.kfold(len(X), 10, seed=0), "poisson", audit=0)
+
+
 def test_rows_in_time_order_under_random_folds():
     X, y = series(0.7)
     for plan in (lo.leave_one_out(N), lo.kfold(N, 10, seed=0), lo.random_subsets(N, 0.1, 20)):
@@ -177,6 +238,8 @@ def test_refits_by_their_codes():
 def test_codes_are_of_results():
     assert {f"LO{300 + code}" for code in lo.RESULTS} == {code for code in lo.CHECKS if code.startswith("LO3")}
     assert all(remedy for code, (_, remedy) in lo.CHECKS.items() if code != "LO302")
+    said = lo.RESULTS.not_converged.message  # of any model: a chain has no classes to separate, and takes a prior
+    assert "separable" not in said and "a state" in said and "a prior" in said
 
 
 def test_muting():

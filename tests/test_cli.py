@@ -54,9 +54,30 @@ def test_whole_sequences_are_left_out(series, tmp_path):
     assert pd.read_csv(out)["mean"][0] == pytest.approx(cv.mean, rel=1e-9)
 
 
+def test_steps_are_named_by_a_column_of_times(tmp_path):
+    """The first of dates that never go back, or the one that is named; then the only other column is the series."""
+    file, out = tmp_path / "weeks.csv", tmp_path / "page.html"
+    weeks = pd.date_range("2001-01-01", periods=60, freq="W").strftime("%Y-%m-%d")
+    count = np.random.default_rng(0).poisson(3.0, 60)
+    frame = pd.DataFrame({"week": weeks, "count": count})
+    frame.to_csv(file, index=False)
+    options = ["--emission", "poisson", "--states", "1", "--plan", "blocks:6", "--refit", "none", "--report", out]
+    pytest.importorskip("vl_convert", reason="needs leaveout[report]")
+    result = run(file, *options)
+    assert result.exit_code == 0 and "weeks.csv, count: 60 steps, named by week" in result.output, result.output
+    assert '"place": "2001-01-07T00:00:00"' in out.read_text() and '"temporal"' in out.read_text()
+    frame.assign(week=weeks[::-1]).to_csv(file, index=False)  # dates that go back are no times
+    assert "several columns: name one by --column" in run(file, *options).stderr
+    frame.assign(year=np.arange(60) + 1900).to_csv(file, index=False)
+    result = run(file, "--column", "count", "--time", "year", *options)
+    assert result.exit_code == 0 and "named by year" in result.output and "1907" in out.read_text()
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
+        (["--column", "count", "--time", "day"], "no column 'day'"),
+        (["--column", "count", "--time", "holes"], "--time holes: it is empty in row 8"),
         (["--column", "cuont"], "no column 'cuont'; it has year, count"),
         ([], "several columns: name one by --column"),
         (["--column", "text"], "holds text: 'x' in row 1"),

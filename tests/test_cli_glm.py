@@ -110,7 +110,22 @@ def test_compare(file, tmp_path):
     fit = lo.fit(lo.GLM(FRAME[["age"]], FRAME.cost, "squared", lo.penalties.Ridge(100.0)))
     assert table["mean"]["l2=100 features=age"] == pytest.approx(lo.cross_validate(fit, lo.kfold(N, 5, seed=0)).mean, rel=1e-6)
     assert table["difference"].min() == 0 and plot.exists() and "no upd." in result.output
+    assert "weight" not in table  # of half the squared error there is no mixture
     assert "…" not in result.output and "l2=100 features=age" in result.output  # all of the table, in 80 columns too
+
+
+def test_compare_prints_the_weights_of_the_mixture(file, tmp_path):
+    out = tmp_path / "table.csv"
+    words = ["--target", "visits", "--loss", "poisson", "--plan", "kfold:5", "--out", out]
+    result = run(file, *words, "--model", "features=age", "--model", "features=dose l2=1", command="compare")
+    assert result.exit_code == 0, result.output
+    table, plan = pd.read_csv(out).set_index("model"), lo.kfold(N, 5, seed=0)
+    of = lambda name, penalty: lo.cross_validate(lo.fit(lo.GLM(FRAME[[name]], FRAME.visits, "poisson", penalty)), plan)
+    with pytest.warns(UserWarning, match="fewer than 100"), pytest.warns(UserWarning, match="less than 4"):
+        want = lo.compare({"features=age": of("age", None), "features=dose l2=1": of("dose", lo.penalties.Ridge(1.0))})
+    for name, weight in want.weight.items():
+        assert table.weight[name] == pytest.approx(weight, abs=1e-6) and f" {weight:.2f} " in result.output
+    assert " weight " in result.output
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from leaveout.cli import app
 
 pytest.importorskip("matplotlib", reason="needs leaveout[plot]")
 pytest.importorskip("vl_convert", reason="needs leaveout[report]")
-COMMANDS = ("glm", "compare", "tune", "interval", "influence", "hmm", "mrf", "crf", "leakage")
-QUICK = ("glm", "compare", "tune", "interval", "influence")
+COMMANDS = ("report", "glm", "compare", "tune", "interval", "influence", "hmm", "mrf", "crf", "leakage")
+QUICK = ("report", "glm", "compare", "tune", "interval", "influence")
 N = 60
 
 
@@ -59,8 +59,69 @@ def test_the_examples_run(command, folder):
         result = run(*shlex.split(example)[1:])
         assert result.exit_code == 0, (example, result.output)
         assert "features: " in result.output
-        for file in re.findall(r"\S+\.(?:html|png|csv)(?=$|\s)", example.partition("--target")[2]):
+        for file in re.findall(r"\S+\.(?:html|png|csv)(?=$|\s)", example):
             assert (folder / file).stat().st_size > 100
+
+
+def test_a_report_picks_what_the_columns_hold(folder):
+    """Of every kind of target its loss; text as categories; what cannot be used is left out, and so it is said."""
+    frame = pd.read_csv("patients.csv").assign(same=1, name=[f"p{k}" for k in range(N)], sex=np.arange(N) % 7 % 2 + 1)
+    frame = frame.assign(visits=np.arange(N) % 4, gap=np.where(np.arange(N) % 9 == 0, np.nan, np.arange(N) / 7))
+    frame.to_csv("all.csv", index=False)
+    run_ = lambda target, *more: run("report", "all.csv", "page.html", "--target", target, "--features", "age,dose", *more)
+    wanted = {
+        "cost": ("cost holds numbers: --loss squared", "Squared"),
+        "ill": ("ill holds two values: --loss logistic", "Binomial"),
+        "sex": ("sex: 1 is '2', 0 is '1'", "Binomial"),
+        "city": ("city holds 3 labels: --loss multinomial", "Multinomial"),
+        "visits": ("visits holds whole numbers from 0 on: --loss poisson", "Poisson"),
+    }
+    for target, (said, loss) in wanted.items():
+        shown = run_(target, "--l2", "1")
+        assert shown.exit_code == 0 and said in shown.output and f"({loss})" in shown.output, shown.output
+        page = (folder / "page.html").read_text()
+        assert said.replace("'", "&#39;") in page and "LO202" in page and "leaveout report" in page
+    shown = run("report", "all.csv", "page.html", "--target", "cost", "--groups", "clinic", "--drop-missing")
+    assert "left out, of one value or of more than 20 labels: same, name" in shown.output, shown.output
+    assert "features: age, dose, sex, visits, gap, city (3 levels), ill (2 levels)" in shown.output
+    assert "over 12 groups" in shown.output
+    again = run(
+        "glm",
+        "all.csv",
+        "--target",
+        "cost",
+        "--features",
+        "age,dose,sex,visits,gap",
+        "--categorical",
+        "city,ill",
+        "--plan",
+        "groups:clinic",
+        "--drop-missing",
+    )
+    held = lambda result: next(line for line in result.output.splitlines() if line.startswith("held-out loss"))
+    assert held(shown) == held(again)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--target", "kost"], "no column 'kost'"),
+        (["--target", "cost", "--groups", "ward"], "no column 'ward'"),
+        (["--target", "same"], "'same' has one value only"),
+        (["--target", "name"], "'p0' in row 1; a target holds numbers, or labels, 20 at most"),
+        (["--target", "gap"], "missing values in gap"),
+        (["--target", "cost", "--features", "same,name"], "no column but 'cost' holds numbers, or from 2 to 20 labels"),
+        (["--target", "cost", "--features", "age", "--loss", "hinge"], "--loss hinge: it must be one of"),
+    ],
+)
+def test_a_report_that_cannot_be_is_one_line(words, message, folder):
+    frame = pd.read_csv("patients.csv").assign(same=1, name=[f"p{k}" for k in range(N)])
+    frame.assign(gap=np.where(np.arange(N) % 9 == 0, np.nan, np.arange(N) / 7)).to_csv("all.csv", index=False)
+    shown = run("report", "all.csv", "page.html", *words)
+    assert shown.exit_code == 2 and message in shown.stderr and len(shown.stderr.strip().splitlines()) == 1, shown.stderr
+    for page in ("page.txt", "nowhere/page.html"):
+        assert run("report", "all.csv", page, "--target", "cost").exit_code == 2
+    assert not (folder / "page.html").exists()
 
 
 def test_features_are_said_with_the_levels_of_categories(folder):

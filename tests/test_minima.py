@@ -128,5 +128,5 @@ def test_several_states_are_one_minimum_in_whatever_order():
 
 
 def test_numbers_of_starts_are_checked():
-    with pytest.raises(ValueError, match="num_starts must be 1 or more"):
+    with pytest.raises(ValueError, match="num_starts must be a whole number of 1 or more"):
         lo.fit(two_clusters(), num_starts=0)

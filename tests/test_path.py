@@ -515,6 +515,20 @@ def test_labels_are_kept_and_matched():
     assert lo.path(labelled, [1.0], lo.leave_one_out(60)).estimates[0].names()[3] == "row 3"
 
 
+def test_findings_are_told_by_their_codes():
+    """Of the best in whole, of the others which codes are found where; in one way with estimates."""
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.standard_normal((40, 2)), np.arange(40) == 7]
+    objective = lo.GLM(X, X[:, 0] + rng.standard_normal(40), "squared")
+    found = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(1.0)], lo.leave_one_out(40))
+    assert np.isnan(found.points[0].mean) and found.best is found.points[1]
+    lines = dict(found._lines())
+    assert lines["checks"] == str(found.best.estimate.checks()[0]) and lines["elsewhere"] == "LO304 under 0"
+    tuned = lo.tune(lambda a: objective.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, lo.leave_one_out(40))
+    assert dict(tuned._lines())["checks"] == str(tuned.estimate.checks()[0])
+    assert not {"flagged"} & ({*lines} | {name for name, _ in tuned._lines()})
+
+
 def test_printed_and_drawn():
     pytest.importorskip("matplotlib")
     found = lo.path(least_squares(), ALPHAS, lo.leave_one_out(60))

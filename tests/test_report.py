@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import warnings
 from html.parser import HTMLParser
 
 import numpy as np
@@ -168,6 +169,38 @@ def test_joint_losses_and_series(tmp_path):
     series = lo.fit(lo.HMM(np.random.default_rng(0).poisson(3.0, 150), lo.emissions.Poisson(), 1))
     page = read(lo.cross_validate(series, lo.leave_one_out(150)).report(tmp_path / "series.html"))
     assert len(page.data["picture-order"]["layer"][0]["data"]["values"]) == 150
+
+
+@pytest.mark.parametrize("kind", ["days", "hours", "months", "numbers"])
+def test_steps_are_at_their_times(tmp_path, kind):
+    """On the axis as dates, in words without a midnight that all of them have."""
+    start = {"days": "2001-03-30", "hours": "2001-03-30 22:00+02:00", "months": "2001-03"}.get(kind)
+    index = {
+        "days": lambda: pd.date_range(start, periods=60, name="day"),
+        "hours": lambda: pd.date_range(start, periods=60, freq="h", name="hour"),
+        "months": lambda: pd.period_range(start, periods=60, freq="M", name="month"),
+        "numbers": lambda: pd.RangeIndex(1, 61),
+    }[kind]()
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"dose": rng.standard_normal(60)}, index=index)
+    of = lambda a: lo.cross_validate(
+        lo.fit(lo.GLM(X, X["dose"] + rng.standard_normal(60), "squared", lo.penalties.Ridge(a))), lo.blocks(60, 6)
+    )
+    one = of(1.0)
+    several = {"a": one, "b": lo.cross_validate(lo.fit(one.fit.objective.under(lo.penalties.Ridge(50.0))), one.plan)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pages = [read(one.report(tmp_path / "one.html")), read(lo.report(several, tmp_path / "two.html"))]
+    for page in pages:
+        (layer,) = page.data["picture-order"]["layer"]
+        across, first = layer["encoding"]["x"], layer["data"]["values"][0]
+        want = {"days": "2001-03-30", "hours": "2001-03-30 22:00:00+02:00", "months": "2001-03", "numbers": "1"}[kind]
+        assert first["label"] == want and want in {str(row[0]) for row in page.data["table-rows"]["rows"]}
+        if kind == "numbers":
+            assert first["place"] == 0 and across["type"] == "quantitative"
+            continue
+        assert pd.Timestamp(first["place"]) == pd.Timestamp(want).tz_localize(None) and across["type"] == "temporal"
+        assert across["title"] == index.name and "T" in first["place"]  # else browsers take it for UTC
 
 
 def test_nothing_is_fetched(pages):

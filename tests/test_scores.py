@@ -41,6 +41,58 @@ def test_normal_scores_take_the_variance_of_what_a_refit_sees(plan, weighted):
         np.testing.assert_allclose(crps.losses[at], sigma * known, rtol=1e-9)
 
 
+NODES = np.linspace(-12, 12, 161)  # of t: y = t, or exp(t / 2), by the trapezoid rule
+
+
+@pytest.mark.parametrize(
+    "loss, side",
+    [
+        (lo.losses.Squared("log"), "any"),
+        (lo.losses.Squared("inverse"), "any"),
+        (lo.losses.Tweedie(0.0, 2.5, "identity"), "any"),
+        (lo.losses.Gamma(2.5), "positive"),
+        (lo.losses.Gamma(4.0, "inverse"), "positive"),
+        (lo.losses.InverseGaussian(3.0), "positive"),
+        (lo.losses.Tweedie(2.0, 0.4), "positive"),
+        (lo.losses.Tweedie(3.0, 0.4), "positive"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*nothing has estimated it")
+def test_densities_integrate_to_one(loss, side):
+    """Over many responses of one row, all held out together, of a fit to other rows."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.5, 1.5, 30)
+    seen = rng.gamma(4.0, np.exp(0.3 * x) / 4)
+    asked, slope = (NODES, 1.0) if side == "any" else (np.exp(NODES / 2), np.exp(NODES / 2) / 2)
+    X, y = np.r_[x, np.ones(len(asked))][:, None], np.r_[seen, asked]
+    weight = np.r_[np.ones(30), np.full(len(asked), 1e-9)]  # so that the fit is near the refit
+    offset = np.r_[rng.uniform(0, 0.2, 30), np.full(len(asked), 0.1)]
+    fit = lo.fit(lo.GLM(X, y, loss, sample_weight=weight, offset=offset))
+    plan = lo.from_splits([(np.arange(30), np.arange(30, len(y)))], len(y))
+    cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate="log_density")
+    assert cv.score == "−log density"
+    density = np.exp(-cv.losses)
+    step = NODES[1] - NODES[0]
+    assert step * np.sum(density * slope) == pytest.approx(1.0, rel=1e-6)
+    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    mean = loss.inverse_link(theta["intercept"][0] + theta["coef"][0, 0] + 0.1)
+    assert step * np.sum(density * slope * asked) == pytest.approx(mean, rel=1e-5)  # and their mean is the prediction
+
+
+def test_a_shape_that_nothing_has_estimated_is_told():
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((N, 2)), rng.gamma(3.0, size=N)
+    of = lambda model: lo.cross_validate(lo.fit(model), lo.kfold(N, 4), lo.Exact(), evaluate="log_density")
+    free = of(lo.Regression(X, y, "gamma"))
+    for name in ("log_density", "crps"):
+        with pytest.warns(UserWarning, match=rf"the {name} of GLM \(Gamma\) is of the shape 1, .* nothing has estimated it"):
+            lo.cross_validate(lo.fit(lo.GLM(X, y, "gamma")), lo.kfold(N, 4), evaluate=name)
+    shape = lo.fit(lo.Regression(X, y, "gamma")).parameters["shape"]
+    with pytest.warns(UserWarning, match="is of the shape"):
+        fixed = of(lo.GLM(X, y, lo.losses.Gamma(shape)))
+    assert fixed.mean == pytest.approx(free.mean, rel=0.05) and fixed.score == free.score
+
+
 def integral(cdf, y, whole):
     """∫ (P(Y ≤ t) − 1[y ≤ t])² dt by summing, or by quadrature on both sides of y."""
     if whole:
@@ -147,6 +199,34 @@ def test_what_cannot_be_compared_is_refused():
     table = lo.compare({"a": of("poisson", evaluate="crps"), "b": of("squared", evaluate="crps")})
     assert list(table.index) == ["a", "b"] and "weight" not in table
     assert table.worse["b"] == pytest.approx(scipy.stats.norm.cdf(table.difference["b"] / table.se_difference["b"]))
+
+
+def distance(X, y, power):
+    return lambda held, seen, found: np.abs(y[held] - X[held] @ found["coef"] - found["intercept"]) ** power
+
+
+@pytest.mark.filterwarnings("ignore:compare. 40 independent units")
+def test_two_functions_are_not_taken_for_one_score():
+    X, y, _ = least_squares()
+    designs = {"both": X, "one": X[:, :1]}
+    plan, fits = lo.kfold(N, 5), {name: lo.fit(lo.GLM(x, y, "squared")) for name, x in designs.items()}
+    of = lambda *powers: {
+        name: lo.cross_validate(fit, plan, evaluate=distance(designs[name], y, power))
+        for (name, fit), power in zip(fits.items(), powers, strict=True)
+    }
+    told = "losses of 'both', 'one' are is not known; they are taken to be of one score, though by other functions"
+    with pytest.warns(UserWarning, match=told):
+        lo.compare(of(1, 2))
+    with warnings.catch_warnings(record=True) as caught:  # one function of other data
+        warnings.simplefilter("always")
+        lo.compare(of(2, 2))
+    assert len(caught) < 2 and not any("function" in str(each.message) for each in caught)
+    own = {
+        "both": lambda held, seen, found: (y[held] - found["intercept"]) ** 2,
+        "one": lambda held, seen, found: abs(y[held] - found["intercept"]),
+    }
+    with pytest.warns(UserWarning, match=told):
+        lo.compare({name: lo.cross_validate(fits[name], plan, evaluate=own[name]) for name in own})
 
 
 def test_stacking_finds_the_mixture_of_lowest_loss():

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import FitFailedWarning
@@ -20,7 +21,7 @@ from sklearn.linear_model import (
     RidgeClassifier,
     RidgeCV,
 )
-from sklearn.metrics import log_loss, make_scorer, median_absolute_error
+from sklearn.metrics import log_loss, make_scorer, mean_squared_error, median_absolute_error
 from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
@@ -508,12 +509,42 @@ def test_a_search_is_grid_search(name):
     assert ours.score(X, Y[target]) == pytest.approx(theirs.score(X, Y[target]))
 
 
-def test_a_search_says_that_its_scores_are_not_weighted():
-    cv, grid = KFold(4), {"alpha": [0.1, 10.0]}
-    with pytest.warns(UserWarning, match="count alike"):
-        ours = lo.sklearn.OneFitSearchCV(Ridge(), grid, cv=cv).fit(X, Y["real"], sample_weight=WEIGHT)
-    want = [cross_validate(Ridge(alpha), X, Y["real"], cv=cv, params={"sample_weight": WEIGHT}) for alpha in grid["alpha"]]
-    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], [one["test_score"].mean() for one in want], atol=1e-10)
+SCORED = [
+    (Ridge(), "alpha", "real", None),
+    (Ridge(), "alpha", "real", "neg_root_mean_squared_error"),
+    (Ridge(), "alpha", "real", "explained_variance"),
+    (LOGISTIC, "C", "two", "neg_log_loss"),
+    (LOGISTIC, "C", "two", "roc_auc"),
+    (make_pipeline(StandardScaler(), Ridge()), "ridge__alpha", "real", "r2"),
+]
+
+
+@pytest.mark.parametrize("host, name, target, scoring", SCORED)
+def test_a_search_weighs_its_scores_as_grid_search_does(host, name, target, scoring):
+    """What is called sample_weight goes to both; that of a step of a pipeline to its fit alone."""
+    given = {"sample_weight" if "__" not in name else "ridge__sample_weight": WEIGHT}
+    searches = [
+        kind({name: [0.1, 10.0]}, scoring=scoring, cv=KFold(4)).fit(X, Y[target], **given)
+        for kind in (lambda *a, **k: GridSearchCV(host, *a, **k), lambda *a, **k: lo.sklearn.OneFitSearchCV(host, *a, **k))
+    ]
+    theirs, ours = (search.cv_results_["mean_test_score"] for search in searches)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    plain = lo.sklearn.OneFitSearchCV(host, {name: [0.1, 10.0]}, scoring=scoring, cv=KFold(4)).fit(X, Y[target])
+    assert np.abs(plain.cv_results_["mean_test_score"] - ours).max() > 1e-3
+
+
+def test_a_search_routes_weights_as_they_are_asked_for():
+    with config_context(enable_metadata_routing=True):
+        for scored in (True, False):
+            host = Ridge().set_fit_request(sample_weight=True)
+            score = make_scorer(mean_squared_error, greater_is_better=False).set_score_request(sample_weight=scored)
+            theirs, ours = (
+                kind(host, {"alpha": [0.1, 10.0]}, scoring=score, cv=KFold(4)).fit(X, Y["real"], sample_weight=WEIGHT)
+                for kind in (GridSearchCV, lo.sklearn.OneFitSearchCV)
+            )
+            np.testing.assert_allclose(
+                ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-6, err_msg=str(scored)
+            )
 
 
 def test_a_search_is_nested_by_scikit_learn():

@@ -436,7 +436,7 @@ def test_rows_of_no_weight_and_columns_that_say_nothing():
     seen = weight > 0
     less = lo.GLM(X[seen], Y[seen], "logistic", sample_weight=weight[seen])
     alone = lo.tune(lambda a: less.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, lo.leave_one_out(int(seen.sum())))
-    assert found.hyper["a"] == pytest.approx(alone.hyper["a"], rel=1e-4) and "flagged" in str(found)
+    assert found.hyper["a"] == pytest.approx(alone.hyper["a"], rel=1e-4) and "checks" in str(found)
     assert np.isinf(found.trials["approximation_error"]).all() and found.best.value == pytest.approx(alone.best.value, rel=1e-8)
 
 

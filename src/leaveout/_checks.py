@@ -1,6 +1,7 @@
 """What is wrong, or may be, with a cross-validation: findings with a code, as a linter's.
 
-    LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks
+    LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
+           rows of one unit
     LO2xx  the plan: rows in time order, few independent units
     LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself where only the error is too large
 
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from jaxtyping import Bool, Float, Int
 
 from ._asked import predictions
@@ -21,6 +23,7 @@ from ._errors import independent
 from ._fit import Fit
 from ._jax import float64
 from ._plan import Plan, Rows
+from ._read import written
 from ._results import RESULTS
 
 Array = np.ndarray
@@ -31,6 +34,8 @@ IDS = 20  # whole numbers or more, of a column that is called one
 REPEATED = 1e5  # times that a coefficient's variance is what it would be if its column were at right angles to the others
 LARGEST = 10**9  # products of numbers of two columns, beyond which these are not compared with one another
 HEAVY, FAIR = 0.3, 10  # of the loss: a share of one unit that is told, and how many times its own share at least
+PAIRED, LAGS, ASKED = 10, 4, 5000  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
+LEAST, SURER = 3, 4.0  # times as much alike as near rows, that no curve makes; standard errors of both, as many data have ties
 STEPS = 20  # rows that are in time order by chance in no data
 BETWEEN = 0.1  # of the held-out rows: refits see the row before and the row after
 SURE = 3.0  # standard errors of a correlation
@@ -66,6 +71,7 @@ CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and 
     "LO103": ("warning", "look at that row first: without it the answer may be another"),
     "LO104": ("info", "drop one, or read their coefficients together; predictions are not harmed"),
     "LO105": ("warning", "stratify the folds, or merge classes"),
+    "LO106": ("warning", "leave out whole what the rows are of, by lo.groups"),
     "LO201": ("warning", "leave out lo.blocks with a buffer, or lo.leave_future_out"),
     "LO202": ("info", "take the standard error for a rough number"),
     **{
@@ -83,8 +89,8 @@ def check(code: str, reason: str) -> Check:
 
 def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
     """Codes that are to be muted. Raises ValueError on what is none."""
-    codes = (mute,) if isinstance(mute, str) else tuple(mute)
-    wrong = [code for code in codes if code not in CHECKS]
+    codes = (mute,) if isinstance(mute, str) or not isinstance(mute, Collection) else tuple(mute)
+    wrong = [code for code in codes if code not in [*CHECKS]]
     if wrong:
         raise ValueError(f"{caller}: codes are {', '.join(CHECKS)}; got {', '.join(map(repr, wrong))}.")
     return codes
@@ -92,7 +98,7 @@ def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
 
 def of_data(fit: Fit, plan: Plan) -> list[Check]:
     """What the rows and columns of the model say."""
-    found = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO201": _in_time}
+    found = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO106": _of_one_unit, "LO201": _in_time}
     told = ((code, look(fit, plan)) for code, look in found.items())
     return [check(code, reason) for code, reason in told if reason]
 
@@ -105,7 +111,7 @@ def of_losses(
     share, n = size / max(size.sum(), 1e-300), np.count_nonzero(weight > 0)
     heaviest, found = int(share.argmax()), []
     if share[heaviest] > max(HEAVY, FAIR / n):
-        found.append(check("LO103", f"{what} {names[heaviest]} is {share[heaviest]:.0%} of the loss"))
+        found.append(check("LO103", f"{what} {written(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss"))
     if what == "row":
         units = independent(losses, weight, plan)
         if units.enough and units.units < FEW:
@@ -133,16 +139,66 @@ def _copied(fit: Fit, plan: Plan) -> str:
     columns, own = _columns(fit)
     if not columns or plan.num_units > ROWS:
         return ""
-    label = _kinds(columns)
-    size = np.bincount(label)
-    if size.max() == 1:
-        return ""
-    distinct, where = np.unique(plan.refit * len(size) + label[plan.index], return_inverse=True)
-    out = np.bincount(where, plan.weight == 0, len(distinct))[where]
-    leaks = np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
-    if leaks.size <= NATURAL * _by_chance(columns, own):
+    leaks = _seen(_kinds(columns), plan)
+    if not leaks.size or leaks.size <= NATURAL * _by_chance(columns, own):
         return ""
     return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
+
+
+def _seen(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
+    """Held-out rows that have another of their kind in their own refit."""
+    size = np.bincount(label)
+    if size.max() == 1:
+        return np.zeros(0, np.int64)
+    distinct, where = np.unique(plan.refit * len(size) + label[plan.index], return_inverse=True)
+    out = np.bincount(where, plan.weight == 0, len(distinct))[where]
+    return np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
+
+
+def _of_one_unit(fit: Fit, plan: Plan) -> str:
+    """Rows equal in all features, more than columns that know nothing of one another would have it, with residuals more alike
+    than those of rows that are near: units that were measured several times, and never changed. Where the model only misses a
+    curve, near rows are as much alike."""
+    features = list(fit.objective.units.features().values())
+    if not features or plan.num_units > ROWS or not any(len(np.unique(column)) >= VALUES for column in features):
+        return ""
+    label = _kinds(features)
+    leaks, chance = _seen(label, plan), math.prod(map(_alike_share, features))
+    if len(np.unique(label[leaks])) < PAIRED or _alike_share(label) <= NATURAL * chance:
+        return ""
+    left = _residuals(fit)
+    if left is None:
+        return ""
+    order = np.argsort(label, kind="stable")
+    pairs = np.concatenate([np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, LAGS + 1)])
+    alike, error = _correlation(left, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
+    if not alike > SURER * error:
+        return ""
+    near, off = _correlation(left, *_neighbours(features, label))
+    if not (alike - max(near, 0.0) > SURER * math.hypot(error, off) and alike > LEAST * near):
+        return ""
+    return (
+        f"{len(leaks)} rows have all features of others that their own refits see, and residuals that correlate {alike:.2f} "
+        f"(of the nearest other rows {near:.2f}), as if they were of one unit"
+    )
+
+
+def _correlation(left: Float[Array, " units"], one: Int[Array, " pairs"], other: Int[Array, " pairs"]) -> tuple[float, float]:
+    """Of pairs of residuals, and its standard error if there were none."""
+    a, b = left[one], left[other]
+    size = max(float(np.sum(a**2 + b**2)) / 2, 1e-300)
+    return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
+
+
+def _neighbours(
+    features: list[Float[Array, " units"]], label: Int[Array, " units"]
+) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
+    """Of some kinds of rows one row, and one of each of the nearest other kinds, by features in their standard deviations."""
+    rows = np.unique(label, return_index=True)[1]
+    z = np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in features], axis=1)[rows]
+    some = np.random.default_rng(0).permutation(len(rows))[:ASKED]
+    near = scipy.spatial.cKDTree(z).query(z[some], LAGS + 1)[1][:, 1:]
+    return np.repeat(rows[some], LAGS), rows[near.ravel()]
 
 
 def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:
@@ -293,16 +349,21 @@ def _between(plan: Plan) -> Bool[Array, " held"]:
     return sees(unit - 1) & sees(unit + 1)
 
 
-@float64
 def _alike(fit: Fit) -> float:
     """The correlation of successive residuals of the fit; nothing where a row has no number for one."""
+    left = _residuals(fit)
+    size = 0.0 if left is None else float(left @ left)
+    return float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
+
+
+@float64
+def _residuals(fit: Fit) -> Float[Array, " units"] | None:
+    """Of all rows, about their mean; None where predictions are no numbers."""
     target, everyone = fit.objective.units.target, Rows.of_all(fit.objective.num_units, 1)
     if target is None:
-        return 0.0
+        return None
     mean = predictions(fit, everyone, fit.vector[None], "response")[0]
     if mean.shape != target.shape:  # of several outputs
-        return 0.0
+        return None
     left = target - mean
-    left = left - left.mean()
-    size = float(left @ left)
-    return float(left[1:] @ left[:-1]) / size if 0 < size < np.inf else 0.0
+    return left - left.mean()

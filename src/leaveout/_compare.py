@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,10 +44,12 @@ def compare(estimates: dict[str, Estimate]) -> Comparison:
     which a mixture of the models' predictive densities has the lowest mean (stacking: Yao, Vehtari, Simpson & Gelman, 2018).
 
     Warns where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
-    fewer than 100 independent units, or models whose summed log densities differ by less than 4.
+    fewer than 100 independent units, or models whose summed log densities differ by less than 4; and where `evaluate` was not
+    the same function for all.
 
     Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score.
     """
+    _named(estimates)
     _comparable(estimates)
     values = _of_same_units(estimates)
     best = min(values, key=lambda name: estimates[name]._mean(values[name]))
@@ -130,10 +133,19 @@ def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]
     return scipy.special.softmax(found.x)
 
 
-def _comparable(estimates: dict[str, Estimate]) -> None:
-    """ValueError where the responses or the scores are others."""
+def _named(estimates: dict[str, Estimate]) -> None:
+    """Raise on what are no two estimates by their names."""
+    if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
+        of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
+        raise TypeError(
+            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{of and ' of '}{of}."
+        )
     if len(estimates) < 2:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
+
+
+def _comparable(estimates: dict[str, Estimate]) -> None:
+    """ValueError where the responses or the scores are others."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
     for name, estimate in estimates.items():
@@ -163,13 +175,11 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
             "'squared_error'), 'absolute_error', 'crps' or another that all have."
         )
-    unknown = [name for name, e in estimates.items() if not e.score]
-    if scores and unknown:
-        warnings.warn(
-            f"compare: what the losses of {', '.join(map(repr, unknown))} are is not known; they are taken to be "
-            f"{next(iter(scores.values()))}, as the others are.",
-            stacklevel=3,
-        )
+    unknown = {name: e.labels.get("function", "") for name, e in estimates.items() if not e.score}
+    if (scores and unknown) or len(set(unknown.values())) > 1:
+        alike = f"{next(iter(scores.values()))}, as the others are" if scores else "of one score, though by other functions"
+        listed = ", ".join(map(repr, unknown))
+        warnings.warn(f"compare: what the losses of {listed} are is not known; they are taken to be {alike}.", stacklevel=3)
 
 
 def _alike(a: Estimate, b: Estimate) -> bool:

@@ -23,6 +23,7 @@ from ._intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._plan import Plan
 from ._printed import Printed
+from ._read import share
 from ._results import RESULTS, among
 
 ROUNDING = 1e-8  # of a loss
@@ -151,8 +152,7 @@ class Estimate(Printed):
             raise ValueError("interval: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
         if self._stopped():
             raise ValueError("interval: the run was stopped before all its refits were made; let it go on first.")
-        if not 0 < level < 1:
-            raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
+        level = share("interval: level", level)
         method = usual(self.plan) if method is None else method
         if method not in METHODS:
             raise ValueError(
@@ -205,6 +205,8 @@ class Estimate(Printed):
     def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
         """Refits with a code that is more than information, or an error a scored unit above `threshold` standard errors
         (naive) of the mean: no refit exists, or its error is larger than one can live with. `Exact()` is the way out."""
+        if not (isinstance(threshold, int | float | np.number) and threshold >= 0):
+            raise ValueError(f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}.")
         count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
         allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
         return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
@@ -276,14 +278,13 @@ class Estimate(Printed):
         return pd.DataFrame({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
 
     def _lines(self) -> list[tuple[str, str]]:
+        return [*self._facts(), *self._findings(), *([("note", note)] if (note := self.labels.get("note", "")) else [])]
+
+    def _findings(self) -> list[tuple[str, str]]:
+        """What `checks` say, and what is muted, as printed results have it."""
         told = [str(found) for found in self.checks()] or ["none"]
         muted = ", ".join(sorted({each.code for each in self._checked} & {*self.mute}))
-        checks = [
-            *zip(("checks", *[""] * len(told)), told, strict=False),
-            ("muted", muted),
-            ("note", self.labels.get("note", "")),
-        ]
-        return [(name, text) for name, text in [*self._facts(), *checks] if text]
+        return [*zip(("checks", *[""] * len(told)), told, strict=False), *([("muted", muted)] if muted else [])]
 
     def _facts(self) -> list[tuple[str, str]]:
         """All lines but those of checks, and the note."""

@@ -16,13 +16,15 @@ from ._asked import Asked, Evaluate, Named, Scored, natural
 from ._audit import Candidates, affordable, audited
 from ._checkpoint import File, Told, keeping
 from ._estimate import Estimate
+from ._fingerprint import fingerprint
 from ._fit import Fit
 from ._functions import weights_of
 from ._jax import PyTree, float64
-from ._metrics import Metric, measure
+from ._metrics import Metric, measure, measures
 from ._objective import AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
+from ._read import count
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
 from ._walk import Walk, blank, one_thread, put
@@ -69,23 +71,27 @@ def cross_validate(
     different units, or `checkpoint` is of another run; `Interrupted` on Ctrl-C, with the estimate so far.
     """
     plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
-    if int(audit) != audit or audit < 0:
-        raise ValueError(f"cross_validate: audit must be a whole number, 0 or more; got {audit}.")
-    metrics = (metric,) if isinstance(metric, str) else tuple(metric)
-    if metrics and fit.objective.units.target is None:
-        raise ValueError(
-            f"cross_validate: metric needs a model with predictions and a target; got {type(fit.objective).__name__}."
-        )
+    score, metrics, audit = _wanted(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
     pooled = Predictions(plan, "response", judged=True) if metrics else None
-    of = known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=int(audit))
+    of = known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
-        gathered = walked(Asked(fit, plan, _wanted(fit, evaluate)), refit, int(audit), pooled)
+        gathered = walked(Asked(fit, plan, score), refit, audit, pooled)
         with gathered.stoppable():
             if evaluate is not None and refit.in_standard_errors:
                 gathered.sharpened()
             estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
     estimate.labels["asked"] = _asked(evaluate, metrics, audit)
+    if callable(evaluate):
+        estimate.labels["function"] = _way(evaluate)
     return estimate
+
+
+def _way(evaluate: Evaluate) -> str:
+    """By what to know a function again that computes the same of other data."""
+    try:
+        return fingerprint(evaluate, data=False)
+    except TypeError:
+        return repr(evaluate)
 
 
 def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
@@ -125,7 +131,7 @@ def scored_together(
 
 
 def _wanted(fit: Fit, evaluate: Evaluate | Named | Scored | None) -> Evaluate | Scored | None:
-    if not isinstance(evaluate, str):
+    if evaluate is None or callable(evaluate) or isinstance(evaluate, Scored):
         return evaluate
     from ._scores import scored
 

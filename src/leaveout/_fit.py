@@ -36,6 +36,7 @@ from ._products import (
     whitened_null_space,
 )
 from ._rank import unseen
+from ._read import count
 from ._results import RESULTS
 from ._starts import Minima, alone, descended_from, distinct, started, starts_of, stored_leaves
 
@@ -299,9 +300,8 @@ def fit(
     likelihood at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
     """
     _check(objective, "fit")
-    if num_starts is not None and num_starts < 1:
-        raise ValueError(f"fit: num_starts must be 1 or more; got {num_starts}.")
-    starts = starts_of(objective, theta0, num_starts, seed)
+    number = None if num_starts is None else count("fit: num_starts", num_starts, 1)
+    starts = starts_of(objective, theta0, number, count("fit: seed", seed, 0))
     flat = None if _by_products(starts[0], curvature, "fit") else _known_flat(objective, starts[0])
     if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
         starts = [stored_leaves(started(objective, seed))]  # of least norm, along which steps stay

@@ -5,14 +5,15 @@ errors may do to it, by how far each prediction may be off.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._errors import standard_error
 from ._fit import Fit
+from ._objective import called
 from ._plan import Plan
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
@@ -30,16 +31,25 @@ class Measured(NamedTuple):
 ByName = dict[str, float]
 
 
+def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
+    """The measures that are named, one or several; ValueError on what is none, or what the model does not have."""
+    several = isinstance(metric, Iterable) and not isinstance(metric, str)
+    metrics = () if metric is None else tuple(metric) if several else (metric,)
+    unknown = [name for name in metrics if name not in [*MEASURES]]
+    if unknown:
+        raise ValueError(f"cross_validate: metric must be among {', '.join(MEASURES)}; got {', '.join(map(str, unknown))}.")
+    if metrics and fit.objective.units.target is None:
+        raise ValueError(f"cross_validate: metric needs a model with predictions and a target; got {called(fit.objective)}.")
+    for name in metrics:
+        measurable("cross_validate", fit, name)
+    return metrics
+
+
 def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, off: NDArray) -> tuple[ByName, ByName, ByName]:
     """Metrics, their standard errors and errors by name, of predictions that may be off by so much each."""
     units = fit.objective.units
     target, seen = np.asarray(units.target), np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
     weight = np.ones(len(seen)) if units.weight is None else np.asarray(units.weight, np.float64)
-    unknown = set(metrics) - set(MEASURES)
-    if unknown:
-        raise ValueError(f"cross_validate: metric must be among {', '.join(MEASURES)}; got {', '.join(sorted(unknown))}.")
-    for name in metrics:
-        measurable("cross_validate", fit, name)
     if "auc" in metrics and np.diff(plan.indptr).max() < 0.05 * plan.num_units:
         warnings.warn(
             "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "

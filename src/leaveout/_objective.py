@@ -115,10 +115,11 @@ LOG_DENSITY, LOG_PROBABILITY = "−log density", "−log probability"  # scores 
 
 class Distribution(NamedTuple):
     """What a model predicts of a response beside its mean: its dispersion in refits, of (rows, raveled θ `[refits, params]`)
-    `[refits, 1]`; and scores by name, of mean, dispersion and y."""
+    `[refits, 1]`; scores by name, of mean, dispersion and y; and what is to be said of them."""
 
     dispersion: Callable[[Any, np.ndarray], np.ndarray]
     scores: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+    said: str = ""
 
 
 @dataclass(frozen=True)

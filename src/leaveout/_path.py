@@ -30,7 +30,7 @@ from ._objective import stored
 from ._penalised import Judged, Path, Point, shown
 from ._plan import Plan
 from ._progress import Slow
-from ._read import numbers
+from ._read import count, numbers
 from ._ridge import applies, ridges
 from ._stopping import Interrupted
 from ._walk import one_thread
@@ -71,16 +71,15 @@ def path(
     if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
         what = type(objective).__name__ + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
-    if int(audit) != audit or audit < 0:
-        raise ValueError(f"path: audit must be a whole number, 0 or more; got {audit}.")
+    audit = count("path: audit", audit, 0)
     keep_freed()
     named, found = _named(objective, penalties), dict[Any, Judged]()
     labels = {"model": repr(objective), "refit": repr(refit)}
-    of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": int(audit)}
+    of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": audit}
     try:
         with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
-            _find(found, objective, named, plan, refit, int(audit))
-            said, tables = _checked(found, plan, refit, int(audit))
+            _find(found, objective, named, plan, refit, audit)
+            said, tables = _checked(found, plan, refit, audit)
     except KeyboardInterrupt:
         raise _stopped(found, named, plan, labels) from None
     points = tuple(Point(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ._checks import of_refits
 from ._estimate import Estimate, Printed
 from ._fit import Fit
 from ._plan import Plan
@@ -39,6 +40,11 @@ class Judged:
     @functools.cached_property
     def estimate(self) -> Estimate:
         return self.judged(self.fit)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: the estimate, and no fit, which holds the data."""
+        kept = {name: getattr(self, name) for name in ("mean", "error", "gradients", "estimate")}
+        return dict.fromkeys(("fitted", "judged", "chosen", "fit")) | {"start": {}} | kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +79,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Path(Printed):
-    """What came of every penalty, in the order in which they were given."""
+    """What came of every penalty, in the order in which they were given. A pickled path has its estimates, and no fits."""
 
     points: tuple[Point, ...]
     plan: Plan
@@ -137,7 +143,6 @@ class Path(Printed):
         value, kind = best.estimate.standard_error
         known, score = f" ± {value:.2g}" if np.isfinite(value) else "", best.estimate.score
         what = f", {score}" if score else ""
-        flagged = [point.value for point in self.points if len(point.estimate.flagged())]
         apart = lambda point: point.mean - point.estimate.approximation_error
         close = [p for p in self._compared if p is not best and apart(p) <= mean + best.estimate.approximation_error]
         ends = best.value in (self.values.min(), self.values.max()) if self.values.dtype == float else False
@@ -155,7 +160,8 @@ class Path(Printed):
             ("at the end", "the best is the least or the largest of the penalties: look further" if ends else ""),
             ("audit", self.labels["audit"]),
             ("not compared", self._missing()),
-            ("flagged", f"refits under {listed(flagged)}: see their estimates" if flagged else "none"),
+            *best.estimate._findings(),
+            ("elsewhere", self._flagged()),
             ("note", "the best's mean is a little optimistic: it was chosen by the same losses"),
         ]
         return [(name, text) for name, text in lines if text]
@@ -165,6 +171,15 @@ class Path(Printed):
             return ""
         point = self.one_standard_error
         return f"{shown(point.value)}: {point.mean:.6g}, the simplest within one SE of the best"
+
+    def _flagged(self) -> str:
+        """What checks say of refits under the other penalties."""
+        of: dict[str, list[Any]] = {}
+        for point in self.points:
+            own, best = point.estimate, point is self.best
+            for found in [] if best else of_refits(own.flagged(), own.result):
+                of.setdefault(found.code, []).append(point.value)
+        return "; ".join(f"{code} under {listed(values)}" for code, values in sorted(of.items()))
 
     def _missing(self) -> str:
         without = [point.value for point in self.points if point not in self._compared]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._graph import distances, read_edges
 from ._printed import Printed
-from ._read import codes, flags, index_of, matched, numbers, places, whole
+from ._read import codes, count, flags, generator, index_of, matched, numbers, places, share, whole
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 LONG = 2**11  # steps, units, refits up to which padding, an eighth of the work on average, costs less than compiling anew
@@ -89,7 +89,7 @@ class Plan(Printed):
         read = {"indptr": whole("Plan", "indptr", self.indptr), "index": whole("Plan", "index", self.index), "weight": weight}
         for name, array in {**read, "held": flags("Plan", "held", self.held)}.items():
             object.__setattr__(self, name, np.ascontiguousarray(array))
-        object.__setattr__(self, "num_units", _count("Plan: num_units", self.num_units, 1))
+        object.__setattr__(self, "num_units", count("Plan: num_units", self.num_units, 1))
         self._check_shape()
         self._check_entries()
 
@@ -289,14 +289,6 @@ def _departures(counts: NDArray[np.int64], scored: NDArray[np.bool_]) -> Entries
     return index, counts[index].astype(float), scored[index]
 
 
-def _count(name: str, value: int, low: int, high: int = 2**40) -> int:
-    known = isinstance(value, int | float | np.number | np.ndarray)
-    if not known or int(value) != value or not low <= value <= high:
-        span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
-        raise ValueError(f"{name} must be a whole number {span}; got {value}.")
-    return int(value)
-
-
 P = ParamSpec("P")
 
 
@@ -325,16 +317,16 @@ def _brief(value: Any) -> str:
 @scheme
 def leave_one_out(num_units: int) -> Plan:
     """Every unit left out by itself: `n` refits."""
-    n = _count("leave_one_out: num_units", num_units, 2)
+    n = count("leave_one_out: num_units", num_units, 2)
     return Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
 
 
 @scheme
 def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
     """`k` folds of nearly equal size; shuffled when `seed` is given, contiguous when it is None."""
-    n = _count("kfold: num_units", num_units, 2)
-    k = _count("kfold: k", k, 2, n)
-    order = np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
+    n = count("kfold: num_units", num_units, 2)
+    k = count("kfold: k", k, 2, n)
+    order = np.arange(n) if seed is None else generator("kfold", seed).permutation(n)
     return _plan(np.array_split(order, k), n)
 
 
@@ -342,31 +334,29 @@ def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
 def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
     """`num_folds` subsets of `round(fraction · n)` units drawn at random without replacement (the paper's i.i.d. scheme)."""
     n, size = _subset_size("random_subsets", num_units, fraction)
-    rng = np.random.default_rng(seed)
-    return _plan([rng.choice(n, size, replace=False) for _ in range(_count("num_folds", num_folds, 1))], n)
+    rng, folds = generator("random_subsets", seed), count("random_subsets: num_folds", num_folds, 1)
+    return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
 
 
 @scheme
 def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
     """`num_folds` runs of `round(fraction · n)` successive units, their starts drawn uniformly."""
     n, size = _subset_size("contiguous", num_units, fraction)
-    starts = np.random.default_rng(seed).integers(0, n - size + 1, _count("num_folds", num_folds, 1))
+    starts = generator("contiguous", seed).integers(0, n - size + 1, count("contiguous: num_folds", num_folds, 1))
     return _plan([start + np.arange(size) for start in starts], n, serial=True)
 
 
 def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int]:
-    n = _count(f"{caller}: num_units", num_units, 2)
-    if not 0 < fraction < 1:
-        raise ValueError(f"{caller}: fraction must lie between 0 and 1; got {fraction}.")
-    return n, min(max(1, round(fraction * n)), n - 1)
+    n = count(f"{caller}: num_units", num_units, 2)
+    return n, min(max(1, round(share(f"{caller}: fraction", fraction) * n)), n - 1)
 
 
 @scheme
 def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> Plan:
     """For each origin `t = start, …, n − 1`: units `t, …, n − 1` are unseen, the first `horizon` of them scored."""
-    n = _count("leave_future_out: num_units", num_units, 2)
-    start = _count("leave_future_out: start", start, 1, n - 1)
-    horizon = _count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
+    n = count("leave_future_out: num_units", num_units, 2)
+    start = count("leave_future_out: start", start, 1, n - 1)
+    horizon = count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
     folds = [np.arange(t, min(t + horizon, n)) for t in range(start, n)]
     return _plan(folds, n, [np.arange(min(t + horizon, n), n) for t in range(start, n)], serial=True)
 
@@ -386,9 +376,9 @@ def groups(labels: ArrayLike) -> Plan:
 @scheme
 def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
     """Successive blocks of `size` units; `buffer` units on either side are dropped too, but not scored."""
-    n = _count("blocks: num_units", num_units, 2)
-    size = _count("blocks: size", size, 1, n - 1)
-    buffer = _count("blocks: buffer", buffer, 0, n)
+    n = count("blocks: num_units", num_units, 2)
+    size = count("blocks: size", size, 1, n - 1)
+    buffer = count("blocks: buffer", buffer, 0, n)
     starts = range(0, n, size)
     folds = [np.arange(s, min(s + size, n)) for s in starts]
     around = [np.r_[max(0, s - buffer) : s, min(s + size, n) : min(s + size + buffer, n)] for s in starts]
@@ -404,10 +394,11 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     where the last sites have no edges. The labels of a graph's nodes are matched with those of the fit. Raises ValueError
     where a neighbourhood is the whole graph.
     """
-    radius = _count("neighbourhoods: radius", radius, 0)
-    buffer = _count("neighbourhoods: buffer", buffer, 0)
-    pairs, n, names = read_edges("neighbourhoods", edges, num_sites)
-    _count("neighbourhoods: num_sites", n, 2)
+    radius = count("neighbourhoods: radius", radius, 0)
+    buffer = count("neighbourhoods: buffer", buffer, 0)
+    sites = None if num_sites is None else count("neighbourhoods: num_sites", num_sites, 2)
+    pairs, n, names = read_edges("neighbourhoods", edges, sites)
+    count("neighbourhoods: num_sites", n, 2)
     near = distances(pairs, n, radius + buffer)
     spans = [slice(*near.indptr[site : site + 2]) for site in range(n)]
     held = [near.indices[span][near.data[span] <= radius + 1] for span in spans]
@@ -421,8 +412,8 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
 
     Only the entries whose count is not one are stored. A resample that draws every unit is redrawn.
     """
-    n = _count("bootstrap: num_units", num_units, 2)
-    wanted, rng = _count("bootstrap: num_resamples", num_resamples, 1), np.random.default_rng(seed)
+    n = count("bootstrap: num_units", num_units, 2)
+    wanted, rng = count("bootstrap: num_resamples", num_resamples, 1), generator("bootstrap", seed)
     drawn = (np.bincount(rng.integers(0, n, n), minlength=n) for _ in itertools.count())
     kept = (counts for counts in drawn if not counts.all())
     return _stacked((_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted)), n)
@@ -436,7 +427,9 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
     that is twice in the train set weighs two. Sets are numbers of units, or truths, one a unit; the index of a Series of truths
     is matched with the labels of the fit.
     """
-    n = _count("from_splits: num_units", num_units, 2)
+    n = count("from_splits: num_units", num_units, 2)
+    if not isinstance(splits, Iterable):
+        raise TypeError(f"from_splits: splits must be pairs (train, test), as of splitter.split(X, y); got {splits!r}.")
     refits: list[Entries] = []
     names: pd.Index | None = None
     for k, split in enumerate(splits):

@@ -64,6 +64,11 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
     return pd.Series(found.to_numpy(), name=found.name or None) if isinstance(found, nw.Series) else value
 
 
+def written(index: pd.Index) -> list[str]:
+    """Labels as they are shown: dates without the midnight that all of them have."""
+    return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
+
+
 def counted(index: pd.Index) -> bool:
     """Is it the index 0, …, n − 1, which pandas gives to what has none?"""
     return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
@@ -182,6 +187,35 @@ def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries
     if array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array == np.floor(array))).all():
         raise TypeError(f"{caller}: {name} must be whole numbers; got {_shown(array)}.")
     return array.astype(np.int64)
+
+
+def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
+    """One whole number; `name` says whose: "kfold: k"."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in PLAIN or not low <= array <= high or array != np.floor(array):
+        span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
+        raise ValueError(f"{name} must be a whole number {span}; got {_given(value)}.")
+    return int(array)
+
+
+def share(name: str, value: Any) -> float:
+    """One number between 0 and 1, and neither of these."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in PLAIN or not 0 < array < 1:
+        raise ValueError(f"{name} must lie between 0 and 1; got {_given(value)}.")
+    return float(array)
+
+
+def generator(caller: str, seed: Any) -> np.random.Generator:
+    """Random numbers by a seed, or those of NumPy's own generator."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise ValueError(f"{caller}: seed must be a whole number of 0 or more; got {_given(seed)}.") from None
+
+
+def _given(value: Any) -> str:
+    return str(value) if isinstance(value, np.generic) else repr(value)
 
 
 def _shown(array: np.ndarray) -> str:

@@ -22,6 +22,7 @@ import pandas as pd
 from ._checks import Check
 from ._compare import compare
 from ._estimate import Estimate
+from ._read import written
 
 TEMPLATE = Path(__file__).parent / "data" / "report.html"
 MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
@@ -47,8 +48,13 @@ class Table:
         """Its columns, which of them hold numbers, and its rows, as JSON has them."""
         frame = self.frame
         kinds = [pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in frame.dtypes]
-        columns = [[_plain(value) for value in frame.iloc[:, k]] for k in range(frame.shape[1])]
+        columns = [_cells(frame.iloc[:, k]) for k in range(frame.shape[1])]
         return {"columns": list(map(str, frame.columns)), "numbers": kinds, "rows": list(zip(*columns, strict=True))}
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    dates = pd.api.types.is_datetime64_any_dtype(column)
+    return written(pd.Index(column)) if dates else [_plain(value) for value in column]
 
 
 def _plain(value: Any) -> Any:
@@ -115,6 +121,8 @@ def report(
     Needs Jinja2 and vl-convert (`pip install 'leaveout[report]'`). Raises what `compare` raises on estimates that cannot be
     compared, ValueError on a name that does not end in .html.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"report: path must be the name of a file; got {path!r}.")
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"report: the page is HTML, so its name must end in .html; got {file.name!r}.")
@@ -179,7 +187,11 @@ def _pictures(found: Estimate) -> list[Figure]:
     """Of units: none where losses are joint, or there are none."""
     if found.joint or _units(found).empty:
         return []
-    return [_against(found), _carried(found), *([_in_order(found)] if found.plan.serial and found.plan.blocks is None else [])]
+    return [_against(found), _carried(found), *([_in_order(found)] if _is_series(found) else [])]
+
+
+def _is_series(found: Estimate) -> bool:
+    return bool(found.plan.serial and found.plan.blocks is None and not found.joint)
 
 
 def _answers(found: Estimate) -> list[tuple[str, str, str]]:
@@ -230,16 +242,25 @@ def _rows(found: Estimate) -> tuple[pd.DataFrame, int]:
 def _units(found: Estimate) -> pd.DataFrame:
     """Every unit with a loss: its label, its loss held out and not, and whether a refit that leaves it out is flagged."""
     plan, names = found.plan, found.names()
+    words = written(names)
     flagged = np.zeros(plan.num_units, bool)
     flagged[plan.index[plan.held & np.isin(plan.refit, found.flagged())]] = True
-    label = [str(name) if names.is_unique else f"{name} (row {k})" for k, name in enumerate(names)]
+    label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
     held, none = found.per_unit(), found.averaged(found.baseline)
     told = np.where(flagged, "flagged", "not flagged")
     units = pd.DataFrame(
-        {"place": np.arange(len(held)), "label": label, "loss": held, "none": none, "rise": held - none, "told": told}
+        {"place": _places(names), "label": label, "loss": held, "none": none, "rise": held - none, "told": told}
     )
     units["share"] = np.abs(held) * found._weight / max(np.nansum(np.abs(held) * found._weight), 1e-300)
     return units[np.isfinite(held) & np.isfinite(none)]
+
+
+def _places(names: pd.Index) -> Any:
+    """Where units stand in their order: at their times, as browsers read these in their own zone; else by their numbers."""
+    times = names.to_timestamp() if isinstance(names, pd.PeriodIndex) else names
+    if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
+        return np.arange(len(names))
+    return [time.isoformat() for time in times.tz_localize(None)]
 
 
 def _values(frame: pd.DataFrame) -> dict[str, Any]:
@@ -300,14 +321,17 @@ def _carried(found: Estimate) -> Figure:
     return Figure("carried", "Which rows carry the loss", text, [bars], 22 * len(units) + 40)
 
 
-def _in_order(found: Estimate) -> Figure:
-    units = _units(found)
+def _in_order(found: Estimate, model: str = "") -> Figure:
+    units, name = _units(found), found.names().name
     some = units.iloc[:: -(-len(units) // POINTS)]
-    place = {"x": _axis("place", "unit, in order"), "y": _axis("loss", "held-out loss"), "tooltip": _told(**SAID)}
+    dated = not pd.api.types.is_numeric_dtype(units["place"])
+    across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
+    place = {"x": _axis("place", "") | across, "y": _axis("loss", "held-out loss"), "tooltip": _told(**SAID)}
     thin = f" One in {-(-len(units) // POINTS)} is shown." if len(some) < len(units) else ""
     mark = {"type": "line", "color": BLUE, "strokeWidth": 1, "point": {"filled": True, "size": 16, "color": BLUE}}
     text = f"Runs of large losses are times that the model does not know.{thin}"
-    return Figure("order", "Losses in order", text, [{"data": _values(some), "mark": mark, "encoding": place}], 240)
+    title = "Losses in order" + (f", {model}" if model else "")
+    return Figure("order", title, text, [{"data": _values(some), "mark": mark, "encoding": place}], 240)
 
 
 # several
@@ -331,7 +355,7 @@ def _of_several(found: dict[str, Estimate], title: str) -> Page:
         _compared(table, first),
         _together(found),
         ", ".join(sorted({code for each in found.values() for code in each.mute})),
-        [_means(table, found), _differences(table)],
+        [_means(table, found), _differences(table), *([_in_order(first, str(table.index[0]))] if _is_series(first) else [])],
         [Table("models", "Models", "The lowest mean first.", models), Table("rows", "Rows", what + cut, rows.head(MOST))],
         {str(name): each._facts() for name, each in found.items()},
         [line for name, each in found.items() for line in (f"# {name}", *_calls(each))],

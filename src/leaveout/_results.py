@@ -23,8 +23,8 @@ class RESULTS(enum.IntEnum):
     kink = (2, "the step crosses a point where the loss is not twice differentiable")
     not_converged = (
         3,
-        "no minimiser was reached: the remaining data may be separable, or lack a class or group; "
-        "add a penalty, or merge the folds",
+        "no minimiser was reached: what is left may not determine every parameter, as without a class, a group or a state, or "
+        "where classes do not overlap; add a penalty or a prior, or merge the folds",
     )
     undetermined = (
         4,

@@ -11,6 +11,7 @@ loss the variance is φ = Σ w r² / Σ w, over what the refit sees. Errors are 
 own loss is what was asked for.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
@@ -36,17 +37,16 @@ TITLES = {
     "crps": "CRPS",
 }
 WAYS_OUT = {
-    "crps": "it is there for squared loss, for Gaussian, Poisson, negative binomial and gamma responses, and for two classes; "
-    "dispersions that a host does not estimate are by lo.Regression(X, y, 'gamma').",
-    "log_density": "its loss is no density, or one whose dispersion is not estimated: lo.Regression(X, y, 'gaussian'), "
-    "'gamma' and others estimate it, and evaluate='squared_error' or 'absolute_error' compares models of one response.",
+    "crps": "it is there for squared loss, for Gaussian, Poisson, negative binomial and gamma responses, and for two classes.",
+    "log_density": "its loss is no density: lo.Regression(X, y, 'gaussian'), 'gamma' and others are, "
+    "and evaluate='squared_error' or 'absolute_error' compares models of one response.",
 }
 Measure = Callable[[Array, Array, Array, Array], Measured]
 
 
 def scored(fit: Fit, name: str) -> Scored | None:
     """The score of that name; None where it is the model's own loss. ValueError where the model has no such score."""
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(NAMES)}; got {name!r}.")
     units = fit.objective.units
     if name == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
@@ -57,6 +57,8 @@ def scored(fit: Fit, name: str) -> Scored | None:
     known = units.distribution()
     if known is None or name not in known.scores:
         raise ValueError(f"cross_validate: {called(fit.objective)} has no {name}; {WAYS_OUT[name]}")
+    if known.said:
+        warnings.warn(f"cross_validate: the {name} of {called(fit.objective)} is {known.said}.", stacklevel=5)
     return OfDistribution(fit, TITLES[name], known, known.scores[name])
 
 

@@ -48,7 +48,8 @@ EDGE = 1e-6  # e-folds from a bound that count as on it
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tuning(Printed):
-    """What came of `tune`: the `best` trial, its `fit` and `estimate`, and all that were `made`, in their order."""
+    """What came of `tune`: the `best` trial, its `fit` and `estimate`, and all that were `made`, in their order. A pickled one
+    has no fit."""
 
     best: Trial
     fit: Fit
@@ -146,9 +147,13 @@ class Tuning(Printed):
             ("pruned", f"{len(pruned)} trials, known to be no better" if pruned else ""),
             ("left out", f"{len(failed)} trials; the first: {failed[0]}" if failed else ""),
             ("audit", e.labels.get("audit", "")),
-            ("flagged", f"{len(e.flagged())} refits: see .estimate" if len(e.flagged()) else "none"),
+            *e._findings(),
         ]
         return [(name, text) for name, text in lines if text]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: no fit, as of an estimate, and what was to be told by it."""
+        return vars(self) | {"optimism": self.optimism, "fit": None}
 
     @property
     def _flat(self) -> list[str]:

@@ -13,7 +13,7 @@ from ._fit import Fit
 from ._influence import Influence, cooks_distance, leverage as leverage_of
 from ._metrics import HIGHER
 from ._plan import Plan
-from ._read import places
+from ._read import places, written
 from .refit import Exact
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def _mean(estimate: Estimate) -> str:
 def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
     """Names over points, behind what is drawn there; of points that stand close those of the higher ones higher up."""
     order = np.argsort(y)
-    at, names = np.column_stack([x, y]).astype(float)[order], np.asarray(names, object)[order]
+    at, names = np.column_stack([x, y]).astype(float)[order], np.array(written(pd.Index(names)))[order]
     place = at / np.maximum(np.ptp(ax.dataLim.get_points(), axis=0), 1e-300)
     behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
     how: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": behind, "zorder": 2}
     for k, name in enumerate(names):
         close = np.abs(place[:k] - place[k]) < NEAR
-        ax.annotate(str(name), at[k], xytext=(0, 4 + 9 * close.all(1).sum()), **how)
+        ax.annotate(name, at[k], xytext=(0, 4 + 9 * close.all(1).sum()), **how)
 
 
 def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
@@ -266,8 +266,9 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
         values.index.name, by = values.index.name or "unit", "cook"  # type: ignore[assignment]
     else:
         values, error = found.column(by), found.rows.get(f"{by}_error")
-    counted = pd.api.types.is_numeric_dtype(values.index) or pd.api.types.is_datetime64_any_dtype(values.index)
-    x = values.index.to_numpy() if counted else np.arange(len(values))
+    index = values.index.to_timestamp() if isinstance(values.index, pd.PeriodIndex) else values.index
+    counted = pd.api.types.is_numeric_dtype(index) or pd.api.types.is_datetime64_any_dtype(index)
+    x, words = index.to_numpy() if counted else np.arange(len(values)), written(values.index)
     if error is not None:
         bars = np.where(np.isfinite(error), error, 0.0)
         ax.errorbar(x, values, bars, fmt="none", ecolor="tab:orange", elinewidth=1.5, zorder=3)
@@ -278,7 +279,7 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
     for k in most:
         at, below = float(values.iloc[k]), values.iloc[k] < 0
         where: dict[str, Any] = {"xytext": (0, -3 if below else 3), "va": "top" if below else "bottom"}
-        ax.annotate(str(values.index[k]), (x[k], at), textcoords="offset points", ha="center", fontsize=8, **where)
+        ax.annotate(words[k], (x[k], at), textcoords="offset points", ha="center", fontsize=8, **where)
     ax.margins(x=0.02, y=0.12)
     if (values.dropna() >= 0).all():
         ax.set_ylim(bottom=0)
@@ -333,6 +334,7 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
     ax = _axes(ax, (9.0, 3.5))
     path = hmm.decode(fit)
     index = path.index if isinstance(path, pd.Series) else pd.RangeIndex(len(path))
+    words = written(index)
     index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
     x, at, path = hmm.x[:, channel], index.to_numpy(), np.asarray(path)
     starts = np.flatnonzero(np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0])
@@ -346,7 +348,7 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
         most = losses.index.to_numpy()
         ax.scatter(at[most], x[most], s=70, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
         for t in most:
-            ax.annotate(str(index[t]), (at[t], x[t]), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+            ax.annotate(words[t], (at[t], x[t]), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
     ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     return ax

@@ -36,8 +36,8 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
 
     Raises TypeError where units have no linear predictor, or weights that depend on other units.
     """
-    objective = fit.objective
-    if not isinstance(objective, AbstractLinearPredictor) or fit.factor is None:
+    objective = formed(fit, "leverage").objective
+    if not isinstance(objective, AbstractLinearPredictor):
         raise TypeError(f"leverage: needs linear predictors; got {type(objective).__name__}. Use lo.fold_parameters().")
     if getattr(objective, "class_code", None) is not None:
         raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
@@ -81,7 +81,7 @@ def studentized_residuals(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.
 
     Raises TypeError where the model is no GLM of one linear predictor, NotImplementedError where its loss states no variance.
     """
-    objective = fit.objective
+    objective = formed(fit, "studentized_residuals").objective
     if not isinstance(objective, GLM) or objective.outputs > 1:
         raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {type(objective).__name__}.")
     theta = fit.vector + _moves(fit, refit, "studentized_residuals")
@@ -94,8 +94,6 @@ def studentized_residuals(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.
 
 def _moves(fit: Fit, refit: AbstractRefit, caller: str) -> Float[np.ndarray, "units params"]:
     """`θ̂_(i) − θ̂` of every unit."""
-    if not isinstance(fit, Fit):
-        raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     formed(fit, caller)
     return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller) - fit.vector
 
@@ -115,10 +113,13 @@ def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -
     return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
 
 
-def formed(fit: Fit, caller: str) -> None:
-    """Refuse where there is no Hessian to measure moves by."""
+def formed(fit: Fit, caller: str) -> Fit:
+    """A fit with a Hessian to measure moves by; TypeError on anything else."""
+    if not isinstance(fit, Fit):
+        raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     if fit.factor is None:
         raise TypeError(f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters().")
+    return fit
 
 
 def dispersion(

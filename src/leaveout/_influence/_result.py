@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from .._estimate import Estimate, Printed
+from .._read import count as count_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,12 +43,13 @@ class Influence(Printed):
         """The rows of the largest sizes of a column, or of the change of a parameter, first."""
         values = self.column(by)
         size = values.abs().to_numpy(float)
-        return self.rows.iloc[[k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:count]]
+        most = count_of("top: count", count, 0)
+        return self.rows.iloc[[k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]]
 
     def column(self, by: str) -> pd.Series:
         """Numbers of all refits, by the name of a column or of a parameter."""
         known = self.rows.select_dtypes("number")
-        if by not in known and by not in self.parameters:
+        if not isinstance(by, str) or (by not in known and by not in self.parameters):
             named = ", ".join(map(repr, [*known.columns, *self.parameters.columns[:8]]))
             raise ValueError(f"Influence: by must be a column of numbers, or a parameter: {named}; got {by!r}.")
         return known[by] if by in known else self.parameters[by]

@@ -1,4 +1,4 @@
-"""The command line: `leaveout demo`, `glm`, `compare`, `tune`, `interval`, `influence`, `hmm`, `mrf`, `crf`, `leakage`."""
+"""The command line, `leaveout COMMAND`: `report`, `glm`, `compare`, `tune`, `interval`, `influence`, `hmm`, `mrf`, `crf`, …"""
 
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from .influence import influence
 from .interval import interval
 from .leakage import leakage
 from .mrf import mrf
+from .report import report
 from .tune import tune
 
 app = typer.Typer(cls=OneLine, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -42,6 +43,7 @@ app.command()(compare)
 app.command()(tune)
 app.command()(interval)
 app.command()(influence)
+app.command()(report)
 app.command()(hmm)
 app.command()(mrf)
 app.command()(leakage)

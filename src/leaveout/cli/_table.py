@@ -26,10 +26,11 @@ LOSSES: dict[str, Heading] = {
     "difference": ("diff.", ".4f"),
     "se_difference": ("SE", ".4f"),
     "worse": ("P(worse)", ".2f"),
+    "weight": ("weight", ".2f"),
     "no_update": ("no upd.", ".4f"),
 }
 NAME, WIDE = 40, 400  # the most that a name of a model, and a whole table, may take
-PAIRED = ("mean", "se", "difference", "se_difference", "worse", "kind")  # over the units that all models score
+PAIRED = ("mean", "se", "difference", "se_difference", "worse", "weight", "kind")  # over the units that all models score
 
 
 def compared(
@@ -53,7 +54,7 @@ def compared(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         paired = lo.compare(estimates)
-    for name in PAIRED:
+    for name in paired.columns.intersection(PAIRED, sort=False):
         rows[name] = paired.loc[rows.index, name]
     score = next((f"Losses: {estimate.score} a unit." for estimate in estimates.values() if estimate.score), "")
     return rows, [score, *(str(warning.message) for warning in caught)]

@@ -70,10 +70,7 @@ def glm(
     kept(data, out, plot, report, checkpoint)
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = rows_of(data, model, plan, drop_missing)
-    estimate, fit, said = validated(prepared(model, rows, plan, seed), REFITS[refit], score, mute, checkpoint)
-    where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
-    console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
-    console.print(str(estimate), markup=False)
+    estimate, fit, notes = answered(rows, prepared(model, rows, plan, seed), REFITS[refit], score, mute, checkpoint)
     if out is not None:
         table = estimate.table().rename(columns={"unit": "row"})
         place = rows.frame.index.get_indexer(pd.Index(table["row"]))
@@ -82,7 +79,23 @@ def glm(
             table["prediction"] = prediction[place]
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
-    page(estimate, report, [where, rows.note, said])
+    page(estimate, report, notes)
+
+
+def answered(
+    rows: Rows,
+    model: "Prepared",
+    refit: lo.AbstractRefit,
+    score: str | None,
+    mute: str | None,
+    checkpoint: Path | None = None,
+) -> tuple[lo.Estimate, lo.Fit, list[str]]:
+    """A model of some rows, cross-validated and printed, and what is said of it."""
+    estimate, fit, said = validated(model, refit, score, mute, checkpoint)
+    notes = [f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters", rows.note, said]
+    console.print(f"{'; '.join(filter(None, notes))}\n", markup=False)
+    console.print(str(estimate), markup=False)
+    return estimate, fit, notes
 
 
 def rows_of(data: Path, model: Model, plan: str, drop_missing: bool) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -34,6 +35,10 @@ def hmm(
         str | None,
         typer.Option(help="A column that names the sequence of each row, where there are several, one after another."),
     ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(help="A column that names the steps, such as by a date; the first of dates that rise if not given."),
+    ] = None,
     plan: Annotated[
         str | None,
         typer.Option(help=f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one."),
@@ -63,8 +68,9 @@ def hmm(
     """
     kept(series, out, plot, report, checkpoint)
     wanted = numbers(states)
-    rows = read(series, [*listed(column), *listed(sequence)])
-    x = _series(rows, column)
+    rows = read(series, [*listed(column), *listed(sequence), *listed(time)])
+    steps = _steps(rows, column, sequence, time)
+    x = _series(rows, column, steps)
     kind = _emission(emission, x, order, trials)
     plan = plan or (BETWEEN if sequence else PLAN)
     lengths = _lengths(rows.column(sequence.strip())) if sequence else None
@@ -80,6 +86,7 @@ def hmm(
             models[_named(K)] = lo.HMM(own, kind, K, lengths=lengths, drop="sequence" if whole else "observation")
     missing = int(x.isna().any(axis=1).sum())
     what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (f", {missing} missing" if missing else "")
+    what += "" if steps is None else f", named by {steps.name}"
     what += "" if lengths is None else f", {len(lengths)} sequences"
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
     found = fitted(models, folds, refit, (starts, seed), mute, checkpoint)
@@ -95,10 +102,33 @@ def _named(K: int) -> str:
     return f"{K} state{'s' if K > 1 else ''}"
 
 
-def _series(rows: Rows, column: str | None) -> pd.DataFrame:
+def _series(rows: Rows, column: str | None, steps: pd.Index | None) -> pd.DataFrame:
     """The columns of the series, as numbers."""
-    names = listed(rows.only(column))
-    return pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in names})
+    others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
+    names = listed(others.only(column))
+    return pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in names}, index=steps)
+
+
+def _steps(rows: Rows, column: str | None, sequence: str | None, time: str | None) -> pd.Index | None:
+    """What the steps are called: a column that is named, else the first of dates that never go back, if there is one."""
+    if time is not None:
+        names = rows.column(time.strip())
+        if names.isna().any():
+            fail(f"--time {time}: it is empty in row {names.index[names.isna()][0]}; name every step, or leave --time out.")
+        return _dates(names) if _dates(names) is not None else pd.Index(names)
+    others = [name for name in rows.frame.columns if name not in (*listed(column), *listed(sequence))]
+    found = (_dates(rows.frame[name]) for name in others)
+    return next((dates for dates in found if dates is not None and (sequence or dates.is_monotonic_increasing)), None)
+
+
+def _dates(column: pd.Series) -> pd.DatetimeIndex | None:
+    """A column of dates as ISO 8601 has them; nothing where it holds anything else."""
+    if pd.api.types.is_numeric_dtype(column) or column.isna().any():
+        return None
+    try:
+        return pd.DatetimeIndex(pd.to_datetime(column, format="ISO8601"), name=column.name)
+    except (ValueError, TypeError):
+        return None
 
 
 def _lengths(names: pd.Series) -> list[int]:

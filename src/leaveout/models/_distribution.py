@@ -1,14 +1,16 @@
 """The distributions that regressions predict: their dispersion in every refit, and proper scores of them.
 
-Under squared loss the variance is φ = Σ w r² / Σ w over what a refit sees. CRPS in closed form (Jordan, Krüger & Lerch, Journal
-of Statistical Software 90, 2019), by functions that do not overflow.
+Under squared loss the variance is φ = Σ w r² / Σ w over what a refit sees, whatever the link. A shape or a dispersion that the
+loss was given is taken as it is, and so it is said. CRPS in closed form (Jordan, Krüger & Lerch, Journal of Statistical
+Software 90, 2019), by functions that do not overflow.
 """
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import special
 
 from .._objective import LOG_PROBABILITY, Distribution
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from .linear import AbstractRegression
 
 Array = np.ndarray
+Scores = dict[str, Callable[[Array, Array, Array], Array]]  # by name, of mean, dispersion and y
+FIXED = "which is as it was given: nothing has estimated it"
 CANCELLED = 1e-3  # of a sum of squares: what is left of a difference that small is summed instead
 
 
@@ -28,9 +32,19 @@ def distribution(model: "AbstractRegression") -> Distribution | None:
     whole = model.scale == LOG_PROBABILITY
     fixed = lambda value: lambda rows, theta: np.full((len(theta), 1), float(value))
     last = lambda rows, theta: np.exp(theta[:, -1:])
+    normal: Scores = {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)}
+    gamma: Scores = {"log_density": _log_gamma, "crps": _gamma}
+    wald: Scores = {"log_density": _log_inverse_gaussian}
     match loss:
-        case losses.Squared() if loss.convex and model.class_code is None:
-            return Distribution(Variance(model), {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)})
+        case losses.Squared() if model.class_code is None:
+            return Distribution(Variance(model), normal)
+        case losses.Gamma(shape=shape):
+            return Distribution(fixed(shape), gamma, f"of the shape {shape:g}, {FIXED}")
+        case losses.InverseGaussian(shape=shape):
+            return Distribution(fixed(shape), wald, f"of the shape {shape:g}, {FIXED}")
+        case losses.Tweedie(power=power, dispersion=phi) if float(power) in (0, 2, 3):
+            scores = {0: normal, 2: gamma, 3: wald}[int(power)]
+            return Distribution(fixed(1 / phi if power else phi), scores, f"of the dispersion {phi:g}, {FIXED}")
         case losses.GaussianScale():
             return Distribution(last, {"crps": _normal})
         case losses.Poisson() if whole:
@@ -59,34 +73,54 @@ def classes(model: "AbstractRegression") -> int:
 
 
 class Variance:
-    """Σ w r² / Σ w over what each refit sees, of linear least squares: over all rows it is quadratic in θ."""
+    """Σ w r² / Σ w over what each refit sees, of least squares: over all rows it is quadratic in θ, if the model is linear."""
 
     def __init__(self, model: "AbstractRegression"):
-        self.x, self.y = np.asarray(model.design), np.asarray(model.y) - (0.0 if model.offset is None else model.offset)
+        self.x, self.y, self.offset = (
+            np.asarray(model.design),
+            np.asarray(model.y),
+            0.0 if model.offset is None else model.offset,
+        )
         self.weight = np.ones(len(self.x)) if model.sample_weight is None else np.asarray(model.sample_weight)
+        self.mean, self.linear = model.loss_function.inverse_link, model.loss_function.convex
 
     @functools.cached_property
     def _gram(self) -> Float[Array, "params params"]:
         return (self.x.T * self.weight) @ self.x
 
     def __call__(self, rows: Rows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
+        index = np.minimum(rows.index, len(self.y) - 1)
+        left = np.where(rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0)
+        squares = self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)
+        for k in np.flatnonzero(np.isnan(squares)):
+            seen = self.weight.copy()
+            np.subtract.at(seen, index[k], left[k])
+            squares[k] = seen @ (self.y - self.mean(self.x @ theta[k] + self.offset)) ** 2
+        return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
+
+    def _quadratic(
+        self, index: Int[Array, "refits width"], left: Float[Array, "refits width"], theta: Float[Array, "refits params"]
+    ) -> Float[Array, " refits"]:
+        """Σ w r² less what leaves, by that of one θ near all; NaN where nearly all of it leaves."""
         start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
-        move, r = theta - start, self.y - self.x @ start
-        index = np.minimum(rows.index, len(r) - 1)
-        left = np.where(rows.index < len(r), (1 - rows.weight) * self.weight[index], 0.0)
+        move, r = theta - start, self.y - self.offset - self.x @ start
         own = r[index] - np.einsum("rwp,rp->rw", self.x[index], move)
         total = self.weight @ r**2
         whole = total - 2 * move @ (self.x.T @ (self.weight * r)) + np.einsum("rp,rp->r", move @ self._gram, move)
         squares = whole - np.sum(left * own**2, axis=1)
-        for k in np.flatnonzero(~(squares > CANCELLED * np.maximum(total, whole))):  # nearly all of it leaves
-            seen = self.weight.copy()
-            np.subtract.at(seen, index[k], left[k])
-            squares[k] = seen @ (self.y - self.x @ theta[k]) ** 2
-        return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
+        return np.where(squares > CANCELLED * np.maximum(total, whole), squares, np.nan)
 
 
 def _log_normal(mean: Array, variance: Array, y: Array) -> Array:
     return 0.5 * ((y - mean) ** 2 / variance + np.log(2 * np.pi * variance))
+
+
+def _log_gamma(mean: Array, shape: Array, y: Array) -> Array:
+    return shape * (y / mean + np.log(mean / shape)) - (shape - 1) * np.log(y) + special.gammaln(shape)
+
+
+def _log_inverse_gaussian(mean: Array, shape: Array, y: Array) -> Array:
+    return shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * np.log(2 * np.pi * y**3 / shape)
 
 
 def _normal(mean: Array, sigma: Array, y: Array) -> Array:

@@ -220,6 +220,7 @@ def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:
 
 
 def positive(name: str, value: float) -> np.ndarray:
-    if not (np.ndim(value) == 0 and np.isfinite(value) and value > 0):
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "biuf" or not 0 < array < np.inf:
         raise ValueError(f"{name} must be positive and finite; got {value}.")
     return np.asarray(value, np.float64)

@@ -111,7 +111,11 @@ class Cox(AbstractObjective):
         return {"coef": theta}
 
     def _unconstrained(self, parameters):
-        coef = np.asarray(parameters["coef"], np.float64) if set(parameters) == {"coef"} else np.zeros(0)
+        coef = (
+            np.asarray(parameters["coef"], np.float64)
+            if isinstance(parameters, dict) and set(parameters) == {"coef"}
+            else np.zeros(0)
+        )
         if coef.shape != self.design.shape[1:]:
             raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
         return coef

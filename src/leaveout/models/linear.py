@@ -133,9 +133,10 @@ class AbstractRegression(AbstractLinearPredictor):
     def _unconstrained(self, parameters):
         me, shape = type(self).__name__, (len(self.classes),) if self.classes else ()
         own = list(self.loss_function.natural(np.zeros(self.own)))
-        if set(parameters) | {"intercept"} != {"intercept", "coef", *own}:
+        if not isinstance(parameters, dict) or {*parameters, "intercept"} != {"intercept", "coef", *own}:
             wanted = ", ".join(map(repr, ["intercept", "coef", *own]))
-            raise ValueError(f"{me}: parameters are {{{wanted}}}; got {sorted(parameters)}.")
+            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
+            raise ValueError(f"{me}: parameters are {{{wanted}}}; got {got}.")
         coef = np.asarray(parameters["coef"], np.float64)
         intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
         if coef.shape != (*shape, self.num_features):

@@ -250,7 +250,10 @@ def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"
 def _not_negative(name: str, value: Any) -> Any:
     if followed(value):
         return jnp.asarray(value, float)
-    array = np.asarray(value, np.float64)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be a number, or one a coefficient; got {value!r}.")
+    array = array.astype(np.float64)
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return array

@@ -18,6 +18,7 @@ from .._jax import Array, Arrays, Module, compiled, jax, jnp
 from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 from .._plan import Rows
 from .._products import COARSE, solved
+from .._read import share
 from .._results import RESULTS
 from . import _linear as linear
 from ._descent import Descent, lead
@@ -95,8 +96,7 @@ class Exact(AbstractRefit):
     quadratic = True
 
     def __post_init__(self):
-        if not 0 < self.tol < 1:
-            raise ValueError(f"Exact: tol must lie between 0 and 1; got {self.tol}.")
+        share("Exact: tol", self.tol)
 
     def __call__(self, fit, rows, *, judge=True):
         if fit.predictors is not None:
@@ -126,8 +126,8 @@ class Certified(AbstractRefit):
     in_standard_errors = together = quadratic = True
 
     def __post_init__(self):
-        if not 0 < self.rtol <= 1:
-            raise ValueError(f"Certified: rtol must lie between 0 and 1; got {self.rtol}.")
+        if self.rtol != 1:  # all of a standard error is a share too
+            share("Certified: rtol", self.rtol)
 
     def stacked(self, stack, scale):
         return Settling(stack, self.rtol * scale, hurry=False).run()

@@ -32,21 +32,25 @@ from ..refit import AbstractRefit
 NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
 KEPT = 32  # folds whose rows are kept while scores are called on them
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-Score = Callable[[Any, Any, Any], float]  # of an estimator, X and y
 
 
 class Data(NamedTuple):
-    """Rows, their response, what `fit` is given beside, and the weights in that."""
+    """Rows, their response, what `fit` is given beside, the weights in that, and those of scores."""
 
     X: Any
     y: NDArray
     params: dict[str, Any]
     weight: NDArray | None
+    score_weight: NDArray | None = None
 
     def some(self, rows: NDArray[np.int64]) -> "Data":
         part = lambda values: _safe_indexing(values, rows)
         params = {name: part(value) for name, value in self.params.items()}
-        return Data(part(self.X), self.y[rows], params, None if self.weight is None else self.weight[rows])
+        weights = (None if each is None else each[rows] for each in (self.weight, self.score_weight))
+        return Data(part(self.X), self.y[rows], params, *weights)
+
+
+Score = Callable[[Any, Data], float]  # of an estimator on some rows
 
 
 class Scores(NamedTuple):
@@ -152,7 +156,7 @@ class Called(Scored):
             if key not in self.whole:  # some of its rows are not determined
                 continue
             host = placed(self.of.host, {name: values[k] for name, values in parameters.items()})
-            out[k] = self.score(host, self.rows(key).X, self.rows(key).y)
+            out[k] = self.score(host, self.rows(key))
         return out
 
     def error(self, rows, done, losses):
@@ -190,8 +194,8 @@ class Refitted:
             if host is None:
                 continue
             began, rows = time.perf_counter(), self.data.some(test)
-            values[k] = score(host, rows.X, rows.y)
-            error[k] = 0.0 if further is host else abs(score(further, rows.X, rows.y) - values[k])
+            values[k] = score(host, rows)
+            error[k] = 0.0 if further is host else abs(score(further, rows) - values[k])
             seconds[k] = time.perf_counter() - began
         return Scores(values, error, seconds)
 

@@ -17,7 +17,7 @@ from .._evaluate import LOST, scored_together
 from .._fit import Fit
 from .._results import among
 from ..interop.sklearn import inner
-from ._folds import Called, OneFit, Refitted, Score, Scores
+from ._folds import Called, Data, OneFit, Refitted, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
@@ -25,15 +25,15 @@ LARGEST = -np.log(np.finfo(np.float64).eps)  # of a log loss: scikit-learn keeps
 
 
 class OfMean(NamedTuple):
-    """A score that is a function of the mean of a loss, and of the response, over the test rows."""
+    """A score that is a function of the mean of a loss, and of the response and its weights, over the test rows."""
 
     loss: Named
-    score: Callable[[float, NDArray], float]
+    score: Callable[[float, NDArray, NDArray], float]
 
 
-def _determination(mean: float, y: NDArray) -> float:
+def _determination(mean: float, y: NDArray, weight: NDArray) -> float:
     """R², of a response that is constant 1 or 0, of one row none: as scikit-learn has it."""
-    spread = float(np.var(y))
+    spread = float(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight))
     if spread == 0 or len(y) < 2:
         return float(mean == 0) if len(y) > 1 else np.nan
     return 1 - mean / spread
@@ -41,15 +41,15 @@ def _determination(mean: float, y: NDArray) -> float:
 
 NUMBERS = {
     "r2": OfMean("squared_error", _determination),
-    "neg_mean_squared_error": OfMean("squared_error", lambda mean, y: -mean),
-    "neg_root_mean_squared_error": OfMean("squared_error", lambda mean, y: -(mean**0.5)),
-    "neg_mean_absolute_error": OfMean("absolute_error", lambda mean, y: -mean),
+    "neg_mean_squared_error": OfMean("squared_error", lambda mean, *_: -mean),
+    "neg_root_mean_squared_error": OfMean("squared_error", lambda mean, *_: -(mean**0.5)),
+    "neg_mean_absolute_error": OfMean("absolute_error", lambda mean, *_: -mean),
 }
 CLASSES = {
-    "accuracy": OfMean("zero_one", lambda mean, y: 1 - mean),
-    "neg_log_loss": OfMean("log_density", lambda mean, y: -mean),
+    "accuracy": OfMean("zero_one", lambda mean, *_: 1 - mean),
+    "neg_log_loss": OfMean("log_density", lambda mean, *_: -mean),
 }
-TWO_CLASSES = {"neg_brier_score": OfMean("squared_error", lambda mean, y: -mean)}
+TWO_CLASSES = {"neg_brier_score": OfMean("squared_error", lambda mean, *_: -mean)}
 USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 
 
@@ -98,7 +98,7 @@ def scores(
     found = {}
     for name, known in means.items():
         estimate = estimates[asked[name]]
-        values, error = of_calls(estimate) if known is None else of_losses(estimate, known, y)
+        values, error = of_calls(estimate) if known is None else of_losses(estimate, known, folds.data)
         found[name] = folds.completed(Scores(values, error, np.full(len(values), each)), calls[name])
     return found
 
@@ -108,16 +108,20 @@ def of_calls(found: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     return np.where(among(found.result, LOST), np.nan, found.losses), found.error
 
 
-def of_losses(found: Estimate, known: OfMean, y: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def of_losses(found: Estimate, known: OfMean, data: Data) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Scores of folds from losses of their rows, and their errors."""
-    plan = found.plan
+    plan, weights = found.plan, np.ones(len(data.y)) if data.score_weight is None else data.score_weight
     losses = np.minimum(found.losses, LARGEST) if known.loss == "log_density" else found.losses
     values, error = np.full((2, plan.num_refits), np.nan)
     for k, (start, end) in enumerate(zip(plan.indptr[:-1], plan.indptr[1:], strict=True)):
         held = plan.held[start:end]
-        rows, mean, off = plan.index[start:end][held], losses[start:end][held].mean(), found.error[k] / held.sum()
-        values[k] = known.score(mean, y[rows])
-        around = [known.score(at, y[rows]) for at in (mean + off, max(mean - off, 0.0))]
+        rows = plan.index[start:end][held]
+        y, weight = data.y[rows], weights[rows]
+        if not weight.sum() > 0:
+            continue
+        mean, off = np.average(losses[start:end][held], weights=weight), found.error[k] * weight.max() / weight.sum()
+        values[k] = known.score(mean, y, weight)
+        around = [known.score(at, y, weight) for at in (mean + off, max(mean - off, 0.0))]
         error[k] = np.abs(np.subtract(around, values[k])).max()
     return values, error
 
@@ -126,9 +130,10 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
     """A scorer that fails as scikit-learn's do."""
     scorer = check_scoring(host, scoring=scoring or None)
 
-    def score(host: Any, X: Any, y: Any) -> float:
+    def score(host: Any, rows: Data) -> float:
+        more = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
         try:
-            return float(scorer(host, X, y))
+            return float(scorer(host, rows.X, rows.y, **more))
         except Exception as error:
             if error_score == "raise":
                 raise

@@ -1,7 +1,6 @@
 """A search over penalties as scikit-learn has searches, from one fit a penalty instead of one a fold and penalty."""
 
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,7 @@ from ..models.penalties import AbstractPenalty, Zero
 from ..refit import AbstractRefit
 from ._folds import Data, OneFit, Splits, fitted, is_rescaled
 from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
-from ._validation import Transformers, cross_validate, fold_failed, splits_of, told, with_weights
+from ._validation import Transformers, fold_failed, folds_of, splits_of, told, with_weights
 
 
 class OneFitSearchCV(GridSearchCV):
@@ -59,14 +58,16 @@ class OneFitSearchCV(GridSearchCV):
 
     def fit(self, X, y=None, **params):
         """Score every candidate, and fit the best on all rows. `params` are `groups`, and the weights of rows by the name by
-        which the estimator takes them: they go to the fits, and not to the scores, of which a warning is given, since
-        GridSearchCV of newer versions weighs both."""
+        which the estimator takes them. They go to the scores too where GridSearchCV of the installed scikit-learn takes them
+        there: where metadata are routed as is asked for, else, in newer versions, if they are called sample_weight."""
         self._check(X)
-        candidates, groups = list(ParameterGrid(self.param_grid)), params.pop("groups", None)
-        data = with_weights("OneFitSearchCV", self.estimator, X, y, params)
-        if data.weight is not None and np.ptp(data.weight) > 0:
-            said = "OneFitSearchCV: sample_weight weighs rows in the fits; in the scores they count alike."
-            warnings.warn(said, stacklevel=2)
+        candidates = list(ParameterGrid(self.param_grid))
+        routed = self._get_routed_params_for_fit(params)
+        groups, weight = routed.splitter.split.get("groups"), routed.scorer.score.get("sample_weight")
+        if unknown := set(routed.scorer.score) - {"sample_weight"}:
+            raise TypeError(f"OneFitSearchCV: scorers are given sample_weight alone; got {', '.join(sorted(unknown))}.")
+        data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
+        data = data._replace(score_weight=None if weight is None else np.asarray(weight, np.float64))
         splits = splits_of(self.cv, data, groups, is_classifier(self.estimator))
         found = list(self._scored(candidates, data, splits))
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
@@ -120,19 +121,13 @@ class OneFitSearchCV(GridSearchCV):
                 yield from _family(first, penalties, self.scoring, self.error_score)
                 return
         for host in hosts:
-            result = cross_validate(
-                host,
-                data.X,
-                data.y,
-                cv=splits,
-                params=data.params,
-                scoring=self.scoring,
-                refit=strategy,
-                transformers=self.transformers,
-                error_score=self.error_score,
+            folds, own = folds_of(
+                "OneFitSearchCV", host, data, splits, strategy, self.transformers, self.error_score, callable(self.scoring)
             )
-            one = Scores(result["test_score"], result["approximation_error"], result["score_time"])
-            yield one, result["fit_time"]
+            found = scores(folds, named(self.scoring, own, data.X, data.y, self.error_score), own, data.y, self.error_score)
+            if "score" not in found:
+                raise ValueError("OneFitSearchCV: scoring must return one score, by which it chooses.")
+            yield found["score"]._replace(values=told(found["score"], self.error_score)), folds.fit_seconds
 
 
 def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
@@ -160,7 +155,7 @@ def _family(
         points = path(first.fit.objective, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
         seconds = np.full(fits, (first.seconds + time.perf_counter() - began) / (fits * len(penalties)))
         for point in points:
-            found = Scores(*of_losses(point.estimate, own, data.y), np.zeros(fits))
+            found = Scores(*of_losses(point.estimate, own, data), np.zeros(fits))
             found = replace(first, fit=point.fit).completed(found, score_of(each, host, error_score))
             yield found._replace(values=told(found, error_score)), seconds
         return
@@ -182,4 +177,4 @@ def _of_own_loss(known: OfMean, objective: Any) -> OfMean | None:
     squared = isinstance(objective.loss_function, Squared) and objective.loss_function.linked == "identity"
     if known.loss != "squared_error" or not squared:
         return None
-    return OfMean(known.loss, lambda mean, y: known.score(2 * mean, y))
+    return OfMean(known.loss, lambda mean, *rest: known.score(2 * mean, *rest))

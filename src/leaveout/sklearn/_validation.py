@@ -66,9 +66,8 @@ def cross_validate(
         scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, list | tuple | set) else [scoring]
     )
     seen = return_estimator or any(map(callable, listed))
-    folds, host, data, splits = _folds(
-        "cross_validate", estimator, X, y, groups, cv, params, refit, transformers, error_score, seen
-    )
+    data, splits = _rows("cross_validate", estimator, X, y, groups, cv, params)
+    folds, host = folds_of("cross_validate", estimator, data, splits, refit, transformers, error_score, seen)
     wanted = named(scoring, host, data.X, data.y, error_score)
     found = scores(folds, wanted, host, data.y, error_score)
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
@@ -118,7 +117,8 @@ def cross_val_predict(
     Raises ValueError where the test sets are no partition of the rows, or a fold has no refit.
     """
     del n_jobs, verbose, pre_dispatch
-    folds, _, data, splits = _folds("cross_val_predict", estimator, X, y, groups, cv, params, refit, transformers, "raise")
+    data, splits = _rows("cross_val_predict", estimator, X, y, groups, cv, params)
+    folds, _ = folds_of("cross_val_predict", estimator, data, splits, refit, transformers, "raise")
     tests = np.concatenate([test for _, test in splits])
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
@@ -132,26 +132,29 @@ def cross_val_predict(
     return np.concatenate(parts)[np.argsort(tests)]
 
 
-def _folds(
+def _rows(
+    caller: str, estimator: Any, X: Any, y: ArrayLike, groups: ArrayLike | None, cv: Any, params: dict[str, Any] | None
+) -> tuple[Data, Splits]:
+    """The data by position, and the splits."""
+    data = with_weights(caller, estimator, X, y, params)
+    return data, splits_of(cv, data, groups, is_classifier(estimator))
+
+
+def folds_of(
     caller: str,
     estimator: Any,
-    X: Any,
-    y: ArrayLike,
-    groups: ArrayLike | None,
-    cv: Any,
-    params: dict[str, Any] | None,
+    data: Data,
+    splits: Splits,
     refit: AbstractRefit,
     transformers: Transformers,
     error_score: ErrorScore,
     seen: bool = False,
-) -> tuple[OneFit | Refitted, Any, Data, Splits]:
-    """The estimators of all folds, the host on all rows, the data, and the splits. Where what is inside of estimators may be
-    `seen`, what learns from rows is fitted in each of them; else by a change of their penalties, if that is the same."""
+) -> tuple[OneFit | Refitted, Any]:
+    """The estimators of all folds, and the host on all rows. Where what is inside of estimators may be `seen`, what learns from
+    rows is fitted in each of them; else by a change of their penalties, if that is the same."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
     _check_host(caller, estimator)
-    data = with_weights(caller, estimator, X, y, params)
-    splits = splits_of(cv, data, groups, is_classifier(estimator))
     if any(len(np.unique(test)) < len(test) for _, test in splits):
         raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
     began = time.perf_counter()
@@ -159,8 +162,8 @@ def _folds(
     host, found = fitted(estimator, data, anew=anew and not seen)
     failed = lambda error: fold_failed(error, error_score)
     if anew and not is_rescaled(found):
-        return Refitted(host, data, splits, failed), host, data, splits
-    return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host, data, splits
+        return Refitted(host, data, splits, failed), host
+    return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host
 
 
 def splits_of(cv: Any, data: Data, groups: ArrayLike | None, classifier: bool) -> Splits:
@@ -219,7 +222,7 @@ def _trained(
     for k, (host, (train, _)) in enumerate(zip(hosts, splits, strict=True)):
         rows = data.some(train)
         for name, scoring in wanted.items():
-            found[name][k] = np.nan if host is None else score_of(scoring, host, error_score)(host, rows.X, rows.y)
+            found[name][k] = np.nan if host is None else score_of(scoring, host, error_score)(host, rows)
     return found
 
 

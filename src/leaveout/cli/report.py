@@ -1,0 +1,97 @@
+"""`leaveout report DATA PAGE` cross-validates a regression that the columns choose, and writes one page on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+import leaveout as lo
+
+from ._console import console, fail
+from ._data import LOSSES, Model, columns_of, features_of, named
+from ._files import Rows, complete, read, shortened
+from ._options import Data, DropMissing, Features, Mute, kept, pageable
+from ._table import page as write
+from .glm import OTHERS, answered, prepared
+
+MANY = 20  # labels: a column of more holds names, or free text
+
+
+def report(
+    data: Data,
+    page: Annotated[Path, typer.Argument(help="The page to write (html).", readable=False, callback=pageable)],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    groups: Annotated[
+        str | None, typer.Option(help="A column of groups, such as patients: each is left out whole; else each row by itself.")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help=f"Instead of the loss that the target chooses: {', '.join(LOSSES)}.")] = None,
+    l2: Annotated[float, typer.Option(help="Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0,
+    features: Features = None,
+    drop_missing: DropMissing = False,
+    mute: Mute = None,
+) -> None:
+    """One page on how well a column is predicted by the others, of rows that the model has not seen.
+
+    The target chooses the loss: two values logistic, more labels multinomial, whole numbers from 0 on Poisson, other numbers
+    squared. Columns of text are categories; those of one value, or of more than 20 labels, are left out. What was chosen is
+    said. For series there is leaveout hmm --report, for counts on a map leaveout mrf --report.
+
+    leaveout report patients.csv report.html --target cost
+
+    leaveout report visits.csv visits.html --target visits --groups clinic --l2 1
+    """
+    kept(data, page)
+    plan = f"groups:{groups}" if groups else "loo"
+    asked = Model(target, loss or "", l2, features)
+    rows = read(data, named(asked, plan))
+    model, said = _chosen(rows, asked, plan)
+    rows = _labelled(complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS), model)
+    estimate, _, notes = answered(rows, prepared(model, rows, plan, 0), lo.Certified(), None, mute)
+    for note in said:
+        console.print(note, markup=False)
+    write(estimate, page, [*notes, *said])
+
+
+def _chosen(rows: Rows, model: Model, plan: str) -> tuple[Model, list[str]]:
+    """The loss by what the target holds, features and categories by what the columns hold, and what is to be said of these."""
+    columns_of(rows, model, plan)  # of which some may not be there
+    loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
+    names = features_of(rows, model, plan)
+    levels = {name: rows.frame[name].nunique() for name in names}
+    number = {name: pd.api.types.is_numeric_dtype(rows.frame[name]) for name in names}
+    used = [name for name in names if levels[name] > 1 and (number[name] or levels[name] <= MANY)]
+    if not used:
+        fail(f"{rows.name}: no column but {model.target!r} holds numbers, or from 2 to {MANY} labels, to predict it by.")
+    out = [name for name in names if name not in used]
+    said = [f"{model.target} holds {what}: --loss {loss}, unless another is named" if what else ""]
+    said += [f"left out, of one value or of more than {MANY} labels: {shortened(out)}" if out else ""]
+    categories = ",".join(name for name in used if not number[name])
+    return replace(model, loss=loss, features=",".join(used), categorical=categories or None), [*filter(None, said)]
+
+
+def _loss(rows: Rows, target: str) -> tuple[str, str]:
+    """The loss that the values of a column suggest, and what these are."""
+    y = rows.column(target).dropna()
+    if y.nunique() < 2:
+        fail(f"target {target!r} has one value only: nothing to predict.")
+    if y.nunique() == 2:
+        return "logistic", "two values"
+    if not pd.api.types.is_numeric_dtype(y):
+        if y.nunique() > MANY:
+            rows.numbers(target, f"a target holds numbers, or labels, {MANY} at most")
+        return "multinomial", f"{y.nunique()} labels"
+    if y.min() == 0 and (y % 1 == 0).all():
+        return "poisson", "whole numbers from 0 on"
+    return "squared", "numbers"
+
+
+def _labelled(rows: Rows, model: Model) -> Rows:
+    """Two numbers that are not 0 and 1 are labels."""
+    y = rows.frame[model.target]
+    if model.loss != "logistic" or y.isin([0, 1]).all():
+        return rows
+    return replace(rows, frame=rows.frame.assign(**{str(model.target): y.astype(str)}))

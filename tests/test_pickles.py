@@ -1,0 +1,92 @@
+"""Results are sent to other processes: what is printed there, and told in tables, is what was printed here."""
+
+import ast
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import leaveout as lo
+
+N = 60
+LOAD = """
+import pickle, sys, warnings
+warnings.simplefilter("ignore")
+found = pickle.load(open(sys.argv[1], "rb"))
+print(repr({name: str(each) for name, each in found.items()}))
+"""
+
+
+def results():
+    """One of every kind that a verb returns."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.standard_normal((N, 2)), columns=["age", "dose"])
+    y = X["age"] + rng.standard_normal(N)
+    model = lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))
+    fit, plan = lo.fit(model), lo.kfold(N, 6, seed=0)
+    cv, build = lo.cross_validate(fit, plan, metric="mse"), lambda a: model.under(lo.penalties.Ridge(a))
+    other = lo.cross_validate(lo.fit(build(50.0)), plan)
+    classes = lambda a: lo.GLM(X, y > 0, "logistic", lo.penalties.Ridge(a))
+    huber = lo.GLM(X, y, lo.losses.PseudoHuber(0.5))
+    return {
+        "Fit": fit,
+        "Plan": plan,
+        "Estimate": cv,
+        "Interval": cv.interval(),
+        "nested": lo.nested(fit),
+        "Comparison": lo.compare({"a": cv, "b": other}),
+        "Influence": lo.influence(lo.cross_validate(fit, lo.leave_one_out(N))),
+        "intervals": lo.interval(fit, X.iloc[:4]),
+        "covariance": lo.covariance(fit),
+        "ridge path": lo.path(model, [0.1, 1.0, 10.0], lo.leave_one_out(N)),
+        "path side by side": lo.path(huber, [0.1, 1.0], lo.leave_one_out(N)),
+        "path one by one": lo.path(model, [0.1, 1.0], plan),
+        "Tuning": lo.tune(build, {"a": (0.1, 10.0)}, plan),
+        "Tuning by a metric": lo.tune(classes, {"a": (0.1, 10.0)}, plan, metric="auc", trials=6),
+        "checks": cv.checks(),
+    }
+
+
+@pytest.fixture(scope="module")
+def made():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return results()
+
+
+def test_another_process_prints_the_same(made, tmp_path):
+    (tmp_path / "found.pickle").write_bytes(pickle.dumps(made))
+    done = subprocess.run([sys.executable, "-c", LOAD, tmp_path / "found.pickle"], capture_output=True, text=True, check=True)
+    told = ast.literal_eval(done.stdout)
+    for name, each in made.items():
+        assert told[name] == str(each), name
+
+
+def test_what_they_hold_comes_along(made):
+    back = pickle.loads(pickle.dumps(made))
+    assert list(back["Comparison"].estimates) == ["a", "b"] and back["Comparison"].estimates["a"].mean == made["Estimate"].mean
+    for name in ("ridge path", "path side by side", "path one by one"):
+        pd.testing.assert_frame_equal(back[name].table(), made[name].table())
+        assert back[name].best.value == made[name].best.value and back[name].fits[0] is None
+        np.testing.assert_array_equal(back[name].estimates[1].losses, made[name].estimates[1].losses)
+        assert back[name].one_standard_error.value == made[name].one_standard_error.value
+    for name in ("Tuning", "Tuning by a metric"):
+        assert back[name].hyper == made[name].hyper and back[name].optimism == made[name].optimism and back[name].fit is None
+        pd.testing.assert_frame_equal(back[name].trials, made[name].trials)
+    assert back["intervals"].attrs == made["intervals"].attrs
+    again = lo.cross_validate(back["Fit"], back["Plan"])
+    np.testing.assert_array_equal(again.losses, made["Estimate"].losses)
+
+
+def test_functions_of_ones_own_stay_behind():
+    """No pickle takes a function that was made in another; what came of it can be sent."""
+    x = np.random.default_rng(0).standard_normal(30)
+    model = lambda a: lo.GLM(x[:, None], x + x**2, lambda eta, y: a * (y - eta) ** 2)
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(model)
+    found = lo.path(model(1.0), [0.1, 1.0], lo.kfold(30, 3))
+    assert str(pickle.loads(pickle.dumps(found))) == str(found)
