@@ -13,9 +13,11 @@ from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
+from .._checkpoint import File, keeping
 from .._evaluate import DEFAULT
 from .._fit import fit
 from .._path import path
+from .._stopping import stoppable
 from ..interop.sklearn import described, inner, learns, penalty_of, rescales
 from ..models.losses import Squared
 from ..models.penalties import AbstractPenalty, Zero
@@ -32,7 +34,8 @@ class OneFitSearchCV(GridSearchCV):
     folds' refits (by default `lo.Certified()`), `transformers` as in `leaveout.sklearn.cross_validate`. `cv_results_` has more:
     "mean_approximation_error" and "split0_approximation_error", …: how far scores may be from those of exact refits. Candidates
     that differ in their penalty alone share one fit of the host: the others start from there, by `lo.path` where the score is
-    a mean of the estimator's own loss.
+    a mean of the estimator's own loss. `checkpoint` names a file that keeps what is done: a `fit` to the same data that was
+    killed goes on from there, to the same scores.
 
     `sklearn.model_selection.cross_validate` of it chooses again in every fold: the loss with the choice left out.
     """
@@ -48,9 +51,10 @@ class OneFitSearchCV(GridSearchCV):
         error_score: Any = np.nan,
         strategy: AbstractRefit | None = None,
         transformers: Transformers = "refit",
+        checkpoint: File | None = None,
     ):
         super().__init__(estimator, param_grid, scoring=scoring, cv=cv, refit=refit, error_score=error_score)
-        self.strategy, self.transformers = strategy, transformers
+        self.strategy, self.transformers, self.checkpoint = strategy, transformers, checkpoint
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -68,7 +72,10 @@ class OneFitSearchCV(GridSearchCV):
             said = "OneFitSearchCV: sample_weight weighs rows in the fits; in the scores they count alike."
             warnings.warn(said, stacklevel=2)
         splits = splits_of(self.cv, data, groups, is_classifier(self.estimator))
-        found = list(self._scored(candidates, data, splits))
+        names = "estimator", "scoring", "strategy", "transformers", "error_score"
+        of = {"candidates": candidates, "data": data, "splits": splits} | {name: getattr(self, name) for name in names}
+        with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, of):
+            found = list(self._scored(candidates, data, splits))
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
         error = np.array([one.error for one, _ in found])
         more = dict(zip(keys, error.T, strict=True)) | {"mean_approximation_error": error.mean(axis=1)}
