@@ -55,8 +55,8 @@ FAULTS = (
     Fault(
         "transformers that saw the test rows",
         "sklearn/_folds.py",
-        "refitted(host, data.some(train))",
-        "refitted(host, data)",
+        "refitted(self.host, rows)",
+        "refitted(self.host, self.data)",
         "test_sklearn.py",
     ),
     Fault("a second moment for a variance", "models/_scaled.py", "total - mean**2", "total", "test_sklearn.py"),
@@ -734,8 +734,8 @@ FAULTS = (
     Fault(
         "predictions of refits are exact",
         "_influence/_verb.py",
-        "reach(fit, done, values, self.watched))",
-        "0 * values)",
+        "reach(fit, done, values, self.watched)}",
+        "0 * values}",
         "test_carries.py",
     ),
     Fault(

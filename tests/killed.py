@@ -87,7 +87,7 @@ def tuned(build, space, plan, **more):
 
 def ridges(**more):
     build = lambda **penalty: FIT.objective.under(lo.penalties.Ridge([*penalty.values()]))
-    return tuned(build, dict.fromkeys("abc", (1e-2, 1e4)), ALONE, metric="auc", **more)
+    return tuned(build, dict.fromkeys("abc", (1e-2, 1e4)), lo.kfold(N, 10, seed=0), metric="auc", **more)
 
 
 def network(**more):
