@@ -963,8 +963,8 @@ FAULTS = (
     Fault(
         "what refits do to a fit is that of another estimate",
         "_influence/_verb.py",
-        "parts = estimate.losses, estimate.error, estimate.result, estimate.baseline",
-        "parts = estimate.baseline",
+        "estimate=parts, prediction=prediction",
+        "estimate=None, prediction=prediction",
         "test_checkpoint.py",
     ),
     Fault(
