@@ -18,18 +18,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from sklearn.linear_model import Ridge
+from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import leaveout as lo
-from leaveout import _checkpoint, _walk
+from leaveout import _checkpoint, _prediction, _walk
 from leaveout._evaluate import fold_thetas
 from leaveout.leakage import _fits, _run
+from leaveout.sklearn import OneFitSearchCV, cross_validate
 
 rng = np.random.default_rng(0)
 N = 900
 X = rng.standard_normal((N, 3))
 y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 FIT = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+LINEAR = lo.fit(lo.GLM(X, X @ np.arange(3.0) + rng.standard_normal(N), "squared", lo.penalties.Ridge(1.0)))
+PIPELINE = make_pipeline(StandardScaler(), SelectKBest(k=2), LogisticRegression())
 TABLES = "SELECT count(*) FROM sqlite_master WHERE name = 'steps'"
 TOGETHER, ALONE = lo.kfold(N, 180, seed=0), lo.leave_one_out(N)
 LEVELS = {"size": 30, "levels": 9, "num_boot": 40, "train": np.arange(300), "test": np.arange(300, 400)}
@@ -57,6 +63,64 @@ def blocks(**more):
     return [found.losses, found.variance]
 
 
+def nested(**more):
+    found = lo.nested(FIT, num_folds=6, repeats=6, **more)
+    return [np.array([found.low, found.high])]
+
+
+def interval(**more):
+    found = lo.interval(LINEAR, X[:300] + 0.5, **more)
+    return [found.to_numpy(), np.array(found.attrs["widened"])]
+
+
+def influence(**more):
+    estimate = lo.cross_validate(FIT, TOGETHER, lo.NewtonStep(), audit=0)
+    found = lo.influence(estimate, prediction=X[0], pairs=30, **more)
+    named = found.rows.select_dtypes("number"), found.parameters, found.pairs
+    return [table.to_numpy(float) for table in named]
+
+
+def tuned(build, space, plan, **more):
+    found = lo.tune(build, space, plan, **more)
+    return [found.trials.select_dtypes("number").to_numpy(float), *values(found.estimate), np.array(found.optimism)]
+
+
+def ridges(**more):
+    build = lambda **penalty: FIT.objective.under(lo.penalties.Ridge([*penalty.values()]))
+    return tuned(build, dict.fromkeys("abc", (1e-2, 1e4)), lo.kfold(N, 10, seed=0), metric="auc", **more)
+
+
+def network(**more):
+    """A model without a closed form, whose penalty is chosen."""
+    import jax.numpy as jnp
+
+    loss = lambda theta, datum: (datum[3] - jnp.tanh(datum[:3] @ theta["in"]) @ theta["out"]) ** 2
+    start = {"in": np.eye(3, 2) + 0.1, "out": np.ones(2)}
+
+    def build(alpha):
+        penalty = lambda theta: alpha * (jnp.sum(theta["in"] ** 2) + jnp.sum(theta["out"] ** 2))
+        return lo.Separable(loss, np.c_[X, y][:200], penalty, start)
+
+    return tuned(build, {"alpha": (1e-2, 1e2)}, lo.kfold(200, 20, seed=0), trials=8, nested=0, **more)
+
+
+def asked(**more):
+    build = lambda alpha, loss: lo.GLM(X, y, loss, lo.penalties.Ridge(alpha))
+    space = {"alpha": (1e-2, 1e4), "loss": ["logistic", "probit"]}
+    return tuned(build, space, TOGETHER, refit=lo.Certified(), sampler="optuna", trials=12, **more)
+
+
+def folds(**more):
+    found = cross_validate(PIPELINE, X, y, cv=20, scoring=["roc_auc", "accuracy"], **more)
+    return [scores for name, scores in found.items() if "time" not in name]
+
+
+def search(**more):
+    grid = {"C": [0.1, 1.0, 10.0], "fit_intercept": [True, False]}
+    found = OneFitSearchCV(LogisticRegression(), grid, scoring="roc_auc", cv=20, **more).fit(X, y)
+    return [found.cv_results_[name] for name in ("mean_test_score", "mean_approximation_error")]
+
+
 def chain(**more):
     series = np.random.default_rng(1).standard_normal(150) + 2.0 * (np.arange(150) // 30 % 2)
     fit = lo.fit(lo.HMM(series, lo.emissions.Gaussian(), 2), num_starts=2)
@@ -72,8 +136,13 @@ VERBS = {
     "path": path,
     "leakage": leakage,
     "blocks": blocks,
+    "nested": nested,
+    "interval": interval,
+    "optuna": asked,
+    "folds": folds,
+    "search": search,
 }
-COMPILED = {"chain": chain}
+COMPILED = {"chain": chain, "influence": influence, "ridges": ridges, "network": network}
 
 
 def attempt(verb: str, file: Path, out: Path, seconds: float | None) -> bool:
@@ -133,7 +202,7 @@ def main(verb: str, kills: int) -> str:
 
 if __name__ == "__main__":
     _checkpoint.PAUSE = 0.0  # every step is written
-    _walk.CAPACITY, _run.CAPACITY, _fits.CAPACITY = 2**9, 2**13, 2**13  # many steps
+    _walk.CAPACITY, _run.CAPACITY, _fits.CAPACITY, _prediction.STEP = 2**9, 2**13, 2**13, 1  # many steps
     if sys.argv[1] == "0":
         alone(COMPILED[sys.argv[2]], *map(Path, sys.argv[3:]))
     for verb in sys.argv[2:] or VERBS:

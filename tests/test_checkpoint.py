@@ -16,11 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestRegressor
-from sklearn.linear_model import Ridge
+from sklearn.exceptions import FitFailedWarning
+from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 import leaveout as lo
+import leaveout.sklearn as from_one_fit
 from leaveout import _checkpoint, _walk
 from leaveout._fingerprint import fingerprint
 from leaveout.cli import app
@@ -32,6 +38,13 @@ X = rng.standard_normal((N, 2))
 Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 PLAN = lo.kfold(N, 30, seed=0)
 LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.RecordLeakage(0.05), "loss": "mse"}
+MODEL = lo.GLM(X, Y, "logistic", lo.penalties.Ridge(1.0))
+SPACE = {"a": (1e-2, 1e3)}
+PIPELINE = make_pipeline(StandardScaler(), SelectKBest(k=1), LogisticRegression())
+NAMES = np.where(Y > 0, "ill", "well").astype(object)
+ONE_AFTER_ANOTHER = """
+metrics score rows predict parameters path leakage blocks nested interval optuna folds search influence ridges
+"""
 PROGRAM = Path(__file__).parent / "killed.py"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(lo.__file__).parents[1])}
 
@@ -67,12 +80,12 @@ def file(tmp_path, monkeypatch):
 
 
 def test_a_killed_run_goes_on_to_the_same_numbers():
-    lines = killed(3, "metrics", "leakage")
-    assert len(lines) == 2 and all(line.endswith("steps: same") for line in lines), lines
+    lines = killed(2, "metrics", "leakage", "nested", "interval", "folds")
+    assert len(lines) == 5 and all(line.endswith("steps: same") for line in lines), lines
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["metrics", "score", "rows", "predict", "parameters", "path", "leakage", "blocks"])
+@pytest.mark.parametrize("verb", ONE_AFTER_ANOTHER.split())
 def test_killed_a_hundred_times(verb):
     (line,) = killed(100, verb)
     assert line.endswith("steps: same"), line
@@ -80,8 +93,9 @@ def test_killed_a_hundred_times(verb):
 
 
 @pytest.mark.slow
-def test_a_chain_killed_many_times():
-    (line,) = killed(20, "chain")
+@pytest.mark.parametrize("verb", ["chain", "network"])
+def test_killed_many_times_and_compiled_each(verb):
+    (line,) = killed(20, verb)
     assert line.endswith("steps: same"), line
 
 
@@ -341,6 +355,169 @@ def test_every_verb_gives_what_it_gives_without(file):
         assert np.array_equal(plain, kept) and np.array_equal(plain, again), name
 
 
+def by_hyper(a) -> lo.GLM:
+    return MODEL.under(lo.penalties.Ridge(a))
+
+
+def told(found: lo.Tuning) -> list:
+    return [found.trials.select_dtypes("number").to_numpy(), found.estimate.losses, found.optimism, str(found)]
+
+
+def a_network(a):
+    loss = lambda theta, datum: (datum[2] - jnp.tanh(datum[:2] @ theta["in"]) @ theta["out"]) ** 2
+    penalty = lambda theta: a * jnp.sum(theta["in"] ** 2) + a * jnp.sum(theta["out"] ** 2)
+    return lo.Separable(loss, np.c_[X, Y], penalty, {"in": np.eye(2) + 0.1, "out": np.ones(2)})
+
+
+def told_of(found: lo.Influence) -> list:
+    tables = found.rows.drop(columns=["parameter", "result"]), found.parameters, found.pairs
+    return [*(table.to_numpy(float) for table in tables), str(found)]
+
+
+def scored(found: dict) -> list:
+    return [values for name, values in found.items() if "time" not in name]
+
+
+def searched(search: from_one_fit.OneFitSearchCV) -> list:
+    return [search.fit(X, Y).cv_results_[name] for name in ("mean_test_score", "mean_approximation_error")]
+
+
+GRID = {"C": [0.1, 1.0], "fit_intercept": [True, False]}
+LINEAR = lo.GLM(X, X @ [1.0, -1.0], "squared", lo.penalties.Ridge(1.0))
+LONG = {
+    "fit": lambda **f: [
+        *vars((found := lo.fit(a_network(0.1), num_starts=3, **f)).minima).values(),
+        found.vector,
+        found.factor,
+    ],
+    "nested": lambda **f: [lo.nested(logistic(), num_folds=4, repeats=3, **f)],
+    "interval": lambda **f: [(found := lo.interval(lo.fit(LINEAR), X[:50] + 0.1, **f)).to_numpy(), found.attrs],
+    "influence": lambda **f: told_of(lo.influence(lo.cross_validate(logistic(), PLAN), prediction=X[0], pairs=8, **f)),
+    "cooks_distance": lambda **f: [lo.cooks_distance(logistic(), **f)],
+    "tune": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, trials=4, **f)),
+    "tune, a metric": lambda **f: told(lo.tune(by_hyper, SPACE, lo.kfold(N, 5), metric="auc", trials=6, nested=0, **f)),
+    "tune, derived": lambda **f: told(lo.tune(a_network, SPACE, lo.kfold(N, 6), trials=4, nested=0, **f)),
+    "tune, asked": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, lo.Certified(), "optuna", trials=5, **f)),
+    "tune, a path": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, sampler="path", trials=4, **f)),
+    "cross_validate": lambda **f: scored(
+        from_one_fit.cross_validate(LogisticRegression(), X, Y, scoring=["roc_auc", "accuracy", "neg_log_loss"], **f)
+    ),
+    "cross_validate, a pipeline": lambda **f: scored(
+        from_one_fit.cross_validate(PIPELINE, X, Y, scoring=["roc_auc", "accuracy"], return_train_score=True, **f)
+    ),
+    "cross_val_score": lambda **f: [from_one_fit.cross_val_score(PIPELINE, X, NAMES, **f)],
+    "cross_val_predict": lambda **f: [from_one_fit.cross_val_predict(LogisticRegression(), X, Y, method="predict_proba", **f)],
+    "cross_val_predict, names": lambda **f: [from_one_fit.cross_val_predict(PIPELINE, X, NAMES, **f)],
+    "search": lambda **f: searched(from_one_fit.OneFitSearchCV(LogisticRegression(), GRID, scoring="roc_auc", **f)),
+}
+
+
+def cut(file: Path, count: int | None = None) -> int:
+    """What a kill after so many steps leaves; how many there were."""
+    with sqlite3.connect(file) as base:
+        before = base.execute("SELECT count(*) FROM steps").fetchone()[0]
+        base.execute("DELETE FROM steps WHERE number >= ?", [before if count is None else count])
+    base.close()
+    return before
+
+
+def alike(one: list, other: list) -> bool:
+    numbers = lambda part: isinstance(part, np.ndarray | float) and np.asarray(part).dtype == np.float64
+    return len(one) == len(other) and all(
+        np.array_equal(a, b, equal_nan=numbers(a) and numbers(b)) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_verb_goes_on_from_wherever_it_was_killed(name, file, monkeypatch):
+    """And what is there is not made again."""
+    verb = LONG[name]
+    whole = verb()
+    assert alike(verb(checkpoint=file), whole)
+    total = cut(file)
+    for count in {1, total // 2, total - 1}:
+        cut(file, count)
+        assert alike(verb(checkpoint=file), whole), count
+        assert cut(file) == total > 1
+    monkeypatch.setattr(_checkpoint.Journal, "add", None)
+    assert alike(verb(checkpoint=file), whole)
+
+
+def test_a_long_verb_of_other_data_is_refused(file):
+    fit, estimate = lo.fit(LINEAR), lo.cross_validate(logistic(), PLAN)
+    refused = {
+        "nested": (
+            lambda **f: lo.nested(**{"fit": logistic(), "repeats": 2, "num_folds": 4} | f),
+            {"fit": logistic(2.0), "repeats": 3, "num_folds": 5, "seed": 1, "evaluate": "zero_one", "refit": lo.NewtonStep()},
+        ),
+        "interval": (
+            lambda **f: lo.interval(**{"fit": fit, "X_new": X[:9]} | f),
+            {"fit": lo.fit(LINEAR.under(lo.penalties.Ridge(2.0))), "X_new": X[:8], "level": 0.8, "method": "minmax"},
+        ),
+        "influence": (
+            lambda **f: lo.influence(**{"estimate": estimate, "pairs": 4} | f),
+            {
+                "estimate": lo.cross_validate(logistic(), PLAN, evaluate="zero_one"),
+                "prediction": X[0],
+                "pairs": 5,
+                "refit": lo.Exact(),
+            },
+        ),
+        "tune": (
+            lambda **f: lo.tune(**{"build": by_hyper, "space": SPACE, "plan": PLAN, "sampler": "path", "trials": 3} | f),
+            {
+                "build": lambda a: MODEL.under(lo.penalties.Ridge(2 * a)),
+                "space": {"a": (1e-2, 1e2)},
+                "plan": lo.kfold(N, 30, seed=1),
+                "trials": 4,
+                "sampler": "gradient",
+            },
+        ),
+        "cross_validate": (
+            lambda **f: from_one_fit.cross_validate(**{"estimator": LogisticRegression(), "X": X, "y": Y} | f),
+            {"estimator": LogisticRegression(C=2.0), "X": X + 1e-9, "y": 1 - Y, "cv": 4, "scoring": "roc_auc"},
+        ),
+        "fit": (lambda **f: lo.fit(**{"objective": MODEL} | f), {"objective": LINEAR, "theta0": lo.fit(MODEL).parameters}),
+    }
+    for name, (verb, others) in refused.items():
+        own = file.with_name(f"{name}.ckpt")
+        verb(checkpoint=own)
+        for argument, value in others.items():
+            with pytest.raises(
+                ValueError, match=f"{name}: checkpoint=.*{name}.ckpt is of another run: other .*; remove it, or"
+            ):
+                pytest.fail(f"{argument}: {verb(**{argument: value}, checkpoint=own)}")
+        verb(checkpoint=own)
+
+
+@pytest.mark.parametrize("sampler", ["gradient", "optuna", "path"])
+def test_what_a_choice_reads_elsewhere_is_part_of_it(sampler, file, tmp_path):
+    """Where no code tells it: every objective does."""
+    target = tmp_path / "y.npy"
+    build = lambda a: lo.GLM(X, np.load(target), "logistic", lo.penalties.Ridge(a))
+    choose = lambda: lo.tune(build, SPACE, PLAN, sampler=sampler, trials=3, nested=0, checkpoint=file)
+    np.save(target, Y)
+    first = choose()
+    np.save(target, np.where(np.arange(N) == 5, 1 - Y, Y))
+    with pytest.raises(ValueError, match=r"tune: checkpoint=.* is of another run: other model or data; remove it"):
+        choose()
+    np.save(target, Y)
+    assert alike(told(first), told(choose()))
+
+
+def test_a_fold_that_failed_is_told_of_again(file):
+    """Of what goes on as well: there the fold has no rows of one class."""
+    order, pipeline = np.argsort(Y, kind="stable"), make_pipeline(PCA(1), LogisticRegression())
+    cv = [(order[: int(N - Y.sum())], order[-9:]), (order[9:], order[:9])]
+    for _ in range(2):
+        with (
+            pytest.warns(FitFailedWarning, match="1 of 2 folds"),
+            pytest.warns(FitFailedWarning, match="a fold failed: .*class"),
+        ):
+            found = from_one_fit.cross_validate(pipeline, X, Y, cv=cv, scoring="accuracy", checkpoint=file)
+        assert np.isnan(found["test_score"]).tolist() == [True, False]
+
+
 # Ctrl-C
 
 
@@ -427,6 +604,25 @@ def test_ctrl_c_in_leakage(monkeypatch):
     assert all(np.isfinite(run.test).all() and run.test.shape[1] == draws for run in part.runs)
 
 
+@pytest.mark.parametrize("name", ["fit", "nested", "interval", "influence", "cross_validate", "cross_val_predict", "search"])
+def test_ctrl_c_says_that_the_next_call_goes_on(name, file, monkeypatch):
+    add, last = _checkpoint.Journal.add, []
+
+    def stopping(self, told):
+        add(self, told)
+        last.append(1)
+        if len(last) == 2:
+            raise KeyboardInterrupt
+
+    caller = {"search": "OneFitSearchCV"}.get(name, name)
+    with monkeypatch.context() as patch:
+        patch.setattr(_checkpoint.Journal, "add", stopping)
+        with pytest.raises(lo.Interrupted, match=f"{caller}: stopped.*With checkpoint=FILE the next such call goes on") as stop:
+            LONG[name](checkpoint=file)
+    assert stop.value.partial is None and "partial" not in str(stop.value) and cut(file) == 2
+    assert alike(LONG[name](checkpoint=file), LONG[name]())
+
+
 def test_a_command_ends_with_what_is_done_and_130(tmp_path):
     rows = "\n".join(f"{x:.4f},{z:.4f},{y:.4f},{k // 4}" for k, (x, z, y) in enumerate(np.c_[X, Y]))
     (tmp_path / "rows.csv").write_text(f"a,b,y,id\n{rows}\n")
@@ -461,6 +657,19 @@ def test_commands_go_on(tmp_path, monkeypatch):
     assert plain.exit_code == 0 and plain.output == first.output == again.output
     other = run(f"{glm.replace('--l2 1', '--l2 2')} --checkpoint run.ckpt")
     assert other.exit_code == 2 and "is of another run: other model or data" in other.output
+    for words in (
+        "tune rows.csv --target y --loss logistic --plan kfold:30 --trials 5",
+        "interval rows.csv rows.csv --target a --features b --l2 1",
+        "influence rows.csv --target y --loss logistic --l2 1 --plan kfold:30 --pairs 4",
+    ):
+        name = words.split()[0]
+        plain, first = run(words), run(f"{words} --checkpoint {name}.ckpt")
+        with monkeypatch.context() as patch:
+            patch.setattr(_checkpoint.Journal, "add", None)
+            again = run(f"{words} --checkpoint {name}.ckpt")
+        assert plain.exit_code == 0 and plain.output == first.output == again.output
+        other = run(f"{words} --refit exact --checkpoint {name}.ckpt")
+        assert other.exit_code == 2 and "is of another run: other" in other.output
     both = "compare rows.csv --target y --loss logistic --model l2=1 --model l2=2 --plan kfold:30 --checkpoint both.ckpt"
     assert run(both).output == run(both).output and (tmp_path / "both-2.ckpt").exists()
 

@@ -521,7 +521,7 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
     monkeypatch.setattr(_search.Study, "judged", stopping)
     with pytest.raises(lo.Interrupted, match="tune: stopped after 3 trials") as stop:
         lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-3, 1e3)}, LOO, sampler=sampler, trials=20)
-    assert "checkpoint" not in str(stop.value)  # tune has none
+    assert "With checkpoint=FILE the next such call goes on" in str(stop.value)
     found = stop.value.partial
     assert list(found.made) == made and found.estimate.mean == min(trial.value for trial in made)
     assert "stopped" in str(found) and found.hyper == min(made, key=lambda trial: trial.value).hyper
@@ -545,7 +545,7 @@ def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
     assert len(stop.value.partial.made) == 2
 
 
-def test_the_shell_offers_no_checkpoint_where_there_is_none(tmp_path, monkeypatch):
+def test_the_shell_offers_a_checkpoint_where_there_is_one(tmp_path, monkeypatch):
     def stopped(*args, **more):
         raise KeyboardInterrupt
 
@@ -553,7 +553,8 @@ def test_the_shell_offers_no_checkpoint_where_there_is_none(tmp_path, monkeypatc
     monkeypatch.setattr(lo, "cross_validate", stopped)
     file = tmp_path / "data.csv"
     pd.DataFrame({"x": X[:, 0], "y": Y}).to_csv(file, index=False)
-    ended = CliRunner().invoke(app, ["tune", str(file), "--target", "y"])
+    for command in ("tune", "glm"):
+        ended = CliRunner().invoke(app, [command, str(file), "--target", "y"])
+        assert ended.exit_code == 130 and "stopped; with --checkpoint FILE the same command goes on" in ended.output
+    ended = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert ended.exit_code == 130 and "stopped" in ended.output and "--checkpoint" not in ended.output
-    ended = CliRunner().invoke(app, ["glm", str(file), "--target", "y"])
-    assert ended.exit_code == 130 and "--checkpoint" in ended.output

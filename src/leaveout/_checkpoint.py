@@ -37,7 +37,8 @@ class Journal:
     def __init__(self, caller: str, file: File, of: dict[str, Any]):
         if not isinstance(file, str | os.PathLike):
             raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
-        self.name, self.of = f"{caller}: checkpoint={os.fspath(file)}", _told(caller, of)
+        self.name = f"{caller}: checkpoint={os.fspath(file)}"
+        self.of = {"verb": caller, "version of leaveout": version("leaveout")} | _told(caller, of)
         self.path, self.position, self.saved = Path(file), 0, time.monotonic()
         if not self.path.parent.is_dir():
             raise ValueError(f"{self.name}: there is no folder {self.path.parent}; make it first.")
@@ -64,14 +65,15 @@ class Journal:
             base.execute("INSERT INTO run VALUES (?)", [json.dumps(self.of)])
         if base.execute("PRAGMA application_id").fetchone()[0] != OURS:
             raise sqlite3.DatabaseError("a database of something else")
-        self._check(json.loads(base.execute("SELECT of FROM run").fetchone()[0]))
+        self.check(self.of, json.loads(base.execute("SELECT of FROM run").fetchone()[0]))
         count, last = base.execute("SELECT count(*), max(number) FROM steps").fetchone()
         if count != (0 if last is None else last + 1):
             raise sqlite3.DatabaseError("steps are missing")
         return count
 
-    def _check(self, there: dict[str, str]) -> None:
-        other = [name for name in self.of | there if self.of.get(name) != there.get(name)]
+    def check(self, own: dict[str, str], there: dict[str, str]) -> None:
+        """ValueError where what is there depends on other things."""
+        other = [name for name in own | there if own.get(name) != there.get(name)]
         if other:
             self.base.close()
             raise ValueError(f"{self.name} is of another run: other {', '.join(other)}; remove it, or name another file.")
@@ -129,7 +131,7 @@ _journal: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 def _told(caller: str, of: dict[str, Any]) -> dict[str, str]:
     """A hash of each of the things that a run depends on."""
-    found = {"verb": caller, "version of leaveout": version("leaveout")}
+    found = {}
     for name, value in of.items():
         try:
             found[name] = fingerprint(value)
@@ -156,6 +158,15 @@ def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None
     finally:
         _journal.reset(before)
         journal.close()
+
+
+def depends(**of: Any) -> None:
+    """What comes now depends on these as well, which are known only here. Raises ValueError where they were others."""
+    journal = _journal.get()
+    if journal is not None:
+        own = _told(journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()})
+        told = kept(lambda: {name: np.array(digest) for name, digest in own.items()})
+        journal.check(own, {name: str(digest) for name, digest in told.items()})
 
 
 def there() -> int:

@@ -52,3 +52,12 @@ def indefinite(
 def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
     names = objective.parameters.names()
     return names if len(names) == count else [f"parameter {i}" for i in range(count)]
+
+
+def check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray | float) -> None:
+    """ValueError where F or what is derived from it is not."""
+    if not all(np.isfinite(part).all() for part in parts):
+        raise ValueError(
+            f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
+            "finite at theta; give another start, fit(..., theta0=)."
+        )

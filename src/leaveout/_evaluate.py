@@ -27,7 +27,7 @@ from ._pooled import UNSEEN, Predictions
 from ._read import count
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
-from ._walk import Walk, blank, one_thread, put
+from ._walk import Merge, Walk, blank, one_thread, put
 from .refit import AbstractRefit, Certified, Exact, Refitted
 
 LARGEST_KEPT = 2**25 - 2**14  # bytes: the most that moves the C library's threshold
@@ -119,11 +119,16 @@ def scored_together(
     every = [Gathered(each, blank(each, refit, walk.baseline(each))) for each in asked]
 
     def take(batch: Batch, done: Refitted, values: NDArray) -> Told:
-        for each in every:
-            each.add(batch, done, values if each.asked.evaluate is None else each.asked.losses(batch.rows, done.theta))
-        return {}
+        of = lambda asked: values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
+        each = enumerate(gathered.add(batch, done, of(gathered.asked)) for gathered in every)
+        return {f"{k} {name}": part for k, told in each for name, part in told.items()}
 
-    walk.refits(take, lambda batch, told: None, own.losses_of)
+    def merge(batch: Batch, told: Told) -> None:
+        for k, gathered in enumerate(every):
+            gathered.merge(batch, {name.removeprefix(f"{k} "): part for name, part in told.items() if name.startswith(f"{k} ")})
+
+    with walk.stoppable("cross_validate"):
+        walk.refits(take, merge, own.losses_of)
     for each in every:
         if each.asked.evaluate is not None and refit.in_standard_errors:
             each.sharpened()
@@ -198,17 +203,20 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
     return theta
 
 
-def refitted(fit: Fit, plan: Plan, refit: AbstractRefit, take: Callable[[Batch, Refitted], None]) -> None:
-    """`take` every batch of refits, with how far each may be off. No checkpoint knows what is taken."""
+def refitted(
+    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, Refitted], Told], merge: Merge
+) -> None:
+    """What every batch of refits tells, which know how far each may be off, merged in order."""
     keep_freed()
-    own = Asked(fit, plan, None)
+    own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
 
-    def taken(batch, done, _):
-        take(batch, done)
-        return {}
+    def take(batch, done, _):
+        told = tell(batch, done)
+        merge(batch, told)
+        return told
 
-    with one_thread(fit.objective, fit.num_params):
-        Walk(fit, plan, refit).refits(taken, lambda batch, told: None, own.losses_of)
+    with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
+        walk.refits(take, merge, own.losses_of)
 
 
 @functools.cache

@@ -12,13 +12,14 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ._definite import IndefiniteHessianError, cholesky, indefinite
+from ._checkpoint import File, Told, keeping, kept
+from ._definite import IndefiniteHessianError, check_finite, cholesky, indefinite
 from ._design import Predictors, weighed
 from ._functions import Function, function
 from ._jax import Array, Arrays, Module, PyTree, compiled, float64, jax, jnp, static
@@ -39,12 +40,14 @@ from ._rank import unseen
 from ._read import count
 from ._results import RESULTS
 from ._starts import Minima, alone, descended_from, distinct, started, starts_of, stored_leaves
+from ._stopping import stoppable
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
 SHOWN = 12  # names of parameters in a printed fit
 DENSE = 12_000  # parameters up to which H is formed: a gigabyte
+KEPT = 700  # parameters up to which its factor goes into a checkpoint: four megabytes
 
 Curvature = Literal["auto", "dense", "products"]
 
@@ -276,6 +279,7 @@ def fit(
     num_starts: int | None = None,
     seed: int = 0,
     curvature: Curvature = "auto",
+    checkpoint: File | None = None,
 ) -> Fit:
     """Minimise `F(·, 1)` and factorise its curvature there.
 
@@ -290,21 +294,27 @@ def fit(
     and what it learns on the way, and on by Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are
     made, and L-BFGS goes on between them in coordinates in which the last one is the identity.
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
-    12,000 parameters.
+    12,000 parameters. `checkpoint` names a file that keeps where each start led: a call that was killed goes on from there, to
+    the same numbers.
 
     Of linear predictors with a convex loss whose rows and penalty leave directions unseen (repeated columns, p > n) the
     minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
 
-    Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError`
-    where the data do not determine every parameter otherwise. Probabilities of a hidden Markov model that have their maximum
-    likelihood at zero are held there, with a warning; the fit's `objective` is then the model that holds them.
+    Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError` where the data do not
+    determine every parameter otherwise, `ValueError` where `checkpoint` is of another run, `Interrupted` on Ctrl-C.
+    Probabilities of a hidden Markov model that have their maximum likelihood at zero are held there, with a warning; the fit's
+    `objective` is then the model that holds them.
     """
     _check(objective, "fit")
-    number = None if num_starts is None else count("fit: num_starts", num_starts, 1)
-    starts = starts_of(objective, theta0, number, count("fit: seed", seed, 0))
-    flat = None if _by_products(starts[0], curvature, "fit") else _known_flat(objective, starts[0])
-    if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
-        starts = [stored_leaves(started(objective, seed))]  # of least norm, along which steps stay
+    number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
+    of = {"model or data": objective, "theta0": theta0, "num_starts": number, "seed": seed, "curvature": curvature}
+    with stoppable("fit"), keeping("fit", checkpoint, of):
+        return _lowest(objective, theta0, number, seed, curvature)
+
+
+def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
+    """The lowest minimum that the starts lead to."""
+    starts, flat = _begun(objective, theta0, num_starts, seed, curvature)
     runs = _runs(objective, starts, flat)
     try:
         found = _reached(objective, runs[0], starts[0], flat)
@@ -321,6 +331,27 @@ def fit(
         _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
     _warn(objective.parameters.warning(found.theta))
     return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
+
+
+def _begun(
+    objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature
+) -> tuple[list[PyTree], Flat | None]:
+    """The starts, and directions in which F never changes, if H is formed."""
+    starts: list[PyTree] = []
+
+    def make() -> Told:
+        starts[:] = starts_of(objective, theta0, num_starts, seed)
+        flat = None if _by_products(starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+        if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
+            starts[:] = [stored_leaves(started(objective, seed))]  # of least norm, along which steps stay
+        told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
+        return told if flat is None else told | {"flat": flat}
+
+    told = kept(make)
+    if not starts:
+        (like,) = starts_of(objective, theta0, 1, seed)
+        starts = [placed(start, like) for start in told["starts"]]
+    return starts, told.get("flat")
 
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
@@ -344,7 +375,11 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
 def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
     """The anchor where a start led; an error where that is no minimum."""
     value, vector, converged = run
-    found = anchored_at(objective, objective.parameters.canonical(placed(vector, like)), "fit", flat)
+    theta = mapped(np.asarray, objective.parameters.canonical(placed(vector, like)))
+    if flat is None or len(vector) > KEPT:
+        found = anchored_at(objective, theta, "fit", flat)
+    else:
+        found = _formed(objective, theta, kept(lambda: _curved(objective, theta, "fit", flat)))
     if not converged:
         raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
     return found
@@ -419,22 +454,36 @@ def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
     """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
     theta = mapped(np.asarray, theta)
+    if flat is not None:
+        return _formed(objective, theta, _curved(objective, theta, caller, flat))
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     value, gradient = F.look(vector)
-    hessian = np.zeros(0) if flat is None else F.hessian(vector)
-    _check_finite(objective, caller, value, gradient, hessian)
-    if flat is None:
-        whitener: np.ndarray | Scaling
-        factor, (whitener, null_space) = None, _coordinates(objective, F, vector, caller)
-    else:
-        null_space = stored(scaled_flat(flat, hessian))
-        hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
-        factor = stored(cholesky(hessian, objective, theta, caller))
-        del hessian
-        whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
-    parts = np.asarray(value), gradient, factor, whitener, null_space
-    found = Fit(objective, theta, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(np.asarray(value), theta))
-    decrement = np.linalg.norm(whitener @ gradient) if factor is not None else max(gradient @ found.solve(gradient), 0.0) ** 0.5
+    check_finite(objective, caller, value, gradient)
+    return _anchored(objective, theta, value, gradient, (None, *_coordinates(objective, F, vector, caller)))
+
+
+def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> Told:
+    """F at θ, its gradient, and a factor of its Hessian."""
+    F, vector = function(objective, theta), np.asarray(ravel(theta))
+    (value, gradient), hessian = F.look(vector), F.hessian(vector)
+    check_finite(objective, caller, value, gradient, hessian)
+    null_space = stored(scaled_flat(flat, hessian))
+    hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
+    known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
+    return known | {"factor": cholesky(hessian, objective, theta, caller)}
+
+
+def _formed(objective: AbstractObjective, theta: PyTree, told: Told) -> Fit:
+    """The fit where that is known."""
+    gradient, factor, null_space = (stored(told.pop(name)) for name in ("gradient", "factor", "null_space"))  # none twice
+    whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
+    return _anchored(objective, theta, told["value"], gradient, (factor, whitener, null_space))
+
+
+def _anchored(objective: AbstractObjective, theta: PyTree, value: Any, gradient: Any, parts: tuple[Any, Any, Any]) -> Fit:
+    value, formed = np.asarray(value), parts[0] is not None
+    found = Fit(objective, theta, value, gradient, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta))
+    decrement = max(gradient @ found.solve(gradient), 0.0) ** 0.5 if not formed else np.linalg.norm(found.root @ gradient)
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))
 
@@ -449,11 +498,3 @@ def _coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, c
             direction = whitener.unwhiten(vector)
             raise indefinite(objective, F.placed(theta), caller, least, direction / np.linalg.norm(direction))
     return whitener, null_space
-
-
-def _check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray | float) -> None:
-    if not all(np.isfinite(part).all() for part in parts):
-        raise ValueError(
-            f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
-            "finite at theta; give another start, fit(..., theta0=)."
-        )

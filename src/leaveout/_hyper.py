@@ -22,6 +22,7 @@ import scipy
 from jaxtyping import Float
 
 from ._asked import Asked
+from ._checkpoint import Told, kept
 from ._design import Dense, weighed
 from ._estimate import Estimate
 from ._evaluate import Gathered, begun
@@ -40,6 +41,7 @@ from .refit._linear import losses as losses_at
 Build = Callable[..., AbstractObjective]
 # of targets, held-out predictors and weights of all units: what is to be small, and its slope in each predictor
 Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
+FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
 PAIRS = 2e7  # of rows of two classes, that are compared
 WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
 
@@ -95,15 +97,26 @@ class Slopes:
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
         gathered, batches = begun(Asked(fit, plan, None), NewtonStep())
+        found = gathered.found
+        told = kept(lambda: self._told(fit, rho, gathered, batches, among))
+        for name in told.keys() & FILLED:
+            getattr(found, name)[...] = told[name]
+        return Looked(found, float(told["value"]), told["slope"], told.get("center"))
+
+    def _told(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> Told:
+        """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
         if self._closed(fit, rho):
-            return self._by_arrays(fit, rho, gathered, batches, among)
-        if self.pooled is not None:
+            told = self._by_arrays(fit, rho, gathered, batches, among)
+        elif self.pooled is not None:
             raise ValueError(
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
                 "use sampler='optuna'."
             )
-        slope = self._derived(fit, rho, gathered, batches, among)
-        return Looked(gathered.found, mean(gathered.found, among), slope)
+        else:
+            slope = self._derived(fit, rho, gathered, batches, among)
+            told = {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
+        arrays = {name: getattr(gathered.found, name) for name in FILLED}
+        return told | {name: part for name, part in arrays.items() if part is not None}
 
     def _traced(self, rho: Array) -> AbstractObjective:
         """The objective as a function of hyperparameters."""
@@ -139,25 +152,25 @@ class Slopes:
 
     def _by_arrays(
         self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
-    ) -> Looked:
+    ) -> Told:
         model, found, adjoint = anchored(fit).model, gathered.found, Adjoint(fit)
         looks: Iterable[tuple[Batch, Enclosure]] = ((batch, _looked(fit, batch, gathered)) for batch in batches)
         if self.pooled is not None:  # all predictors are wanted before any slope is known
             looks = list(looks)
-            center = _by_unit(found.plan, looks)
+            told = {"center": _by_unit(found.plan, looks)}
             weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
-            value, each = self.pooled(model.y, center, weight if among is None else weight * among)
+            value, each = self.pooled(model.y, told["center"], weight if among is None else weight * among)
             for batch, state in looks:
                 adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
         else:
-            share = shares(found, among)
+            share, told = shares(found, among), {}
             for batch, state in looks:
                 (each,) = model.unit_loss.derivatives(state.center, model.y[state.units], (1,))
                 adjoint.add(state, np.where(batch.rows.held, share[batch.place] * each, 0.0))
-            value, center = mean(found, among), None
+            value = mean(found, among)
         change = np.asarray(self._penalty(rho))
         slope = np.einsum("pq,pqh->h", adjoint.slope()[: len(change), : len(change)], change)
-        return Looked(found, value, slope, center)
+        return told | {"value": np.asarray(value), "slope": slope}
 
     # everything else, by JAX
 

@@ -16,11 +16,13 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from ._asked import Evaluate, Named
+from ._checkpoint import File, keeping
 from ._estimate import Estimate
-from ._evaluate import DEFAULT, cross_validate
+from ._evaluate import DEFAULT, cross_validate, known
 from ._fit import Fit
 from ._intervals import Interval
 from ._plan import Plan, kfold
+from ._stopping import stoppable
 from .refit import AbstractRefit
 
 
@@ -33,14 +35,17 @@ def nested(
     refit: AbstractRefit = DEFAULT,
     evaluate: Evaluate | Named | None = None,
     seed: int = 0,
+    checkpoint: File | None = None,
 ) -> Interval:
     """An interval for the mean loss, on new units, of the model that was fitted, by nested cross-validation.
 
     Folds are random, `repeats` times `num_folds` of them; `evaluate` is as in `cross_validate`. More repeats make it depend
     less on `seed`. What the refits may be off is added on both sides. It is none for a new response: that is `lo.interval`.
+    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers; a file is
+    good for every `level`.
 
     Raises `ValueError` where units depend on one another or weigh differently, folds have fewer than two units, a refit has no
-    loss, or losses are joint; `TypeError` on what is no fit.
+    loss, or losses are joint, or `checkpoint` is of another run; `TypeError` on what is no fit; `Interrupted` on Ctrl-C.
     """
     if not isinstance(fit, Fit):
         raise TypeError(f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
@@ -57,13 +62,11 @@ def nested(
         )
     fold = np.stack([_folds(fit.objective.num_units, num_folds, seed + k) for k in range(repeats)])
     pair = np.transpose(np.triu_indices(num_folds, 1))
-    try:
+    single = _plan(fold, np.arange(num_folds)[:, None])
+    with stoppable("nested"), keeping("nested", checkpoint, known(fit, single, refit, evaluate=evaluate)):
         outer, inner = (
-            _losses(cross_validate(fit, _plan(fold, sets), refit, evaluate=evaluate, audit=0))
-            for sets in (np.arange(num_folds)[:, None], pair)
+            _losses(cross_validate(fit, plan, refit, evaluate=evaluate, audit=0)) for plan in (single, _plan(fold, pair))
         )
-    except KeyboardInterrupt:  # what is there of one of the two plans says nothing
-        raise KeyboardInterrupt("nested: stopped") from None
     which = pair[inner.plan.refit % len(pair)].sum(1)  # of each loss the pair; less its own fold it is the other one
     first = inner.plan.refit // len(pair)
     beside = first * num_folds + which - fold[first, inner.plan.index]

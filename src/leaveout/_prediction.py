@@ -24,13 +24,16 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from ._evaluate import DEFAULT, LOST, adapted, refitted
+from ._checkpoint import File, Told, keeping, kept
+from ._evaluate import DEFAULT, LOST, adapted, known, refitted
 from ._fit import Fit
 from ._jax import float64, jax
 from ._objective import called
 from ._plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
+from ._progress import Slow
 from ._read import index_of, matched
 from ._results import among
+from ._stopping import stoppable
 from .models._rows import column
 from .models.linear import AbstractRegression
 from .refit import AbstractRefit, Refitted
@@ -40,6 +43,7 @@ Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
 FOLDS = 10  # of "cv+", where no plan is given
 BLOCK = 2**16  # predictions, of some new rows by every refit, that are made at a time: what a cache holds
+STEP = 64  # blocks that are kept together
 ROUNDING = 1e-12  # of a number of units
 SPANNED = 1e-8  # of what a row has along a direction that the data do not see: less is rounding
 
@@ -71,6 +75,7 @@ def interval(
     plan: Plan | None = None,
     offset: ArrayLike | None = None,
     refit: AbstractRefit = DEFAULT,
+    checkpoint: File | None = None,
 ) -> pd.DataFrame:
     """Intervals for the responses of new rows, of any distribution: `prediction`, `low` and `high` of every row of `X_new`.
 
@@ -84,11 +89,13 @@ def interval(
     `X_new` is as the data of the fit were: a DataFrame's columns are matched by their names, and go through the formula or the
     transformers of the host. A model with an offset needs `offset` of the new rows. End points hold for exact refits: they are
     widened by what the refits may be off, where that is known. `attrs` of the table tell the method, the coverage that is
-    guaranteed, and by how much the ends are widened at most.
+    guaranteed, and by how much the ends are widened at most. `checkpoint` names a file that keeps what is done: a call that was
+    killed goes on from there, to the same numbers.
 
     Raises TypeError where the model has no response that is a number, ValueError where the rows or groups are too few for the
-    level, a plan does not hold out every unit once, or X_new is not like the data of the fit. Warns of rows that no number can
-    be told of, whose ends are infinite: those outside the span of the data.
+    level, a plan does not hold out every unit once, X_new is not like the data of the fit, or `checkpoint` is of another run;
+    `Interrupted` on Ctrl-C. Warns of rows that no number can be told of, whose ends are infinite: those outside the span of the
+    data.
     """
     objective = _regression(fit)
     _check(level, method)
@@ -96,10 +103,10 @@ def interval(
     _, X_new, offset = matched("interval", X_new=X_new, offset=offset)
     design = objective.new_rows("interval", X_new)
     shift = _shift(objective, offset, len(design))
-    found = _refits(fit, plan, refit)
-    ends = _ends(fit, plan, found, level, method)
-    parts = [ends(mean) for mean in _means(fit, found, design, shift)]
-    low, high, widening = (np.concatenate(part) for part in zip(*parts, strict=True))
+    of = known(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
+    with stoppable("interval"), keeping("interval", checkpoint, of):
+        found = _refits(fit, plan, refit)
+        low, high, widening = _all_ends(_ends(fit, plan, found, level, method), fit, found, design, shift)
     loose = _undetermined(fit, design)
     low, high = np.where(loose, -np.inf, low), np.where(loose, np.inf, high)
     here = Refits(fit.vector[None], np.zeros(1), True)
@@ -170,13 +177,16 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     theta, radius = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits)
     proved = np.zeros(plan.num_refits, bool)
 
-    def take(batch: Batch, done: Refitted) -> None:
-        there, at = ~among(done.result, LOST), batch.refits
-        theta[at] = np.where(there[:, None], done.theta, np.nan)
-        radius[at] = np.where(there, _radius(fit, done), 0.0)
-        proved[at] = there & (False if done.proved is None else done.proved)
+    def tell(_: Batch, done: Refitted) -> Told:
+        there = ~among(done.result, LOST)
+        told = {"theta": np.where(there[:, None], done.theta, np.nan), "radius": np.where(there, _radius(fit, done), 0.0)}
+        return told | {"proved": there & (False if done.proved is None else done.proved)}
 
-    refitted(fit, plan, refit, take)
+    def merge(batch: Batch, told: Told) -> None:
+        theta[batch.refits], radius[batch.refits] = told["theta"], told["radius"]
+        proved[batch.refits] = told["proved"]
+
+    refitted("interval", fit, plan, refit, tell, merge)
     lost, unknown = np.isnan(theta[:, 0]), ~np.isfinite(radius)
     if lost.all():
         raise ValueError(
@@ -288,6 +298,25 @@ class _Ends:
         order = np.argsort(values, axis=1)
         rank = np.sum(np.cumsum(self.weight[order], axis=1) < self.level * (1 - ROUNDING), axis=1)
         return _beyond(np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0])
+
+
+def _all_ends(
+    ends: _Ends, fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"] | None
+) -> tuple[Array, Array, Array]:
+    """Those of all new rows, and by how much each row's are widened; kept, many rows at a time."""
+    parts, size = [], STEP * max(1, BLOCK // len(refits.theta))
+    with Slow("new rows", len(design)) as bar:
+        for k in range(0, len(design), size):
+            some = slice(k, k + size)
+
+            def of(some: slice = some) -> Told:
+                blocks = [ends(mean) for mean in _means(fit, refits, design[some], None if shift is None else shift[some])]
+                return {"ends": np.hstack(blocks)}
+
+            parts.append(kept(of)["ends"])
+            bar.advance(len(design[some]))
+    low, high, widening = np.hstack(parts) if parts else np.zeros((3, 0))
+    return low, high, widening
 
 
 def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:

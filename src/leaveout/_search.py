@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 
 from ._asked import Asked
+from ._checkpoint import depends
 from ._definite import IndefiniteHessianError
 from ._estimate import Estimate
 from ._evaluate import adapted, begun, cross_predict, cross_validate
@@ -15,7 +16,7 @@ from ._fit import Fit, fit as fitted
 from ._hyper import Build, Slopes, built, smoothed
 from ._jax import Module, PyTree
 from ._metrics import HIGHER, MEASURES, Metric, measurable
-from ._objective import LOG_DENSITY, LOG_PROBABILITY, called
+from ._objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, called
 from ._path import path
 from ._plan import Plan
 from ._progress import Slow
@@ -117,9 +118,15 @@ class Study:
             self.best[:] = [(trial, fit)]
         return trial
 
+    def built(self, hyper: dict[str, Any]) -> AbstractObjective:
+        """The objective, whose data `build` may have read from anywhere."""
+        objective = built(self.build, hyper)
+        depends(model_or_data=objective)
+        return objective
+
     def fitted(self, hyper: dict[str, Any]) -> Fit:
         """The fit, from the nearest trial of the same categories."""
-        objective = built(self.build, hyper)
+        objective = self.built(hyper)
         near = [trial for trial in self.made if trial.parameters is not None and _alike(trial.hyper, hyper, self.space)]
         before = min(near, key=lambda trial: _distance(trial.hyper, hyper, self.space), default=None)
         try:
@@ -308,7 +315,7 @@ def by_path(study: Study) -> Ended:
     (name,) = study.space
     least, largest = study.space[name]
     values = np.clip(np.geomspace(least, largest, study.most), least, largest).tolist()
-    made = {value: built(study.build, {name: value}) for value in values}
+    made = {value: study.built({name: value}) for value in values}
     first: Any = made[values[0]]
     for value, other in made.items():
         if not _same_but_penalty(first, other):

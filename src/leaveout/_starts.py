@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
+from ._checkpoint import Told, again, keep, making, there
 from ._functions import Function, function
 from ._jax import PyTree, float64
 from ._minimise import LARGE, Run
@@ -111,8 +112,8 @@ class Watched(Function):
 
 
 def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Run]) -> list[Run]:
-    """Where each start leads, lowest first, a line of progress each. One goes alone, so that programs are compiled once; the
-    others side by side."""
+    """Where each start leads, lowest first, a line of progress each, and kept. One goes alone, so that programs are compiled
+    once; the others side by side."""
     runs: list[Run] = []
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
@@ -120,13 +121,27 @@ def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Fu
         @float64
         def run(number: int) -> Run:
             tell = bar.line(f"start {number + 1}")
-            found = minimise(Watched(F.of, F.like, tell), starts[number])
+            with making():
+                found = minimise(Watched(F.of, F.like, tell), starts[number])
             tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
             bar.advance()
             return found
 
-        runs.append(run(0))
-        side_by_side(run, range(1, len(starts)), lambda _, found: runs.append(found), min(len(starts) - 1, cores()) or 1)
+        def take(_: int, found: Run) -> None:
+            told = {name: np.asarray(part) for name, part in found._asdict().items()}
+            keep(told)
+            put(told)
+
+        def put(told: Told) -> None:
+            runs.append(Run(float(told["value"]), told["theta"], bool(told["converged"])))
+
+        for _ in range(min(there(), len(starts))):
+            put(again())
+            bar.advance()
+        rest = range(len(runs), len(starts))
+        for number in rest[:1]:
+            take(number, run(number))
+        side_by_side(run, rest[1:], take, min(len(starts) - 1, cores()) or 1)
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 

@@ -5,12 +5,13 @@ told to go. A thread that nobody waits for any more ends before its next program
 """
 
 import collections
+import contextlib
 import contextvars
 import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -25,17 +26,28 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C in a verb: `told` says how far it came, `partial` is what it would have returned, of what was done so far; None
     where that says nothing.
 
-    It need not be caught: afterwards it is `sys.last_value`, in a notebook too. A verb that is `kept` has `checkpoint=`.
+    It need not be caught: afterwards it is `sys.last_value`, in a notebook too.
     """
 
-    def __init__(self, told: str, make: Callable[[], Any], *, kept: bool = True):
-        further = " With checkpoint=FILE the next such call goes on from where this one ended." if kept else ""
-        super().__init__(f"{told}; `partial` of this exception (sys.last_value.partial) is what is done so far.{further}")
+    def __init__(self, told: str, make: Callable[[], Any] | None = None):
+        part = "" if make is None else "; `partial` of this exception (sys.last_value.partial) is what is done so far"
+        super().__init__(f"{told}{part}. With checkpoint=FILE the next such call goes on from where this one ended.")
         self.told, self.make = told, make
 
     @functools.cached_property
     def partial(self) -> Any:
-        return self.make()
+        return None if self.make is None else self.make()
+
+
+@contextlib.contextmanager
+def stoppable(caller: str) -> Iterator[None]:
+    """Ctrl-C in a verb of which a part says nothing: told by its name, whichever other verb was at work in it."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if getattr(stop, "told", "").startswith(f"{caller}: "):
+            raise
+        raise Interrupted(f"{caller}: stopped") from None
 
 
 class Stopped(Exception):

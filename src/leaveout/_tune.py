@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from ._checkpoint import File, keeping
 from ._estimate import Estimate, Printed
 from ._fit import Fit
 from ._hyper import Build
@@ -222,6 +223,7 @@ def tune(
     start: Mapping[str, Any] | None = None,
     nested: int = 1,
     seed: int = 0,
+    checkpoint: File | None = None,
 ) -> Tuning:
     """The hyperparameters of the lowest mean held-out loss: of every trial one fit, and `plan` cross-validated by `refit`.
 
@@ -241,9 +243,12 @@ def tune(
     The optimism of choosing is told from the trials; by gradient from more descents, `nested` without each of three groups of
     units (0 for none).
 
+    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers. `build`
+    goes by its code, what that uses, and every objective that it returns.
+
     Raises ValueError on bounds, starts and samplers that cannot be used, TypeError where `build` cannot be derived,
-    RuntimeError where no trial has an estimate; and what `fit` raises, the hyperparameters named in a note. `Interrupted` on
-    Ctrl-C, with the best of the trials that were made.
+    RuntimeError where no trial has an estimate; and what `fit` raises, the hyperparameters named in a note; ValueError where
+    `checkpoint` is of another run. `Interrupted` on Ctrl-C, with the best of the trials that were made.
     """
     read = _space(space)
     _check(build, plan, refit, trials, metric, nested, seed)
@@ -251,12 +256,19 @@ def tune(
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
     try:
-        how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
-        return _tuning(study, *study.final(how.known), how)
+        with keeping("tune", checkpoint, _known(study) | {"sampler": sampler}):
+            how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
+            return _tuning(study, *study.final(how.known), how)
     except KeyboardInterrupt:
         ended, best = Ended(f"by {sampler}", "stopped: the best is one of these"), study.best
         partial = lambda: _tuning(study, *best[0], best[0][0].known, ended) if best else None
-        raise Interrupted(f"tune: stopped after {len(study.made)} trials", partial, kept=False) from None
+        raise Interrupted(f"tune: stopped after {len(study.made)} trials", partial) from None
+
+
+def _known(study: Study) -> dict[str, Any]:
+    """What trials depend on, by names."""
+    names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
+    return {name: getattr(study, name) for name in names} | {"trials": study.most}
 
 
 def _tuning(study: Study, best: Trial, fit: Fit, estimate: Estimate, how: Ended) -> Tuning:

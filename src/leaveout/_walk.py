@@ -132,7 +132,7 @@ class Walk:
             self.over(run, taken, merged)
 
     @contextlib.contextmanager
-    def stoppable(self, caller: str, partial: Callable[[], object]) -> Iterator[None]:
+    def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
         """On Ctrl-C, what is done so far."""
         try:
             yield

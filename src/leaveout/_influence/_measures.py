@@ -1,7 +1,7 @@
 """What each unit does to the fit: leverage, Cook's distance, dfbetas, studentised leave-one-out residuals.
 
 Textbooks read them off one step; here θ̂_(i), the fit without unit i, is the refit itself (`Exact()` by default), so
-they mean what they say for any loss, link and penalty:
+they mean what they say for any loss, link and penalty (`checkpoint` as in `lo.fold_parameters`):
 
     leverage     h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), the observed ℓ″ with its weight; Σ h_i are the effective parameters
     Cook's       D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂)
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from .._checkpoint import File
 from .._evaluate import fold_thetas
 from .._fit import Fit, once
 from .._jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
@@ -55,20 +56,20 @@ def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, s
 
 
 @float64
-def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.ndarray, " units"]:
+def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> Float[np.ndarray, " units"]:
     """How far the fit moves when each unit is left out, `‖θ̂_(i) − θ̂‖²_H / (p φ̂)`, p the rank; NaN where there is no refit.
 
     Of any objective; θ̂ in the parametrisation in which it is fitted. φ̂ is one but for a GLM whose loss states its
     variance up to a factor.
     """
-    moved = _moves(fit, refit, "cooks_distance") @ np.asarray(fit.factor)
+    moved = _moves(fit, refit, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
     return np.sum(moved**2, axis=1) / (fit.rank * dispersion(fit))
 
 
 @float64
-def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT) -> pd.DataFrame:
+def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> pd.DataFrame:
     """How many of its standard errors each parameter moves down when each unit is left out, `[units, params]`."""
-    moved = _moves(fit, refit, "dfbetas")
+    moved = _moves(fit, refit, "dfbetas", checkpoint)
     left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
     names = fit.objective.parameters.names()
     columns = names if len(names) == fit.num_params else None
@@ -76,7 +77,9 @@ def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT) -> pd.DataFrame:
 
 
 @float64
-def studentized_residuals(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.ndarray, " units"]:
+def studentized_residuals(
+    fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+) -> Float[np.ndarray, " units"]:
     """Residuals of each unit from what is predicted without it, over their standard error: about N(0, 1) or t.
 
     Raises TypeError where the model is no GLM of one linear predictor, NotImplementedError where its loss states no variance.
@@ -84,7 +87,7 @@ def studentized_residuals(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.
     objective = formed(fit, "studentized_residuals").objective
     if not isinstance(objective, GLM) or objective.outputs > 1:
         raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {type(objective).__name__}.")
-    theta = fit.vector + _moves(fit, refit, "studentized_residuals")
+    theta = fit.vector + _moves(fit, refit, "studentized_residuals", checkpoint)
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
     weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)
     square = dispersions(fit, leave_one_out(len(theta)), theta) * variance / np.maximum(1 - leverage(fit), 0.0)
@@ -92,10 +95,10 @@ def studentized_residuals(fit: Fit, refit: AbstractRefit = DEFAULT) -> Float[np.
         return np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(square)
 
 
-def _moves(fit: Fit, refit: AbstractRefit, caller: str) -> Float[np.ndarray, "units params"]:
+def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> Float[np.ndarray, "units params"]:
     """`θ̂_(i) − θ̂` of every unit."""
     formed(fit, caller)
-    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller) - fit.vector
+    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller, checkpoint) - fit.vector
 
 
 def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:

@@ -16,8 +16,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from .._asked import natural, reach
+from .._checkpoint import File, Told, keeping
 from .._estimate import Estimate
-from .._evaluate import DEFAULT, refitted
+from .._evaluate import DEFAULT, known, refitted
 from .._fit import Fit
 from .._functions import functions, weights_of, work
 from .._jax import float64, jax
@@ -25,6 +26,7 @@ from .._named import named
 from .._plan import CAPACITY, Batch, Plan
 from .._read import numbers, pandas_of
 from .._results import RESULTS, among
+from .._stopping import stoppable
 from ..models.linear import AbstractRegression
 from ..refit import AbstractRefit, Refitted
 from ._measures import dispersion, dispersions, formed, spread
@@ -39,7 +41,12 @@ LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
 
 @float64
 def influence(
-    estimate: Estimate, refit: AbstractRefit = DEFAULT, *, prediction: Any = None, pairs: int | None = None
+    estimate: Estimate,
+    refit: AbstractRefit = DEFAULT,
+    *,
+    prediction: Any = None,
+    pairs: int | None = None,
+    checkpoint: File | None = None,
 ) -> Influence:
     """What each refit of a cross-validation says of the units that it leaves out: what they do to the loss, to the parameters,
     and to a prediction.
@@ -52,19 +59,28 @@ def influence(
 
     Of the `pairs` refits (20 if not given, 0 for none) that move the fit most, raise the loss most, or are of highest leverage,
     all pairs are left out together: two that mask each other move the fit by more than both do alone.
+    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers.
 
     Raises TypeError where there is no estimate, or no Hessian that is formed; ValueError where the estimate has lost its fit,
-    the prediction is no number, or pairs are asked of a plan that gives units other weights than zero.
+    the prediction is no number, pairs are asked of a plan that gives units other weights than zero, or `checkpoint` is of
+    another run; `Interrupted` on Ctrl-C.
     """
     fit, plan = _checked(estimate, refit)
+    parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
+    of = known(fit, plan, refit, estimate=parts, prediction=prediction, pairs=pairs)
+    with stoppable("influence"), keeping("influence", checkpoint, of):
+        return _made(estimate, fit, plan, refit, prediction, pairs)
+
+
+def _made(estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, prediction: Any, pairs: int | None) -> Influence:
     watched = None if prediction is None else _watched(fit, prediction)
     found = Moves(fit, plan, refit, watched)
-    known, whole = named(fit), float(dispersion(fit)[0])
+    own, whole = named(fit), float(dispersion(fit)[0])
     phi, size = dispersions(fit, plan, found.theta) if found.cheap else np.full(len(plan), whole), fit.rank * whole
-    now = known.at(fit.vector[None])[0]
-    away = (known.at(found.theta) - now) / spread(fit, known.slope) / np.sqrt(phi)[:, None]
+    now = own.at(fit.vector[None])[0]
+    away = (own.at(found.theta) - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
     table = _losses(estimate).assign(cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size)
-    table["moved"], table["parameter"] = _largest(away, known.names)
+    table["moved"], table["parameter"] = _largest(away, own.names)
     table["moved_error"] = found.off / np.sqrt(phi)
     if found.others is not None:
         table["others"] = found.others
@@ -76,7 +92,7 @@ def influence(
     together, note = pairs_of(fit, plan, table, found, size, pairs, lambda some: Moves(fit, some, refit))
     many = "" if found.cheap else "of so many refits standard errors go by the dispersion of the whole fit"
     said = "; ".join(filter(None, (note, many)))
-    return Influence(estimate, table, pd.DataFrame(away, index=index, columns=known.names), together, repr(refit), said)
+    return Influence(estimate, table, pd.DataFrame(away, index=index, columns=own.names), together, repr(refit), said)
 
 
 class Moves:
@@ -91,22 +107,25 @@ class Moves:
         self.cheap = work(fit.objective, fit.num_params) * count <= CHEAP
         self.others = np.full(count, np.nan) if self.cheap else None
         self.now = np.nan if watched is None else watched(fit.vector[None])[0]
-        refitted(fit, plan, refit, self._add)
+        refitted("influence", fit, plan, refit, self._told, self._merge)
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
         self.length = np.linalg.norm(self.u, axis=1)
 
-    def _add(self, batch: Batch, done: Refitted) -> None:
-        fit, mine, exists = self.fit, batch.refits, ~among(done.result, LOST)
+    def _told(self, batch: Batch, done: Refitted) -> Told:
+        fit, exists = self.fit, ~among(done.result, LOST)
         theta = np.where(exists[:, None], done.theta, fit.vector)
-        put = lambda out, values: out.__setitem__(mine, np.where(exists, values, np.nan))
-        self.theta[mine] = np.where(exists[:, None], theta, np.nan)
-        put(self.off, _off(fit, done, theta))
+        told = {"off": _off(fit, done, theta)}
         if self.watched is not None:
             values = self.watched(theta)
-            put(self.value, values - self.now)
-            put(self.value_error, reach(fit, done, values, self.watched))
+            told |= {"value": values - self.now, "value_error": reach(fit, done, values, self.watched)}
         if self.others is not None:
-            put(self.others, _others(fit, batch, theta))
+            told["others"] = _others(fit, batch, theta)
+        where = {name: np.where(exists, values, np.nan) for name, values in told.items()}
+        return where | {"theta": np.where(exists[:, None], theta, np.nan)}
+
+    def _merge(self, batch: Batch, told: Told) -> None:
+        for name in told.keys() & vars(self).keys():
+            getattr(self, name)[batch.refits] = told[name]
 
 
 def _off(fit: Fit, done: Refitted, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:

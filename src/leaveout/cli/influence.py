@@ -18,6 +18,7 @@ from ._files import Rows, picture, save
 from ._options import (
     REFITS,
     Categorical,
+    Checkpoint,
     Data,
     DropMissing,
     Features,
@@ -29,6 +30,7 @@ from ._options import (
     Weights,
     at_least,
     kept,
+    numbered,
     out_option,
 )
 from ._table import page
@@ -66,6 +68,7 @@ def influence(
     pairs: Annotated[int, typer.Option(help="Rows of which all pairs are left out; 0 for none.")] = 20,
     refit: Refit = "certified",
     seed: Seed = 0,
+    checkpoint: Checkpoint = None,
     out: Annotated[Path | None, out_option("what each row, or fold, does")] = None,
     plot: Plot = None,
     report: Report = None,
@@ -80,13 +83,14 @@ def influence(
 
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
-    kept(data, out, plot, report)
+    kept(data, out, plot, report, checkpoint)
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = rows_of(data, model, plan, drop_missing)
     ready = prepared(model, rows, plan, seed)
     at = None if row is None else _row(rows, ready, row)
-    estimate, fit, said = validated(ready, REFITS[refit], None, None)
-    found = _renamed(lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs), rows, plan)
+    estimate, fit, said = validated(ready, REFITS[refit], None, None, checkpoint)
+    own = lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs, checkpoint=numbered(checkpoint, 2))
+    found = _renamed(own, rows, plan)
     with one_line(f"--by {by}: "):
         listed = found.top(top, by)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"

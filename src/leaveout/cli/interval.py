@@ -18,6 +18,7 @@ from ._files import Rows, complete, read, save
 from ._options import (
     REFITS,
     Categorical,
+    Checkpoint,
     Data,
     DropMissing,
     Features,
@@ -51,6 +52,7 @@ def interval(
     drop_missing: DropMissing = False,
     refit: Refit = "certified",
     seed: Seed = 0,
+    checkpoint: Checkpoint = None,
     out: Annotated[Path | None, out_option("the intervals")] = None,
 ) -> None:
     """Intervals for the responses of new rows, whatever their distribution: jackknife+, from one fit.
@@ -62,8 +64,8 @@ def interval(
 
     leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
     """
-    kept(data, out)
-    kept(new, out)
+    kept(data, out, checkpoint)
+    kept(new, out, checkpoint)
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")
     model = Model(target, loss, l2, features, categorical, None, offset, weights)
@@ -76,7 +78,8 @@ def interval(
         shift = others.numbers(offset, "it must hold numbers") if offset else None
         with one_line(""):
             how: Any = method
-            table = lo.interval(fitted(made), X, level, how, plan=made.folds, offset=shift, refit=REFITS[refit])
+            more: Any = {"plan": made.folds, "offset": shift, "refit": REFITS[refit], "checkpoint": checkpoint}
+            table = lo.interval(fitted(made), X, level, how, **more)
     told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
     console.print(f"{'; '.join(filter(None, (*told, noted(made.said, caught))))}\n", markup=False)
     _show(table, others, target)

@@ -13,6 +13,7 @@ from ._files import listed, picture, save
 from ._options import (
     REFITS,
     Categorical,
+    Checkpoint,
     Data,
     DropMissing,
     Features,
@@ -60,6 +61,7 @@ def tune(
     drop_missing: DropMissing = False,
     refit: Refit = "newton",
     seed: Seed = 0,
+    checkpoint: Checkpoint = None,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
@@ -73,7 +75,7 @@ def tune(
 
     leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
     """
-    kept(data, out, plot, report)
+    kept(data, out, plot, report, checkpoint)
     model = Model(target, loss, 0.0, features, categorical, formula, offset, weights)
     rows = rows_of(data, model, plan, drop_missing)
     made, said = objective(rows, model, plan)
@@ -81,7 +83,7 @@ def tune(
     with one_line(f"--plan {plan}: "):
         folds = plan_of(plan, rows, seed)
     columns = _places(made, listed(categorical)) if each else []
-    found, notes = _tuned(made, columns, ends, folds, REFITS[refit], sampler, trials, metric, seed)
+    found, notes = _tuned(made, columns, ends, folds, REFITS[refit], sampler, trials, metric, seed, checkpoint)
     console.print(f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{found}", markup=False)
     for note in filter(None, (said, *notes)):
         console.print(note, markup=False)
@@ -112,7 +114,7 @@ def _tuned(
     made: Any, columns: list[str], ends: tuple[float, float], folds: lo.Plan, refit: lo.AbstractRefit, *how: Any
 ) -> tuple[lo.Tuning, list[str]]:
     """What was chosen; warnings become notes."""
-    sampler, trials, metric, seed = how
+    sampler, trials, metric, seed, checkpoint = how
     names = list(dict.fromkeys(columns)) or ["l2"]
 
     def build(**l2: Any) -> Any:
@@ -121,5 +123,6 @@ def _tuned(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         space = dict.fromkeys(names, ends)
-        found = lo.tune(build, space, folds, refit, sampler, trials=trials, metric=metric, seed=seed)
+        more: Any = {"trials": trials, "metric": metric, "seed": seed, "checkpoint": checkpoint}
+        found = lo.tune(build, space, folds, refit, sampler, **more)
     return found, list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))

@@ -8,7 +8,7 @@ import copy
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from .._asked import Scored, natural, reach
+from .._checkpoint import Told, kept, making
 from .._evaluate import fold_thetas
 from .._fit import Fit, fit
 from .._plan import Plan, from_splits
@@ -32,6 +33,7 @@ from ..refit import AbstractRefit
 NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
 KEPT = 32  # folds whose rows are kept while scores are called on them
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+Predict = Callable[[Any], NDArray]  # of an estimator, None where there is none
 
 
 class Data(NamedTuple):
@@ -119,19 +121,25 @@ class OneFit:
     def _alone(self) -> "Refitted":
         return Refitted(self.host, self.data, [self.splits[k] for k in self._lost], self.failed)
 
-    def hosts(self) -> Iterator[Any]:
-        """The estimator of each fold, None where there is no refit."""
-        parameters = natural(self.fit, self._theta)
-        alone = dict(zip(self._lost.tolist(), self._alone.hosts(), strict=True))
-        for k, v in enumerate(self._theta):
-            exists = np.isfinite(v).all()
-            own = {name: values[k] for name, values in parameters.items()}
-            yield placed(self.host, own) if exists else alone.get(k)
+    @functools.cached_property
+    def _parameters(self) -> dict[str, NDArray]:
+        return natural(self.fit, self._theta)
+
+    def of(self, k: int) -> Any:
+        """The estimator of a fold, None where there is no refit."""
+        if np.isfinite(self._theta[k]).all():
+            return placed(self.host, {name: values[k] for name, values in self._parameters.items()})
+        (place,) = np.nonzero(self._lost == k)
+        return self._alone.of(place.item()) if place.size else None
+
+    def predicted(self, k: int, predict: Predict) -> NDArray:
+        """What the estimator of a fold predicts."""
+        return predict(self.of(k))
 
     def completed(self, found: Scores, score: Score) -> Scores:
         """Scores, with those of folds that have a fit of their own."""
         if np.isnan(found.values).any() and self._lost.size:
-            own = self._alone.called(score)
+            (own,) = self._alone.called([score])
             for mine, others in zip(found, own, strict=True):
                 mine[self._lost] = others
         return found
@@ -168,36 +176,60 @@ def _key(rows: NDArray) -> bytes:
 
 
 class Refitted:
-    """A host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is."""
+    """A host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is;
+    what comes of a fold is kept."""
 
     def __init__(self, host: Any, data: Data, splits: Splits, failed: Callable[[Exception], None]):
-        self.data, self.splits = data, splits
+        self.host, self.data, self.splits, self.failed = host, data, splits, failed
         self.fit_seconds = np.zeros(len(splits))
-        self.made: list[tuple[Any, Any]] = []
-        for k, (train, _) in enumerate(splits):
-            began = time.perf_counter()
+        self.made: dict[int, tuple[Any, Any, str]] = {}
+
+    def of(self, k: int) -> Any:
+        """The estimator of a fold, None where there is no refit."""
+        return self._made(k)[0]
+
+    def _made(self, k: int) -> tuple[Any, Any, str]:
+        """It, what one more step would make of it, and why there is none."""
+        if k not in self.made:
+            began, rows = time.perf_counter(), self.data.some(self.splits[k][0])
             try:
-                self.made.append(_with_next(*refitted(host, data.some(train))))
+                with making():
+                    self.made[k] = *_with_next(*refitted(self.host, rows)), ""
             except (ValueError, RuntimeError) as error:
-                failed(error)
-                self.made.append((None, None))
+                self.failed(error)
+                self.made[k] = None, None, str(error)
             self.fit_seconds[k] = time.perf_counter() - began
+        return self.made[k]
 
-    def hosts(self) -> Iterator[Any]:
-        """The estimator of each fold, None where there is no refit."""
-        return (host for host, _ in self.made)
+    def predicted(self, k: int, predict: Predict) -> NDArray:
+        """What the estimator of a fold predicts."""
 
-    def called(self, score: Score) -> Scores:
-        """Any scorer, called on the test rows of every fold."""
-        values, error, seconds = np.full((3, len(self.splits)), np.nan)
-        for k, ((host, further), (_, test)) in enumerate(zip(self.made, self.splits, strict=True)):
-            if host is None:
-                continue
-            began, rows = time.perf_counter(), self.data.some(test)
-            values[k] = score(host, rows)
-            error[k] = 0.0 if further is host else abs(score(further, rows) - values[k])
-            seconds[k] = time.perf_counter() - began
-        return Scores(values, error, seconds)
+        def told() -> Told:
+            found = np.asarray(predict(self.of(k)))
+            return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
+
+        known = kept(told)
+        return known["labels"].astype(object) if "labels" in known else known["values"]
+
+    def called(self, scores: Sequence[Score]) -> list[Scores]:
+        """Any scorers, called on the test rows of every fold."""
+        found = np.full((len(scores), 3, len(self.splits)), np.nan)
+        for k in range(len(self.splits)):
+            told = kept(functools.partial(self._called, k, scores))
+            found[..., k], self.fit_seconds[k] = told["scores"], told["seconds"]
+            if (why := str(told["failed"])) and k not in self.made:
+                self.failed(ValueError(why))
+        return [Scores(*each) for each in found]
+
+    def _called(self, k: int, scores: Sequence[Score]) -> Told:
+        host, further, why = self._made(k)
+        rows, found = self.data.some(self.splits[k][1]), np.full((len(scores), 3), np.nan)
+        for each, score in zip(found, scores if host is not None else (), strict=False):
+            began = time.perf_counter()
+            each[0] = score(host, rows)
+            each[1] = 0.0 if further is host else abs(score(further, rows) - each[0])
+            each[2] = time.perf_counter() - began
+        return {"scores": found, "seconds": np.asarray(self.fit_seconds[k]), "failed": np.array(why)}
 
 
 def refitted(host: Any, data: Data) -> tuple[Any, Fit]:

@@ -88,7 +88,7 @@ def scores(
     """The scores of every fold by name, of the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in wanted.items()}
     if isinstance(folds, Refitted):
-        return {name: folds.called(call) for name, call in calls.items()}
+        return dict(zip(calls, folds.called(list(calls.values())), strict=True))
     began = time.perf_counter()
     means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in wanted.items()}
     asked = {name: Called(folds, calls[name]) if known is None else known.loss for name, known in means.items()}

@@ -12,16 +12,18 @@ from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
+from .._checkpoint import File, keeping
 from .._evaluate import DEFAULT
 from .._fit import fit
 from .._path import path
+from .._stopping import stoppable
 from ..interop.sklearn import described, inner, learns, penalty_of, rescales
 from ..models.losses import Squared
 from ..models.penalties import AbstractPenalty, Zero
 from ..refit import AbstractRefit
 from ._folds import Data, OneFit, Splits, fitted, is_rescaled
 from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
-from ._validation import Transformers, fold_failed, folds_of, splits_of, told, with_weights
+from ._validation import Transformers, check, fold_failed, folds_of, splits_of, told, with_weights
 
 
 class OneFitSearchCV(GridSearchCV):
@@ -31,7 +33,8 @@ class OneFitSearchCV(GridSearchCV):
     folds' refits (by default `lo.Certified()`), `transformers` as in `leaveout.sklearn.cross_validate`. `cv_results_` has more:
     "mean_approximation_error" and "split0_approximation_error", …: how far scores may be from those of exact refits. Candidates
     that differ in their penalty alone share one fit of the host: the others start from there, by `lo.path` where the score is
-    a mean of the estimator's own loss.
+    a mean of the estimator's own loss. `checkpoint` names a file that keeps what is done: a `fit` to the same data that was
+    killed goes on from there, to the same scores.
 
     `sklearn.model_selection.cross_validate` of it chooses again in every fold: the loss with the choice left out.
     """
@@ -47,9 +50,10 @@ class OneFitSearchCV(GridSearchCV):
         error_score: Any = np.nan,
         strategy: AbstractRefit | None = None,
         transformers: Transformers = "refit",
+        checkpoint: File | None = None,
     ):
         super().__init__(estimator, param_grid, scoring=scoring, cv=cv, refit=refit, error_score=error_score)
-        self.strategy, self.transformers = strategy, transformers
+        self.strategy, self.transformers, self.checkpoint = strategy, transformers, checkpoint
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -69,7 +73,10 @@ class OneFitSearchCV(GridSearchCV):
         data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
         data = data._replace(score_weight=None if weight is None else np.asarray(weight, np.float64))
         splits = splits_of(self.cv, data, groups, is_classifier(self.estimator))
-        found = list(self._scored(candidates, data, splits))
+        names = "estimator", "scoring", "strategy", "transformers", "error_score"
+        of = {"candidates": candidates, "data": data, "splits": splits} | {name: getattr(self, name) for name in names}
+        with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, of):
+            found = list(self._scored(candidates, data, splits))
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
         error = np.array([one.error for one, _ in found])
         more = dict(zip(keys, error.T, strict=True)) | {"mean_approximation_error": error.mean(axis=1)}
@@ -121,9 +128,8 @@ class OneFitSearchCV(GridSearchCV):
                 yield from _family(first, penalties, self.scoring, self.error_score)
                 return
         for host in hosts:
-            folds, own = folds_of(
-                "OneFitSearchCV", host, data, splits, strategy, self.transformers, self.error_score, callable(self.scoring)
-            )
+            check("OneFitSearchCV", host, splits, self.transformers)
+            folds, own = folds_of(host, data, splits, strategy, self.transformers, self.error_score, callable(self.scoring))
             found = scores(folds, named(self.scoring, own, data.X, data.y, self.error_score), own, data.y, self.error_score)
             if "score" not in found:
                 raise ValueError("OneFitSearchCV: scoring must return one score, by which it chooses.")

@@ -1,7 +1,10 @@
 """`cross_validate`, `cross_val_score`, `cross_val_predict` as scikit-learn has them, from one fit."""
 
+import contextlib
+import functools
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -11,8 +14,10 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
+from .._checkpoint import File, keeping
 from .._evaluate import DEFAULT
 from .._read import index_of
+from .._stopping import stoppable
 from ..interop.sklearn import inner, learns, searches
 from ..refit import AbstractRefit
 from ._folds import Data, OneFit, Refitted, Splits, fitted, is_rescaled
@@ -39,6 +44,7 @@ def cross_validate(
     error_score: ErrorScore = np.nan,
     refit: AbstractRefit = DEFAULT,
     transformers: Transformers = "refit",
+    checkpoint: File | None = None,
 ) -> dict[str, Any]:
     """What `sklearn.model_selection.cross_validate` returns, from one fit: for any scorer and any splitter.
 
@@ -56,22 +62,26 @@ def cross_validate(
     "frozen" `transformers` stay as fitted on all rows, which is quicker, lets test rows into training, and is said under the
     key "transformers". `fit_time` and `score_time` of what is made for all folds at once are shared between them. `n_jobs`,
     `verbose` and `pre_dispatch` are taken from calls that give them, and change nothing. Of `params` the weights of rows are
-    known, under the name that `fit` takes them by.
+    known, under the name that `fit` takes them by. `checkpoint` names a file that keeps what is done: a call that was killed
+    goes on from there, to the same scores.
 
     Raises TypeError on estimators that `lo.from_sklearn` does not know, and on those that choose when they are fitted, which
-    would have to choose again in every fold; ValueError on labels of y that stand in another order than X's.
+    would have to choose again in every fold; ValueError on labels of y that stand in another order than X's, or where
+    `checkpoint` is of another run.
     """
     del n_jobs, verbose, pre_dispatch
     listed = (
         scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, list | tuple | set) else [scoring]
     )
     seen = return_estimator or any(map(callable, listed))
-    data, splits = _rows("cross_validate", estimator, X, y, groups, cv, params)
-    folds, host = folds_of("cross_validate", estimator, data, splits, refit, transformers, error_score, seen)
-    wanted = named(scoring, host, data.X, data.y, error_score)
-    found = scores(folds, wanted, host, data.y, error_score)
+    data, splits = _rows("cross_validate", estimator, X, y, groups, cv, params, transformers)
+    asked = {"scoring": scoring, "error_score": error_score, "returned": (return_estimator, return_train_score)}
+    with _kept("cross_validate", checkpoint, estimator, data, splits, refit, transformers, **asked):
+        folds, host = folds_of(estimator, data, splits, refit, transformers, error_score, seen)
+        wanted = named(scoring, host, data.X, data.y, error_score)
+        found = scores(folds, wanted, host, data.y, error_score)
+        hosts = [folds.of(k) for k in range(len(splits))] if return_estimator or return_train_score else []
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
-    hosts = list(folds.hosts()) if return_estimator or return_train_score else []
     if return_estimator:
         result["estimator"] = hosts
     if return_indices:
@@ -109,6 +119,7 @@ def cross_val_predict(
     method: str = "predict",
     refit: AbstractRefit = DEFAULT,
     transformers: Transformers = "refit",
+    checkpoint: File | None = None,
 ) -> NDArray:
     """Of every row the prediction by the estimator of the fold that holds it out, from one fit: what
     `sklearn.model_selection.cross_val_predict` returns. Arguments are those of `cross_validate`, and `method`, such as
@@ -117,31 +128,68 @@ def cross_val_predict(
     Raises ValueError where the test sets are no partition of the rows, or a fold has no refit.
     """
     del n_jobs, verbose, pre_dispatch
-    data, splits = _rows("cross_val_predict", estimator, X, y, groups, cv, params)
-    folds, _ = folds_of("cross_val_predict", estimator, data, splits, refit, transformers, "raise")
+    data, splits = _rows("cross_val_predict", estimator, X, y, groups, cv, params, transformers)
     tests = np.concatenate([test for _, test in splits])
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
-    parts = []
-    for k, (one, (_, test)) in enumerate(zip(folds.hosts(), splits, strict=True)):
-        if one is None:
+
+    def predict(k: int, host: Any) -> NDArray:
+        if host is None:
             raise ValueError(
                 f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
             )
-        parts.append(getattr(one, method)(data.some(test).X))
+        return getattr(host, method)(data.some(splits[k][1]).X)
+
+    with _kept("cross_val_predict", checkpoint, estimator, data, splits, refit, transformers, method=method):
+        folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
+        parts = [folds.predicted(k, functools.partial(predict, k)) for k in range(len(splits))]
     return np.concatenate(parts)[np.argsort(tests)]
 
 
+@contextlib.contextmanager
+def _kept(
+    caller: str,
+    checkpoint: File | None,
+    estimator: Any,
+    data: Data,
+    splits: Splits,
+    refit: AbstractRefit,
+    transformers: Transformers,
+    **more: Any,
+) -> Iterator[None]:
+    """What is done inside, of a call that depends on nothing else."""
+    of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers, **more}
+    with stoppable(caller), keeping(caller, checkpoint, of):
+        yield
+
+
 def _rows(
-    caller: str, estimator: Any, X: Any, y: ArrayLike, groups: ArrayLike | None, cv: Any, params: dict[str, Any] | None
+    caller: str,
+    estimator: Any,
+    X: Any,
+    y: ArrayLike,
+    groups: ArrayLike | None,
+    cv: Any,
+    params: dict[str, Any] | None,
+    transformers: Transformers,
 ) -> tuple[Data, Splits]:
     """The data by position, and the splits."""
     data = with_weights(caller, estimator, X, y, params)
-    return data, splits_of(cv, data, groups, is_classifier(estimator))
+    splits = splits_of(cv, data, groups, is_classifier(estimator))
+    check(caller, estimator, splits, transformers)
+    return data, splits
+
+
+def check(caller: str, estimator: Any, splits: Splits, transformers: Transformers) -> None:
+    """Raise where no folds can be made of them."""
+    if transformers not in ("refit", "frozen"):
+        raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
+    _check_host(caller, estimator)
+    if any(len(np.unique(test)) < len(test) for _, test in splits):
+        raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
 
 
 def folds_of(
-    caller: str,
     estimator: Any,
     data: Data,
     splits: Splits,
@@ -152,11 +200,6 @@ def folds_of(
 ) -> tuple[OneFit | Refitted, Any]:
     """The estimators of all folds, and the host on all rows. Where what is inside of estimators may be `seen`, what learns from
     rows is fitted in each of them; else by a change of their penalties, if that is the same."""
-    if transformers not in ("refit", "frozen"):
-        raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
-    _check_host(caller, estimator)
-    if any(len(np.unique(test)) < len(test) for _, test in splits):
-        raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
     began = time.perf_counter()
     frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
     host, found = fitted(estimator, data, anew=anew and not seen)
