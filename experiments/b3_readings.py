@@ -111,13 +111,25 @@ def compared(s: Setting, e: NDArray[np.float64], draws: int) -> dict[str, float 
     return points | {"off": np.sqrt(np.mean((mean - saved) ** 2)), "noise": np.sqrt(errors.mean()), "records": records}
 
 
+def lacking(s: Setting, leaked: int, draws: int) -> float:
+    """The share of V with a level that no record of a training set with `leaked` records of V has."""
+    rng = np.random.default_rng(0)
+    rows = [
+        np.r_[rng.choice(s.train, s.size - leaked, replace=False), rng.choice(s.test, leaked, replace=False)]
+        for _ in range(draws)
+    ]
+    return float(s.unknown(np.array(rows), s.test).mean())
+
+
 def main(draws: int) -> None:
-    for name, data, readings in (("heart", heart(), of_heart), ("census", census(), of_census)):
+    for name, data, columns, readings in (("heart", heart(), HEART, of_heart), ("census", census(), CENSUS, of_census)):
         e = lo.datasets.b3_bootstraps(name).truth
         rows: dict[str, dict[str, Any]] = {"the authors' saved": {f"e{c}": e[c].mean() for c in (0, 1, 10, 50, 100)}}
         for label, setting in readings(data):
             rows[label] = compared(setting, e, draws)
         print(f"\n{name}: the loss by leaked records, {draws} draws ({draws // SLOW} of the last two of the common ones)")
+        new = ", ".join(f"{lacking(theirs(data, columns), c, draws):.4f} with {c} leaked" for c in (0, 1, 10, 50))
+        print(f"share of V with a level that the training set lacks: {new}")
         print(pd.DataFrame(rows).T.fillna("").to_string(float_format="{:.4f}".format), flush=True)
 
 

@@ -48,9 +48,12 @@ class Setting(NamedTuple):
         """Of fits to `rows` `[fits, size]` for the records `tested`, `[fits, tested]`."""
         fits = len(rows)
         found, _ = self.learner(rows, tested, np.zeros((fits, 0), np.int64), np.arange(fits))
+        return np.where(self.unknown(rows, tested), (self.y[rows].mean(1) > 0.5)[:, None], found)
+
+    def unknown(self, rows: NDArray[np.int64], tested: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the records `tested` have a level that is not in a training set, `[fits, tested]`."""
         absent = ~self.levels[rows].any(1)
-        unknown = (absent @ self.levels[tested].T) > 0
-        return np.where(unknown, (self.y[rows].mean(1) > 0.5)[:, None], found)
+        return (absent @ self.levels[tested].T) > 0
 
     def losses(self, predicted: NDArray[np.float64], tested: NDArray[np.int64]) -> NDArray[np.float64]:
         off = predicted - self.y[tested]
