@@ -93,6 +93,18 @@ def test_support_vectors_attain_the_minimum_whatever_the_scales(penalty):
                 np.testing.assert_allclose(found[:-1], host.coef_[0], atol=3e-4 * np.abs(found).max())
 
 
+def test_support_vectors_of_what_is_degenerate_settle_or_say_that_they_do_not():
+    rng = np.random.default_rng(3)
+    y = np.arange(40) % 2.0
+    for data in (np.column_stack([y, y]), np.zeros((40, 2)), 1e4 * rng.normal(size=(40, 60)), 1e-3 * rng.normal(size=(40, 3))):
+        found = Hinge(data, y, 1.0, True, False, True).solve(data[None], y[None])[0]
+        host = SVC(kernel="linear", tol=1e-8).fit(data, y)
+        loss = lambda beta, b, data=data: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
+        assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
+    with pytest.raises(ArithmeticError, match=r"1 of 1 fits .* did not settle.*StandardScaler"), np.errstate(all="ignore"):
+        Hinge(data * np.nan, y, 1.0, True, False, True).solve((data * np.nan)[None], y[None])
+
+
 def test_fewer_records_than_columns_is_the_shortest_solution():
     wide = RNG.normal(size=(40, 12))
     y = wide[:, 0] + RNG.normal(size=40)

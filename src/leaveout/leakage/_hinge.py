@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ._fits import AbstractClasses
 
 CLOSED = 1e-9  # of the objective: the gap between primal and dual at which a fit is done
+STEPS = 100  # some eleven are needed
 SHORT = 0.995  # of the way to the nearest bound
 ROUNDING = 1e-13  # of its diagonal, added to a matrix that may be singular
 
@@ -27,21 +28,21 @@ class Hinge(AbstractClasses):
         return "linear support vectors (hinge), batched"
 
     def minimise(self, Z, y):
-        """Each fit until its gap has closed; fits that are done drop out."""
+        """Each fit until its gap has closed; fits that are done drop out. Raises ArithmeticError where one does not close."""
         Z = (2 * y - 1)[..., None] * Z
         ridge = np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
         fits, size, params = Z.shape
         out, active = np.zeros((fits, params)), np.arange(fits)
         theta, alpha, rest = np.zeros((fits, params)), np.full((fits, size), 0.5), np.full((fits, size), 0.5)
         u, v = np.ones((fits, size)), np.full((fits, size), 2.0)  # u − v = −1, the margins at θ = 0
-        for _ in range(100):
+        for _ in range(STEPS):
             margin = np.matmul(Z, theta[..., None])[..., 0] - 1
             slope = np.matmul(alpha[:, None], Z)[:, 0] - ridge * theta
             value = 0.5 * (ridge * theta**2).sum(1) + np.maximum(-margin, 0).sum(1)
-            going = (alpha * u + rest * v).sum(1) > CLOSED * (1 + value)
+            going = ~((alpha * u + rest * v).sum(1) <= CLOSED * (1 + value))
             out[active[~going]] = theta[~going]
             if not going.any():
-                break
+                return out
             if not going.all():
                 kept = (a[going] for a in (active, Z, theta, alpha, rest, u, v, margin, slope))
                 active, Z, theta, alpha, rest, u, v, margin, slope = kept
@@ -49,7 +50,10 @@ class Hinge(AbstractClasses):
             theta, alpha, rest, u, v = (
                 old + length * new for old, new in zip((theta, alpha, rest, u, v), changes, strict=True)
             )
-        return out
+        raise ArithmeticError(
+            f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle in {STEPS} steps. Scale the "
+            "features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=: scikit-learn fits it then."
+        )
 
 
 def _step(
