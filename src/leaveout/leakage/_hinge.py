@@ -51,8 +51,8 @@ class Hinge(AbstractClasses):
                 old + length * new for old, new in zip((theta, alpha, rest, u, v), changes, strict=True)
             )
         raise ArithmeticError(
-            f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle in {STEPS} steps. Scale the "
-            "features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=: scikit-learn fits it then."
+            f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle in {STEPS} steps. Scale "
+            "the features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=: scikit-learn fits it then."
         )
 
 
