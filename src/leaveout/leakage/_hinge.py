@@ -52,7 +52,7 @@ class Hinge(AbstractClasses):
             )
         raise ArithmeticError(
             f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle in {STEPS} steps. Scale "
-            "the features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=: scikit-learn fits it then."
+            "the features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=, and scikit-learn fits."
         )
 
 
