@@ -3,15 +3,17 @@
 import joblib
 import numpy as np
 import pytest
+from scipy.optimize import lsq_linear
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeCV
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 
 import leaveout as lo
+from leaveout.leakage._hinge import Hinge
 from leaveout.leakage._hosts import Estimator, make_learner
 from leaveout.leakage._injection import FoldInjection, Injection, make_folds, plan_injection
 from leaveout.leakage._models import Fold
@@ -31,6 +33,8 @@ CASES = [
     (LogisticRegression(fit_intercept=False, **EXACT), C, "zero_one"),
     (make_pipeline(StandardScaler(), LogisticRegression(**EXACT)), C, "brier"),
     (LinearSVC(**EXACT), C, "zero_one"),
+    (SVC(kernel="linear", tol=1e-9), C, "zero_one"),
+    (make_pipeline(StandardScaler(), SVC(C=0.1, kernel="linear", tol=1e-9)), C, "zero_one"),
     (KNeighborsRegressor(3), Y, "mse"),
     (KNeighborsClassifier(4), C, "brier"),
     (KNeighborsClassifier(5), C, "zero_one"),
@@ -60,6 +64,9 @@ def test_batched_fits_are_the_hosts_own(estimator, y, loss):
         (LogisticRegression(class_weight="balanced"), C, "logistic"),
         (LogisticRegression(C=np.inf), C, "logistic"),
         (LinearSVC(loss="hinge"), C, "zero_one"),
+        (SVC(), C, "zero_one"),
+        (SVC(kernel="linear", class_weight="balanced"), C, "zero_one"),
+        (SVC(kernel="linear", max_iter=100), C, "zero_one"),
         (make_pipeline(StandardScaler(), KNeighborsRegressor(3)), Y, "mse"),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None,
@@ -67,6 +74,35 @@ def test_batched_fits_are_the_hosts_own(estimator, y, loss):
 def test_what_has_no_batch_is_fitted_by_its_host(estimator, y, loss):
     task = prepare("test", estimator, X, y, loss, "auto")
     assert type(make_learner(estimator, X, y, task.codes, task.measure, None, task.refit)) is Estimator
+
+
+@pytest.mark.parametrize("penalty", [30.0, 1.0, 0.01])
+def test_support_vectors_attain_the_minimum_whatever_the_scales(penalty):
+    wide = np.column_stack([100 * X, X[:, :1] > 1, X[:, :1] <= 1, np.zeros(300)])  # scales apart, columns dependent, one empty
+    for data in (X, wide):
+        learner = Hinge(data, (C == "yes") * 1.0, penalty, True, False, True)
+        train = RNG.integers(0, 300, (5, 60))
+        for rows, found in zip(train, learner.solve(data[train], learner.y[train]), strict=True):
+            z = (2 * learner.y[rows] - 1)[:, None] * np.column_stack([data[rows], np.ones(60)])
+            margin, slope = z @ found - 1, penalty * np.append(found[:-1], 0.0)
+            sure = np.abs(margin) > 1e-5  # there the subgradient is known: z where the margin is short, else none
+            free = lsq_linear(z[~sure].T, slope - z[sure & (margin < 0)].sum(0), (0, 1), tol=1e-14)
+            assert np.abs(free.fun).max() < 1e-5 * np.abs(z).sum(0).max()
+            host = SVC(kernel="linear", C=1 / penalty, tol=1e-6).fit(data[rows], learner.y[rows]) if data is X else None
+            if host is not None:
+                np.testing.assert_allclose(found[:-1], host.coef_[0], atol=3e-4 * np.abs(found).max())
+
+
+def test_support_vectors_of_what_is_degenerate_settle_or_say_that_they_do_not():
+    rng = np.random.default_rng(3)
+    y = np.arange(40) % 2.0
+    for data in (np.column_stack([y, y]), np.zeros((40, 2)), 1e4 * rng.normal(size=(40, 60)), 1e-3 * rng.normal(size=(40, 3))):
+        found = Hinge(data, y, 1.0, True, False, True).solve(data[None], y[None])[0]
+        host = SVC(kernel="linear", tol=1e-8).fit(data, y)
+        loss = lambda beta, b, data=data: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
+        assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
+    with pytest.raises(ArithmeticError, match=r"1 of 1 fits .* did not settle.*StandardScaler"), np.errstate(all="ignore"):
+        Hinge(data * np.nan, y, 1.0, True, False, True).solve((data * np.nan)[None], y[None])
 
 
 def test_fewer_records_than_columns_is_the_shortest_solution():
@@ -81,7 +117,14 @@ def test_fewer_records_than_columns_is_the_shortest_solution():
 
 def test_a_training_set_of_one_class_predicts_it():
     y = np.r_[np.zeros(100, int), np.ones(200, int)]
-    for estimator, loss in ((LogisticRegression(), "zero_one"), (LinearSVC(), "zero_one"), (LogisticRegression(), "brier")):
+    linear = SVC(kernel="linear")
+    cases = [
+        (LogisticRegression(), "zero_one"),
+        (LinearSVC(), "zero_one"),
+        (linear, "zero_one"),
+        (LogisticRegression(), "brier"),
+    ]
+    for estimator, loss in cases:
         task = prepare("test", estimator, X, y, loss, "auto")
         for learner in (
             make_learner(estimator, X, y, task.codes, task.measure, None, task.refit),

@@ -125,6 +125,31 @@ def test_the_unregularised_residual_is_flat_though_the_losses_came_from_a_leakag
     assert found["estimate"].iloc[2] == pytest.approx(e[0], rel=1e-6) and found["estimate"].iloc[0] < 0.9
 
 
+@pytest.mark.parametrize("lam, monotone", [(0.0, False), (0.0, True), (0.1, False), (10.0, True)])
+def test_the_search_both_ways_never_leaves_zero_on_any_losses(lam, monotone):
+    train, test = np.linspace(0, 1, 8), np.linspace(0, 1, 6)
+    for p, q in ((0.1, 0.0), (0.0, 0.3), (0.2, 0.2), (0.3, 0.2)):
+        S, R = lo.stratified_matrix(np.arange(6), 5, p, q), lo.stratified_matrix(np.arange(5), 4, q, p)
+        for levels, n, share, mean in ((train, 5, p, S), (test, 4, q, R)):
+            leaked = lo.binomial_matrix(share + (1 - p - q) * levels, n)
+            np.testing.assert_allclose(lo.binomial_matrix(levels, n) @ mean, leaked, atol=1e-12)
+        E = RNG.normal(size=(6, 5))
+        for order in (1, 2, 3):
+            assert np.linalg.norm(np.diff(S @ E @ R.T, order, 0)) <= np.linalg.norm(np.diff(E, order, 0)) * (1 + 1e-12)
+            assert np.linalg.norm(np.diff(S @ E @ R.T, order, 1)) <= np.linalg.norm(np.diff(E, order, 1)) * (1 + 1e-12)
+        leaked_losses = lo.binomial_matrix(p + (1 - p - q) * train, 5) @ np.abs(E) @ leaked.T
+        b = leaked_losses + 0.3 * RNG.normal(size=(8, 6))
+        found = lo.residual_profile(
+            (train, test), b, (5, 4), [(0, 0), (p, q), (0.1, 0.1), (0.6, 0.0)], lam=lam, monotone=monotone
+        )
+        assert list(found) == ["p_train", "p_test", "objective", "estimate"]
+        assert np.all(found["objective"] >= found["objective"][0] * (1 - 1e-9))
+        if lam == 0 and not monotone:
+            np.testing.assert_allclose(found["objective"], found["objective"][0], rtol=1e-8)
+            exact = lo.residual_profile((train, test), leaked_losses, (5, 4), [(p, q)])
+            assert exact["estimate"][0] == pytest.approx(abs(E[0, 0]), rel=1e-6)
+
+
 def test_the_right_inverse_of_differences():
     for order in (1, 2, 3, 4):
         np.testing.assert_allclose(differences(9, order) @ right_inverse(9, order), np.eye(9 - order), atol=1e-9)
@@ -220,6 +245,9 @@ def test_steps_down_where_nothing_constrains():
         (lambda: lo.stratified_matrix([0], 5, 0.1, pool_train=4), "pool_train = 4 holds fewer than the 5"),
         (lambda: lo.residual_profile([0, 1], [1.0, np.nan], 3), "one finite loss a level"),
         (lambda: lo.residual_profile([0, 1], [1.0, 0.5], 3, [1.0]), r"candidates must lie in \[0, 1\)"),
+        (lambda: lo.residual_profile(([0, 1], [0, 1]), [1.0, 0.5], (3, 3)), r"shape \(2, 2\); got \(2,\)"),
+        (lambda: lo.residual_profile(([0, 1], [0, 1]), np.ones((2, 2)), (3, 3), [0.1]), "must be pairs"),
+        (lambda: lo.residual_profile(([0, 1], [0, 1]), np.ones((2, 2)), (3, 3), [(0.5, 0.5)]), "with a sum in"),
         (lambda: lo.solve_curve(np.eye(4), np.ones(3), lam=1.0), "one loss a row of A, 4; got 3"),
         (lambda: lo.solve_curve(np.eye(4), [1, 2, np.inf, 3], lam=1.0), "b must be finite"),
         (lambda: lo.solve_curve(np.eye(4), np.ones(4)), "give covariance="),

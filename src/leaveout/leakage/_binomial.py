@@ -5,6 +5,8 @@ ones. With `e_c` the loss when exactly c of the n are leaked, the losses at all 
 each row of A is the distribution of c at one level (second source document, Eq. 3–5).
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -64,9 +66,9 @@ def stratified_matrix(
 
 
 def residual_profile(
-    levels: ArrayLike,
+    levels: ArrayLike | tuple[ArrayLike, ArrayLike],
     b: ArrayLike,
-    n: int,
+    n: int | tuple[int, int],
     candidates: ArrayLike | None = None,
     *,
     order: int = 2,
@@ -79,6 +81,10 @@ def residual_profile(
 
     `levels` are the injected probabilities p′. Returns a table of `p0`, `objective`, `estimate` (ê₀ there).
 
+    Both ways (Algorithm 4): `levels` and `n` are pairs, of the records trained on and tested on, `b` `[train levels, test
+    levels]`, `candidates` pairs (p, q) of p_train and p_test, and the table has these columns. Then e is a matrix, with D
+    along both of its axes, falling along the first; `A_train = Binomial(n, p + (1 − p − q) p′)`, A_test with p and q exchanged.
+
     Why no minimum marks p₀. Write S(p)_{k,c} = P(k + Binomial(n − k, p) = c). To be leaked a record is injected or, if
     not, was leaked before, so A(p) = A(0) S(p). S is triangular with diagonal (1 − p)^(n − k) > 0, hence invertible for
     p < 1: all A(p) share one column space, that of the polynomials of degree n in p′, and the unregularised residual
@@ -88,21 +94,51 @@ def residual_profile(
     column sums at most 1/(1 − p): ‖D_q S e‖ ≤ (1 − p)^(q − ½) ‖D_q e‖ ≤ ‖D_q e‖. Lastly S(p₂) = S(p₁) S(p) for
     1 − p₂ = (1 − p₁)(1 − p). So whatever e attains at p₂, S(p) e attains at p₁ ≤ p₂ with the same fit and no larger
     penalty: *the objective never falls as p̂₀ grows, whatever b is*, and its minimum is at p̂₀ = 0.
+
+    Both ways the same holds with S_{k,c} = P(Binomial(k, 1 − q) + Binomial(n − k, p) = c) on the one side and p and q
+    exchanged on the other: eigenvalues (1 − p − q)^k, column sums at most 1/(1 − p − q). One side's differences shrink by
+    (1 − p − q)^(order − ½), and the other side's mean stretches them by (1 − p − q)^(−½) at most: *no (p, q) has a lower
+    objective than (0, 0)*, whatever b is.
     """
-    levels, b = (np.atleast_1d(np.asarray(x, np.float64)) for x in (levels, b))
-    if levels.shape != b.shape or levels.ndim != 1 or not np.isfinite(b).all():
-        raise ValueError(f"residual_profile: give one finite loss a level; got shapes {levels.shape} and {b.shape}.")
-    p0 = np.linspace(0, 0.5, 11) if candidates is None else np.atleast_1d(np.asarray(candidates, np.float64))
-    if not np.all((p0 >= 0) & (p0 < 1)):
-        raise ValueError(f"residual_profile: candidates must lie in [0, 1); got {_worst(p0, (p0 >= 0) & (p0 < 1))}.")
-    D = np.sqrt(lam) * differences(n + 1, order)
+    both = isinstance(levels, tuple) and isinstance(n, tuple)
+    given = list(zip(levels, n, strict=True)) if isinstance(levels, tuple) and isinstance(n, tuple) else [(levels, n)]
+    sides = [(np.atleast_1d(np.asarray(side, np.float64)), _whole("residual_profile: n", size, 1)) for side, size in given]
+    b, shape = np.asarray(b, np.float64), tuple(len(side) for side, _ in sides)
+    if b.shape != shape or any(side.ndim != 1 for side, _ in sides) or not np.isfinite(b).all():
+        raise ValueError(f"residual_profile: give one finite loss a level, shape {shape}; got {b.shape}.")
+    D = [differences(size + 1, order) for _, size in sides]
     rows = []
-    for p in p0:
-        M = np.vstack([binomial_matrix(p + (1 - p) * levels, n), D])
-        target = np.concatenate([b, np.zeros(len(D))])
-        e = nonincreasing(M, target) if monotone else np.linalg.lstsq(M, target, rcond=None)[0]
-        rows.append({"p0": p, "objective": float(np.sum((M @ e - target) ** 2)), "estimate": e[0]})
+    for p, q in _candidates(candidates, both):
+        A = [binomial_matrix(s + (1 - p - q) * side, size) for s, (side, size) in zip((p, q), sides, strict=False)]
+        objective, estimate = _least(A, D, b, lam, monotone)
+        rows.append(({"p_train": p, "p_test": q} if both else {"p0": p}) | {"objective": objective, "estimate": estimate})
     return pd.DataFrame(rows)
+
+
+def _candidates(candidates: ArrayLike | None, both: bool) -> NDArray[np.float64]:
+    """Pairs of p and q to try; q is zero where leakage goes one way."""
+    if candidates is None:
+        line = np.linspace(0, 0.4, 5)
+        candidates = [(p, q) for p in line for q in line] if both else np.linspace(0, 0.5, 11)
+    pairs = np.atleast_1d(np.asarray(candidates, np.float64))
+    pairs = pairs if both else np.column_stack([pairs, np.zeros(len(pairs))])
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"residual_profile: with leakage both ways candidates must be pairs (p, q); got shape {pairs.shape}.")
+    inside = np.all(pairs >= 0, axis=1) & (pairs.sum(1) < 1)
+    if not inside.all():
+        what = "pairs with a sum in [0, 1)" if both else "in [0, 1)"
+        raise ValueError(f"residual_profile: candidates must lie {what}; got {pairs[~inside][0, : 1 + both]}.")
+    return pairs
+
+
+def _least(A: list[NDArray], D: list[NDArray], b: NDArray, lam: float, monotone: bool) -> tuple[float, float]:
+    """The least objective and ê₀ at it; the second side, where there is one, as a Kronecker product."""
+    columns = [part.shape[1] for part in A] + [1] * (2 - len(A))
+    penalties = [np.kron(D[0], np.eye(columns[1])), *(np.kron(np.eye(columns[0]), part) for part in D[1:])]
+    M = np.vstack([np.kron(A[0], A[1]) if len(A) == 2 else A[0], *(np.sqrt(lam) * part for part in penalties)])
+    target = np.concatenate([b.ravel(), np.zeros(len(M) - b.size)])
+    e = nonincreasing(M.reshape(-1, *columns), target).ravel() if monotone else np.linalg.lstsq(M, target, rcond=None)[0]
+    return float(np.sum((M @ e - target) ** 2)), float(e[0])
 
 
 def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> None:
@@ -140,7 +176,7 @@ def _hypergeometric(counts: NDArray[np.int64], pool: int, marked: int, draws: in
     return np.asarray(stats.hypergeom.pmf(counts, pool, marked, draws))
 
 
-def _whole(name: str, value: int, low: int) -> int:
+def _whole(name: str, value: Any, low: int) -> int:
     if int(value) != value or value < low:
         raise ValueError(f"{name} must be a whole number, {low} or more; got {value}.")
     return int(value)

@@ -105,8 +105,8 @@ class LeastSquares(AbstractLinear):
         return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
 
 
-class AbstractMargin(AbstractLinear):
-    """A loss of the margin plus `½ penalty ‖β‖²`, by Newton's method with halved steps, all fits at once.
+class AbstractClasses(AbstractLinear):
+    """A loss of the margin plus `½ penalty ‖β‖²`, all fits at once.
 
     Where a training set holds one class only, that class is predicted with probability one.
     """
@@ -115,8 +115,8 @@ class AbstractMargin(AbstractLinear):
         self.X, self.y, self.penalty, self.intercept, self.scaled, self.labels = X, y, penalty, intercept, scaled, labels
 
     @abc.abstractmethod
-    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
-        """The loss and its first two derivatives in η, `[fits, size]`."""
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+        """Coefficients `[fits, params]` where both classes occur; the last column of Z is the intercept's, if there is one."""
 
     def response(self, eta):
         if self.labels:
@@ -135,15 +135,23 @@ class AbstractMargin(AbstractLinear):
         share = y.mean(1)
         mixed = (share > 0) & (share < 1)
         if mixed.any():
-            theta[mixed] = self._newton(Z[mixed], y[mixed], theta[mixed])
+            theta[mixed] = self.minimise(Z[mixed], y[mixed])
         coef = theta if self.intercept else np.column_stack([theta, np.zeros(fits)])
         coef[~mixed, :d] = 0.0
         coef[~mixed, -1] = np.where(share[~mixed] > 0, np.inf, -np.inf)
         return coef
 
-    def _newton(self, Z: NDArray, y: NDArray, theta: NDArray) -> NDArray[np.float64]:
+
+class AbstractMargin(AbstractClasses):
+    """A smooth loss of the margin, by Newton's method with halved steps."""
+
+    @abc.abstractmethod
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+        """The loss and its first two derivatives in η, `[fits, size]`."""
+
+    def minimise(self, Z, y):
         """Each fit until its decrement is at rounding; fits that are done drop out."""
-        theta, active, ridge = theta.copy(), np.arange(len(theta)), self.ridge()
+        theta, active, ridge = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z)), self.ridge()
         value, slope, hessian = self._objective(Z, y, theta, ridge)
         for _ in range(100):
             step, _ = _solved(hessian, slope)

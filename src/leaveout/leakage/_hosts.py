@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from .._evaluate import fold_parameters
 from .._fit import Fit
@@ -21,6 +22,7 @@ from ..interop.sklearn import Described, Host, described
 from ..models.linear import GLM
 from ..refit import AbstractRefit
 from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
+from ._hinge import Hinge
 from ._losses import Measure
 
 SORTABLE = 2**25  # numbers in the sorted distances of all records
@@ -143,6 +145,8 @@ def _batched(estimator: Host, X: Any, codes: NDArray, measure: Measure) -> Abstr
         return None  # some estimators take NaN; the others say so themselves
     if type(model) in (KNeighborsClassifier, KNeighborsRegressor):
         return None if scaled else _neighbours(model, data, codes, measure)
+    if type(model) is SVC:
+        return _support_vectors(model, data, codes, measure, scaled)
     host = _plain(model)
     if host is None or data.shape[1] > WIDE:
         return None
@@ -175,6 +179,13 @@ def _neighbours(
         return None
     target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
     return Neighbours(data, target, model.n_neighbors, measure.needs)
+
+
+def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Measure, scaled: bool) -> Hinge | None:
+    """Of a linear kernel, solved to the end."""
+    plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
+    known = plain and measure.needs == "label" and codes.max() == 1 and data.shape[1] <= WIDE
+    return Hinge(data, codes, 1 / model.C, True, scaled, True) if known else None
 
 
 def _unscaled(estimator: Host) -> tuple[bool, Host]:

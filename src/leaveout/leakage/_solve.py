@@ -177,8 +177,11 @@ def _two_directions(
 
 
 def nonincreasing(M: NDArray[np.float64], r: NDArray[np.float64], upper: float | None = None) -> NDArray[np.float64]:
-    """`min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ 0 and e₀ ≤ upper: non-negative least squares on the steps down, e = Σ_{k ≥ j} x_k."""
-    steps = np.cumsum(M, axis=1)  # M times the upper triangle of ones
+    """`min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ 0 and e₀ ≤ upper: non-negative least squares on the steps down, e = Σ_{k ≥ j} x_k.
+
+    A third axis of M is that of several such curves, without `upper`.
+    """
+    steps = np.cumsum(M, axis=1).reshape(len(M), -1)  # M times the upper triangle of ones
     scale = np.linalg.norm(steps, axis=0)
     scale[scale == 0] = 1.0
     x = nnls(steps / scale, r, maxiter=50 * steps.shape[1])[0] / scale
@@ -187,7 +190,7 @@ def nonincreasing(M: NDArray[np.float64], r: NDArray[np.float64], upper: float |
         tight = np.vstack([steps, np.full((1, steps.shape[1]), weight)]) / scale
         x = nnls(tight, np.append(r, weight * upper), maxiter=50 * steps.shape[1])[0] / scale
         x *= min(1.0, upper / x.sum())
-    return np.cumsum(x[::-1])[::-1]
+    return np.cumsum(x.reshape(M.shape[1:])[::-1], axis=0)[::-1]
 
 
 def differences(size: int, order: int) -> Float[np.ndarray, "rows size"]:
