@@ -63,6 +63,7 @@ from .interop.statsmodels import from_statsmodels as from_statsmodels
 from .leakage import (
     InjectedSplits as InjectedSplits,
     Injection as Injection,
+    LeakageReport as LeakageReport,
     LeakageResult as LeakageResult,
     RecordLeakage as RecordLeakage,
     SplitLeakage as SplitLeakage,
@@ -70,6 +71,7 @@ from .leakage import (
     binomial_matrix as binomial_matrix,
     largest_leakage_share as largest_leakage_share,
     leakage_corrected as leakage_corrected,
+    leakage_report as leakage_report,
     leakage_slope_test as leakage_slope_test,
     residual_profile as residual_profile,
     solve_curve as solve_curve,

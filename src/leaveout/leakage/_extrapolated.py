@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ._models import Fold
 from ._study import Answer, Study
+from ._variance import Partitions
 
 HIDDEN = 0.5  # of the exposure: records with no mate in what is injected, beyond which injection shows nothing
 ASSUMPTION = "leaks are records of the test clusters like any other, and the loss goes on below the least leakage as above it"
@@ -17,7 +18,7 @@ ASSUMPTION = "leaks are records of the test clusters like any other, and the los
 def extrapolated(study: Study, corrected: Callable[[], Any]) -> Answer:
     """By `leakage_corrected`; refused where it refuses, and where records that may have mates in training have none in V̂."""
     refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
-    hidden = share_hidden(study.folds, study.linkage)
+    hidden = share_hidden(study.folds, study.clusters, study.linkage.knows_pairs)
     if hidden > HIDDEN:
         return refused(
             f"{hidden:.0%} of the records that may have mates in training have none among those tested with them, so that "
@@ -45,24 +46,20 @@ def extrapolated(study: Study, corrected: Callable[[], Any]) -> Answer:
     )
 
 
-def share_hidden(folds: list[Fold], linkage: Any) -> float:
-    """Of the expected records with a mate in training, the share that has none beside it among those tested."""
-    if not linkage.knows_pairs:
-        return _singletons(folds)
-    hidden, exposed = 0.0, 0.0
-    for fold in folds:
-        across = linkage.mates(fold.train, fold.test)
-        beside = np.maximum(linkage.mates(fold.test, fold.test), _filed_beside(fold))
-        hidden += float(across @ (1 - beside))
-        exposed += float(across.sum())
-    return hidden / exposed if exposed > 0 else 0.0
+def share_hidden(folds: list[Fold], clusters: Partitions, known: bool) -> float:
+    """Of the tested records with a mate in training, over drawn partitions, the share that has none beside it among those
+    tested; where pairs are not `known`, of all those filed alone."""
+    if not known:
+        return float(np.mean(np.concatenate([alone(fold.clusters[fold.test]) for fold in folds])))
+    hidden, exposed = 0, 0
+    for own in clusters:
+        for fold in folds:
+            trained = np.isin(own[fold.test], own[fold.train])
+            hidden += np.sum(trained & alone(own[fold.test]) & alone(fold.clusters[fold.test]))
+            exposed += np.sum(trained)
+    return float(hidden / exposed) if exposed else 0.0
 
 
-def _singletons(folds: list[Fold]) -> float:
-    """Of tested records, those that are filed alone."""
-    return 1 - float(np.mean(np.concatenate([_filed_beside(fold) for fold in folds])))
-
-
-def _filed_beside(fold: Fold) -> NDArray[np.float64]:
-    own = fold.clusters[fold.test]
-    return (np.bincount(own)[own] > 1) * 1.0
+def alone(clusters: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Rows that no other shares a cluster with."""
+    return np.bincount(clusters)[clusters] == 1

@@ -24,6 +24,8 @@ from ._linkage import Linkage
 from ._models import Fold
 from ._prepare import prepare
 from ._result import LeakageResult
+from ._score import Score
+from ._scoring import resolve_score
 from ._splits import joined
 from ._study import Answer, Study
 from ._told import LeakageReport
@@ -70,7 +72,8 @@ def leakage_report(
     caller = "leakage_report"
     names, X, y, groups = matched(caller, X=X, y=y, groups=groups)
     _check(caller, linkage, level, draws, len(y))
-    task = prepare(caller, estimator, X, y, scoring)
+    task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, y))
+    check_weighs(caller, task.measure)
     folds = _folds(caller, task, linkage, groups, cv, seed)
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, 1, task.refit)
     of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "level": level}
@@ -118,6 +121,12 @@ def _check(caller: str, linkage: Any, level: float, draws: int, rows: int) -> No
         raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
     if int(draws) != draws or draws < 2:
         raise ValueError(f"{caller}: draws must be a whole number, 2 or more; got {draws!r}.")
+
+
+def check_weighs(caller: str, score: Score) -> None:
+    """ValueError where rows have no influence."""
+    if not score.weighs:
+        raise ValueError(f"{caller}: {score.name} takes no sample_weight, so it has no interval; name another scoring=.")
 
 
 def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed: int) -> list[Fold]:
