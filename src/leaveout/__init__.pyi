@@ -64,6 +64,7 @@ from .leakage import (
     InjectedSplits as InjectedSplits,
     Injection as Injection,
     LeakageResult as LeakageResult,
+    Linkage as Linkage,
     RecordLeakage as RecordLeakage,
     SplitLeakage as SplitLeakage,
     binomial_block_bootstrap as binomial_block_bootstrap,
