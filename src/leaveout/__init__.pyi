@@ -65,6 +65,7 @@ from .leakage import (
     Injection as Injection,
     LeakageReport as LeakageReport,
     LeakageResult as LeakageResult,
+    Linkage as Linkage,
     RecordLeakage as RecordLeakage,
     SplitLeakage as SplitLeakage,
     binomial_block_bootstrap as binomial_block_bootstrap,

@@ -13,6 +13,7 @@ from ._document import (
 from ._estimate import leakage_corrected as leakage_corrected
 from ._injection import InjectedSplits as InjectedSplits, Injection as Injection
 from ._leakage_report import leakage_report as leakage_report
+from ._linkage import Linkage as Linkage
 from ._models import RecordLeakage as RecordLeakage, SplitLeakage as SplitLeakage
 from ._result import LeakageResult as LeakageResult
 from ._share import largest_leakage_share as largest_leakage_share

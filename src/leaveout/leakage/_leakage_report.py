@@ -71,7 +71,8 @@ def leakage_report(
     """
     caller = "leakage_report"
     names, X, y, groups = matched(caller, X=X, y=y, groups=groups)
-    _check(caller, linkage, level, draws, len(y))
+    _check(caller, linkage, level, draws)
+    linkage = linkage.sized(len(np.asarray(y)))
     task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, y))
     check_weighs(caller, task.measure)
     folds = _folds(caller, task, linkage, groups, cv, seed)
@@ -110,13 +111,11 @@ def _answered(study: Study, corrected: Callable[[], LeakageResult]) -> Iterator[
     yield extrapolated(study, corrected)
 
 
-def _check(caller: str, linkage: Any, level: float, draws: int, rows: int) -> None:
+def _check(caller: str, linkage: Any, level: float, draws: int) -> None:
     if not isinstance(linkage, Linkage):
         raise TypeError(
             f"{caller}: linkage must be a lo.Linkage, such as lo.Linkage.from_pairs(pairs, ids); got {type(linkage).__name__}."
         )
-    if linkage.num_rows is not None and linkage.num_rows != rows:
-        raise ValueError(f"{caller}: the linkage is of {linkage.num_rows} rows, y has {rows}; give ids=, one name a row.")
     if not (isinstance(level, float | np.floating) and 0 < level < 1):
         raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
     if int(draws) != draws or draws < 2:
