@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
-from ._splits import Rows, as_folds, bundles, capped, like_size, nearest_folds
+from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
 from ._study import Answer, Point, Predictions, Study
 from ._work import Ask
 
@@ -42,7 +42,7 @@ class Bundle(NamedTuple):
     """Exposed rows of one fold, and the training rows that may be mates of theirs."""
 
     fold: int
-    rows: Rows
+    rows: Some
     drop: Bool[np.ndarray, " rows"]
 
 

@@ -31,7 +31,8 @@ def extrapolated(study: Study, corrected: Callable[[], Any]) -> Answer:
     if result.refusal:
         return refused(result.refusal)
     naive = study.naive
-    change = None if result.influence is None else result.influence - result.naive_influence
+    influence = getattr(result, "influence", None)
+    change = None if influence is None else influence - result.naive_influence
     difference = result.estimate - result.naive
     return Answer(
         "extrapolated",
@@ -51,13 +52,13 @@ def share_hidden(folds: list[Fold], clusters: Partitions, known: bool) -> float:
     tested; where pairs are not `known`, of all those filed alone."""
     if not known:
         return float(np.mean(np.concatenate([alone(fold.clusters[fold.test]) for fold in folds])))
-    hidden, exposed = 0, 0
+    hidden, exposed = 0.0, 0.0
     for own in clusters:
         for fold in folds:
             trained = np.isin(own[fold.test], own[fold.train])
-            hidden += np.sum(trained & alone(own[fold.test]) & alone(fold.clusters[fold.test]))
-            exposed += np.sum(trained)
-    return float(hidden / exposed) if exposed else 0.0
+            hidden += float(np.sum(trained & alone(own[fold.test]) & alone(fold.clusters[fold.test])))
+            exposed += float(trained.sum())
+    return hidden / exposed if exposed else 0.0
 
 
 def alone(clusters: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from .._read import matched
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ._answers import coarser, imputed, naive, price, purge, unmated
-from ._estimate import leakage_corrected
+from ._estimate import DEFAULT, leakage_corrected
 from ._extrapolated import extrapolated
 from ._hosts import make_learner
 from ._injection import Injection, make_folds
@@ -46,7 +46,7 @@ def leakage_report(
     cv: Any = None,
     level: float = 0.95,
     draws: int = 20,
-    injection: Injection | None = None,
+    injection: Injection = DEFAULT,
     seed: int = 0,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
@@ -73,7 +73,7 @@ def leakage_report(
     names, X, y, groups = matched(caller, X=X, y=y, groups=groups)
     _check(caller, linkage, level, draws)
     linkage = linkage.sized(len(np.asarray(y)))
-    task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, y))
+    task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, np.asarray(y)))
     check_weighs(caller, task.measure)
     folds = _folds(caller, task, linkage, groups, cv, seed)
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, 1, task.refit)
@@ -83,8 +83,7 @@ def leakage_report(
     study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws, seed))
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
-        cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs,
-        **({} if injection is None else {"injection": injection}),
+        cv=[(fold.train, fold.test) for fold in folds], injection=injection, seed=seed, n_jobs=n_jobs,
     )  # fmt: skip
     answers: dict[str, Answer] = {}
     told = functools.partial(_report, study, answers, task.X, names.index, level, of)

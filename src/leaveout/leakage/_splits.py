@@ -10,7 +10,8 @@ from scipy.sparse.csgraph import connected_components
 from ._models import Fold
 
 ROOM = 1.3  # times the mean size of a fold: no fold may be larger
-Rows = Int[np.ndarray, " rows"]
+Rows = Int[np.ndarray, " rows"]  # a label of every row
+Some = NDArray[np.int64]  # rows by number
 
 
 def components(filed: Rows, left: NDArray[np.int64], right: NDArray[np.int64]) -> Rows:
@@ -37,7 +38,7 @@ def fold_of(folds: list[Fold]) -> Rows | None:
     return found if whole else None
 
 
-def capped(filed: Rows, left: Rows, right: Rows, probability: NDArray[np.float64], most: int) -> Rows:
+def capped(filed: Rows, left: Some, right: Some, probability: NDArray[np.float64], most: int) -> Rows:
     """Filed clusters joined by pairs, the likeliest first, but for joins that would make more than so many rows.
 
     Without that bound, what is joined by weak pairs is soon one giant component.
@@ -89,7 +90,7 @@ def as_folds(fold: Rows, clusters: Rows) -> list[Fold]:
     return [Fold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters) for k in range(int(fold.max()) + 1)]
 
 
-def bundles(rows: Rows, clusters: Rows, count: int, rng: np.random.Generator) -> list[Rows]:
+def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) -> list[Some]:
     """Rows in so many parts of like size, whole clusters each."""
     names, code, sizes = np.unique(clusters[rows], return_inverse=True, return_counts=True)
     order = rng.permutation(len(names))
@@ -99,7 +100,7 @@ def bundles(rows: Rows, clusters: Rows, count: int, rng: np.random.Generator) ->
 
 
 def like_size(
-    drop: Bool[np.ndarray, " rows"], train: Rows, clusters: Rows, rng: np.random.Generator
+    drop: Bool[np.ndarray, " rows"], train: Some, clusters: Rows, rng: np.random.Generator
 ) -> Bool[np.ndarray, " rows"]:
     """As many other rows of `train` as `drop` holds, by clusters of like size: from each the share that is dropped of its like.
 

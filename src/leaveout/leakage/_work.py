@@ -84,4 +84,4 @@ def _one(learner: AbstractLearner, seed: int, ask: Ask) -> NDArray[np.float64]:
 
 
 def _name(ask: Ask) -> bytes:
-    return b"".join(hashlib.blake2b(np.ascontiguousarray(rows), digest_size=16).digest() for rows in ask)
+    return b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask)
