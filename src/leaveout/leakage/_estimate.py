@@ -81,7 +81,7 @@ def leakage_corrected(
     common: dict[str, Any] = {
         "shares": shares, "names": names, "measure": score, "seed": seed, "edges": work.edges, "learner": learner.name,
         "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, Drawn) and leakage.knows_pairs else [],
-        "unshown": unshown(plan, leakage), "of": _of(task, folds),
+        "unshown": unshown(folds, leakage), "of": _of(task, folds),
     }  # fmt: skip
     known_notes = [*notes, *_size_notes(plan, injection)]
 

@@ -80,9 +80,13 @@ class Refitted(AbstractLearner):
 
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         n = self.glm.num_units
-        times = np.stack([np.bincount(rows, minlength=n) for rows in train])
+        return self.counted(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
+
+    def counted(self, times: Int[np.ndarray, "fits records"], shared: Shared, own: Own) -> Predictions:
+        """Of fits to every record as many times as is said."""
+        n = self.glm.num_units
         fits, units = np.nonzero(times != 1)
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(train)))])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(times)))])
         weight = times[fits, units].astype(float)
         found = fold_parameters(self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit)
         coef, intercept = found["coef"], found["intercept"]

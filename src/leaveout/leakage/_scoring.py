@@ -106,6 +106,8 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Score:
     Raises ValueError on unknown names, TypeError on what cannot be asked with predictions alone.
     """
     y = np.asarray(y)
+    if isinstance(scoring, Score):
+        return scoring
     if scoring is None:
         scoring = USUAL.get(getattr(type(inner(estimator)), "score", None))  # type: ignore[arg-type]
         if scoring is None:

@@ -4,25 +4,24 @@ alone. Of a record by itself nothing like it can be injected, and its loss stays
 import numpy as np
 from numpy.typing import NDArray
 
-from ._injection import FoldInjection
 from ._models import Fold, Leakage, Pairs
 
 LARGEST = 0.25  # of what may leak: what cannot be shown is not corrected, so that the estimate keeps as much of the naive bias
 EVEN = 0.5  # the probability from which a pair is a mate
 
 
-def unshown(plan: list[FoldInjection], leakage: Leakage) -> float:
+def unshown(folds: list[Fold], leakage: Leakage) -> float:
     """The share of what may leak that falls on tested records with no mate left beside them.
 
     May leak: by the probability of a mate in training where pairs are known, else every tested record alike. A mate beside it
     is a likely pair among the tested records, else a record of the same cluster as filed.
     """
     hidden, exposed = 0.0, 0.0
-    for part in plan:
-        may = np.ones(len(part.fold.test))
+    for fold in folds:
+        may = np.ones(len(fold.test))
         if isinstance(leakage, Pairs) and leakage.knows_pairs:
-            may = leakage.mates(part.fold.train, part.fold.test)
-        hidden += float(may @ ~_beside(part.fold, leakage))
+            may = leakage.mates(fold.train, fold.test)
+        hidden += float(may @ ~_beside(fold, leakage))
         exposed += float(may.sum())
     return hidden / exposed if exposed else 0.0
 
