@@ -165,7 +165,7 @@ def loop(model, X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarra
 
 
 def default_size(name: str, model, classes: bool, loss: str, records: int = 5000, draws: int = 40) -> None:
-    """`leakage_corrected` as it is called, all of it, against the fits alone of a scikit-learn loop; seconds of the processor."""
+    """`leakage_corrected` as it is called, all of it, against the fits of a scikit-learn loop; seconds of the processor."""
     rng = np.random.default_rng(0)
     cluster = rng.integers(0, 200, records)
     X = rng.normal(size=(200, 10))[cluster] + rng.normal(size=(records, 10))
@@ -253,15 +253,7 @@ def resume() -> None:
     )
 
 
-STUDIES = {
-    "variance": variance,
-    "errors": errors,
-    "spread": spread,
-    "speed": speed,
-    "sizes": sizes,
-    "resume": resume,
-    "memory": memory,
-}
+STUDIES = {study.__name__: study for study in (variance, errors, spread, speed, sizes, resume, memory)}
 
 
 if __name__ == "__main__":
