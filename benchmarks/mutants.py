@@ -727,8 +727,8 @@ FAULTS = (
     Fault(
         "an area whose units' shares are not scaled",
         "_metrics.py",
-        "values = area + (beaten - area) / share",
-        "values = area + (beaten - area)",
+        "return value + (beaten - value) / share",
+        "return value + (beaten - value)",
         "test_theorem.py test_proved.py",
     ),
     Fault(
