@@ -935,8 +935,8 @@ FAULTS = (
     Fault(
         "Ctrl-C finds all draws of one fold and none of another",
         "leakage/_run.py",
-        "ROUND = 10  #",
-        "ROUND = 10**6  #",
+        "                for k in due:\n",
+        "                for k in due[:1]:\n",
         "test_checkpoint.py",
     ),
     Fault(
