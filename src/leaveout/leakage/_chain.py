@@ -1,0 +1,132 @@
+"""Draws of partitions of large blocks by a Markov chain: blobs of records that join a cluster, or leave it.
+
+A Swendsen–Wang cut (Barbu & Zhu 2005) along one pair (u, v). Every pair e inside a cluster is a bond with probability b_e; V₀
+is what bonds connect with u, D what else is in the clusters of u and v. If D hangs together and holds v, then V₀ and D are one
+cluster or two with odds `Π odds_e (1 − b_e)` over the pairs e between them, whichever they were; else all stays. Any bonds
+that do not look at the partition will do: b_e = t p_e, t drawn anew for each step, moves records alone as well as most of a
+cluster.
+
+Many pairs are asked at once. The clusters of u and v are together the same records before and after; so those that no other
+asked pair touches are independent of one another, and the law is kept.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from .._progress import Slow
+from ._blocks import PULL, Graph, components
+
+SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw
+APART = 1.0  # and from one draw of a chain to its next
+MOST = 300  # steps in which these sweeps end, whatever was asked
+WIDE = 20_000  # pairs in all chains below which one more chain costs next to nothing
+FOLLOW = 1.5  # how fast the share of pairs asked follows what share of them touch no other
+GAIN, SLOWS = 0.1, 50  # how much one look at a pair moves its weight, and after how many steps half as much
+
+
+class Chains(NamedTuple):
+    """Copies of the blocks side by side: of the pairs the nodes, the weight, the probability by which they are asked and bonds,
+    and the chain; of the nodes their records."""
+
+    a: Int[np.ndarray, " pairs"]
+    b: Int[np.ndarray, " pairs"]
+    weight: Float[np.ndarray, " pairs"]
+    likely: Float[np.ndarray, " pairs"]
+    chain: Int[np.ndarray, " pairs"]
+    size: Int[np.ndarray, " nodes"]
+    ground: float
+
+
+def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
+    """Which pairs are inside clusters. There are as many chains as cost little, at most one a draw, begun with every record by
+    itself; where they are fewer, each gives several draws, some steps apart.
+
+    First the share of pairs asked adapts, in each block of each chain, until all have done their sweeps; then it stays. The
+    weights follow what all chains show of P(inside), by Robbins & Monro's steps, until the first draw.
+    """
+    copies = int(np.clip(WIDE // len(graph.a), 1, num))
+    chains = _copies(graph, copies)
+    wanted = SWEEPS * np.bincount(chains.chain, np.sqrt(chains.likely))
+    label, share, asked, steps = np.arange(len(chains.size)), np.full(len(wanted), 0.1), np.zeros(len(wanted)), 0
+    with Slow("partitions", num // copies + 2) as bar:
+        while steps < MOST and (asked < wanted).any():
+            steps += 1
+            picked, label, free = _move(chains, label, share, rng)
+            tried, done = (np.bincount(chains.chain[some], minlength=len(wanted)) for some in (picked, picked[free]))
+            asked += done
+            share = np.minimum(share * FOLLOW ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
+            chains = _pulled(chains, graph, label, GAIN)
+        bar.advance()
+        for step in range(steps):
+            label = _move(chains, label, share, rng)[1]
+            chains = _pulled(chains, graph, label, GAIN / (1 + step / SLOWS))
+        out = [(label[chains.a] == label[chains.b]).reshape(copies, -1)]
+        while len(out) * copies < num:
+            bar.advance()
+            for _ in range(math.ceil(steps * APART / SWEEPS)):
+                label = _move(chains, label, share, rng)[1]
+            out.append((label[chains.a] == label[chains.b]).reshape(copies, -1))
+    return np.concatenate(out)[:num]
+
+
+def _pulled(chains: Chains, graph: Graph, label: NDArray[np.int64], gain: float) -> Chains:
+    """The weights a step nearer to where `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
+    inside = (label[chains.a] == label[chains.b]).reshape(-1, len(graph.a)).mean(0)
+    weight = chains.weight[: len(graph.a)]
+    slope = (graph.target - PULL * (weight - graph.weight)) / graph.times - inside
+    return chains._replace(weight=np.tile(weight + gain * slope, len(chains.a) // len(graph.a)))
+
+
+def _copies(graph: Graph, copies: int) -> Chains:
+    """A node of the graph is one in each of its blocks, and in each of the chains."""
+    nodes = len(graph.size)
+    key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
+    a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
+    copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
+    return Chains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies),
+                  np.tile(graph.target / graph.times, copies), copy(block, int(block.max()) + 1),
+                  np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
+
+
+def _move(
+    chains: Chains, label: NDArray[np.int64], share: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
+    """One step of all chains, of whose pairs a `share` is picked: these, the new clusters, and which could be asked."""
+    picked = np.flatnonzero(rng.random(len(chains.a)) < share[chains.chain] * np.sqrt(chains.likely))
+    swap = rng.random(len(picked)) < 0.5
+    u, v = np.where(swap, chains.b[picked], chains.a[picked]), np.where(swap, chains.a[picked], chains.b[picked])
+    touched = np.bincount(np.r_[label[u], label[v][label[u] != label[v]]], minlength=int(label.max()) + 1)
+    free = (touched[label[u]] == 1) & (touched[label[v]] == 1)
+    u, v = u[free], v[free]
+    zone = np.full(len(touched), -1)
+    zone[label[u]] = zone[label[v]] = np.arange(len(u))
+    of = zone[label]
+    nodes = np.flatnonzero(of >= 0)
+    pairs = np.flatnonzero((of[chains.a] >= 0) & (of[chains.a] == of[chains.b]))
+    place = np.empty(len(label), np.int64)
+    place[nodes] = np.arange(len(nodes))
+    a, b, of, cluster = place[chains.a[pairs]], place[chains.b[pairs]], of[nodes], label[nodes]
+    bond = rng.random() ** 3 * chains.likely[pairs]
+    inside = cluster[a] == cluster[b]
+    bonded = inside & (rng.random(len(pairs)) < bond)
+    blob = components(len(nodes), a[bonded], b[bonded])
+    mine = blob == blob[place[u]][of]
+    rest = inside & ~mine[a] & ~mine[b]
+    first = np.unique(components(len(nodes), a[rest], b[rest]), return_index=True)[1]
+    pieces = np.bincount(of[first][~mine[first]], minlength=len(u))
+    across = mine[a] != mine[b]
+    weight = np.bincount(of[a[across]], (chains.weight[pairs] + np.log1p(-bond))[across], len(u))
+    if chains.ground:
+        records = [np.bincount(of[some], chains.size[nodes[some]], len(u)) for some in (mine, ~mine)]
+        weight = weight + chains.ground * records[0] * records[1]
+    ready = (pieces == 1) & ~mine[place[v]]
+    together = rng.logistic(size=len(u)) < weight
+    to = np.where(together, label[v], np.where(label[u] == label[v], len(touched) + np.arange(len(u)), label[u]))
+    label = label.copy()
+    moved = nodes[mine & ready[of]]
+    label[moved] = to[of[mine & ready[of]]]
+    return picked, np.unique(label, return_inverse=True)[1], free
