@@ -63,7 +63,7 @@ def law(edges, p, unlisted=None):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("exact", [True, False])
 def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, monkeypatch):
-    edges, num = GRAPHS[name], 3000 if exact else 1500
+    edges, num = GRAPHS[name], 3000 if exact else 1000
     p = np.random.default_rng(3).uniform(0.15, 0.8, len(edges))
     if not exact:
         monkeypatch.setattr(_partitions, "EXACT", 1)  # every block by the chain

@@ -33,7 +33,7 @@ from ._partitions import components, draw_partitions
 from ._tables import ends, read_pairs, read_two_sided
 
 EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
-DRAWS, LEAST, HELD = 100, 20, 4_000_000  # partitions behind every number: so many, no fewer, no more labels in all
+DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
 TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
 LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
 
@@ -264,7 +264,7 @@ class Linkage(Printed):
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
         rows = self._pairs_needed("draws")
-        num = int(np.clip(HELD // max(rows, 1), LEAST, DRAWS))
+        num = int(np.clip(HELD // (rows + len(self.left) + 1), LEAST, DRAWS))
         return self.partitions(num).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
