@@ -178,16 +178,6 @@ class AbstractClasses(AbstractLinear):
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
         self.X, self.y, self.penalty, self.intercept, self.scaled, self.needs = X, y, penalty, intercept, scaled, needs
 
-    @property
-    @abc.abstractmethod
-    def steady(self) -> bool:
-        """Does the second derivative change smoothly, so that an old Hessian serves a while?"""
-
-    def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """The first two derivatives."""
-        _, first, second = self.derivatives(eta, y)
-        return first, second
-
     @abc.abstractmethod
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Coefficients `[fits, params]` where both classes occur; the last column of Z is the intercept's, if there is one."""
@@ -199,6 +189,40 @@ class AbstractClasses(AbstractLinear):
             return (eta > 0) * 1.0
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-eta))
+
+    def together(self, train):
+        return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)
+
+    def solve(self, X, y):
+        fits, _, d = X.shape
+        Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
+        theta = np.zeros((fits, Z.shape[2]))
+        share = y.mean(1)
+        mixed = (share > 0) & (share < 1)
+        if mixed.any():
+            theta[mixed] = self.minimise(Z[mixed], y[mixed])
+        coef = theta if self.intercept else np.column_stack([theta, np.zeros(fits)])
+        coef[~mixed, :d] = 0.0
+        coef[~mixed, -1] = np.where(share[~mixed] > 0, np.inf, -np.inf)
+        return coef
+
+
+class AbstractMargin(AbstractClasses):
+    """A smooth loss of the margin, by Newton's method with halved steps."""
+
+    @property
+    @abc.abstractmethod
+    def steady(self) -> bool:
+        """Does the second derivative change smoothly, so that an old Hessian serves a while?"""
+
+    def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+        """The first two derivatives."""
+        _, first, second = self.derivatives(eta, y)
+        return first, second
+
+    @abc.abstractmethod
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+        """The loss and its first two derivatives in η, `[fits, size]`."""
 
     def ridge(self) -> Float[np.ndarray, " params"]:
         """What each coefficient is penalised by, the intercept last."""
@@ -230,27 +254,6 @@ class AbstractClasses(AbstractLinear):
         coef[:, : Z.shape[1]] = theta
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.scaled else False)
-
-    def solve(self, X, y):
-        fits, _, d = X.shape
-        Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
-        theta = np.zeros((fits, Z.shape[2]))
-        share = y.mean(1)
-        mixed = (share > 0) & (share < 1)
-        if mixed.any():
-            theta[mixed] = self.minimise(Z[mixed], y[mixed])
-        coef = theta if self.intercept else np.column_stack([theta, np.zeros(fits)])
-        coef[~mixed, :d] = 0.0
-        coef[~mixed, -1] = np.where(share[~mixed] > 0, np.inf, -np.inf)
-        return coef
-
-
-class AbstractMargin(AbstractClasses):
-    """A smooth loss of the margin, by Newton's method with halved steps."""
-
-    @abc.abstractmethod
-    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
-        """The loss and its first two derivatives in η, `[fits, size]`."""
 
     def minimise(self, Z, y):
         """Each fit until its decrement is at rounding; fits that are done drop out."""

@@ -198,7 +198,7 @@ def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Score, 
     """Of a linear kernel, solved to the end."""
     plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
     known = plain and measure.needs == "label" and codes.max() == 1 and data.shape[1] <= WIDE
-    return Hinge(data, codes, 1 / model.C, True, scaled, True) if known else None
+    return Hinge(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
 
 
 def _unscaled(estimator: Host) -> tuple[bool, Host]:

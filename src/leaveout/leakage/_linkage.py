@@ -29,11 +29,12 @@ from ._labelled import (
 )
 from ._models import Fold, RecordLeakage, Shares, UniformMislinking
 from ._neighbours import distances, near, points, read_threshold
-from ._partitions import components, draw_partitions
+from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
 
 EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
-DRAWS, LEAST, HELD = 100, 20, 4_000_000  # partitions behind every number: so many, no fewer, no more labels in all
+DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
+OWN = 2**32  # the seed of these
 TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
 LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
 
@@ -48,10 +49,13 @@ class Linkage(Printed):
 
     Every number is a mean over draws of whole partitions. Their law has weight `exp Σ w` over the listed pairs inside one
     cluster, for partitions whose clusters hang together by listed pairs, where `w = log p/(1 − p) + (p − P(inside))/0.2`:
-    between evidence that is independent from pair to pair and probabilities that are kept as they are. A pair on no cycle of
-    pairs keeps its probability exactly. A pair not listed says nothing, or `unlisted` is its probability. Where the
-    probabilities come from labelled pairs, other labels are drawn for every tenth of the partitions; else the probabilities are
-    taken as they are.
+    between evidence that is independent from pair to pair and probabilities that are kept as they are. Two records that are in
+    no other pair keep its probability exactly.
+
+    A pair inside a cluster that is not listed counts with probability `unlisted`, one half where it says nothing. By default it
+    has odds 1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs: ℓ is seen in the clusters of pairs of
+    probability 0.9 or more. Where the probabilities come from labelled pairs, other labels are drawn for every tenth of the
+    partitions; else the probabilities are taken as they are.
 
     Source: correlation clustering of Bansal, Blum & Chawla (2004); drawn by sums over subsets in blocks of up to eight records,
     and by cuts as of Swendsen & Wang (Barbu & Zhu 2005) in larger ones.
@@ -74,26 +78,27 @@ class Linkage(Printed):
             raise ValueError(f"Linkage: unlisted must be a probability between 0 and 1; got {self.unlisted}.")
 
     @staticmethod
-    def from_pairs(
-        pairs: Any, ids: Any = None, probability: str = "match_probability", *, unlisted: float | None = None
-    ) -> "Linkage":
+    def from_pairs(pairs: Any, ids: Any = None, probability: str | None = None, *, unlisted: float | None = None) -> "Linkage":
         """From pairs of records and the probabilities that they match.
 
         `pairs`: a frame (pandas, Polars, Arrow) as Splink makes it, with `unique_id_l`, `unique_id_r` (else `left`, `right`,
-        else its first two columns) and the column `probability`, or `match_weight`, log₂ of the odds; a Series or frame by
-        a MultiIndex of pairs, as recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a
-        probability. `ids` are the names of all rows: one a row, a frame whose index they are, their number, or None: pairs
-        name rows by number. By two labels where the pairs have `source_dataset_l` and `source_dataset_r`.
+        else its first two columns) and the column that `probability` names, by default `match_probability`, `probability`,
+        `match_weight` (log₂ of the odds), or the third of three; a Series or frame by a MultiIndex of pairs, as
+        recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a probability. `ids` are the names of
+        all rows: one a row, a frame whose index they are, their number, or None: pairs name rows by number. By two labels
+        where the pairs have `source_dataset_l` and `source_dataset_r`.
 
-        Give the pairs inside the clusters as filed too: what no pair says is no match. Raises ValueError on names that no row
-        has, on probabilities outside [0, 1], and on a pair that is there twice with different ones.
+        Give the pairs inside the clusters as filed too: records that no chain of pairs connects are never of one entity.
+        `unlisted` is the probability that a pair inside a cluster counts with where it is not in the table: one half says
+        nothing; by default it is seen in the table (`absent`). Raises ValueError on names that no row has, on probabilities
+        outside [0, 1], and on a pair that is there twice with different ones.
         """
         found, rows = read_pairs("Linkage.from_pairs", pairs, ids, probability)
         return Linkage(rows, *found, unlisted=unlisted, grows=ids is None)
 
     @staticmethod
     def from_duplicates(
-        pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str = "match_probability"
+        pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str | None = None
     ) -> "Linkage":
         """From pairs of rows that are copies of one another, certainly unless the table has probabilities.
 
@@ -201,6 +206,14 @@ class Linkage(Printed):
             f"Linkage: it is about {self.num_rows} rows, the data have {num_rows}; give ids=, the names of all rows."
         )
 
+    @functools.cached_property
+    def absent(self) -> float:
+        """The probability that a pair counts with which is not listed, inside a cluster."""
+        if self.unlisted is not None:
+            return self.unlisted
+        missing, spare = share_listed(self._pairs_needed("absent"), self.left, self.right, self.probability)
+        return (missing + 1) / (missing + spare + 3)
+
     def groups(self, threshold: float = EVEN) -> Int[np.ndarray, " rows"]:
         """Clusters, numbered by first appearance: what pairs of at least that probability connect."""
         rows = self._pairs_needed("groups")
@@ -208,16 +221,18 @@ class Linkage(Printed):
         return components(rows, self.left[linked], self.right[linked])
 
     def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
-        """Drawn clusterings, each numbered by first appearance."""
+        """Drawn clusterings, each numbered by first appearance; with seed 0 the first of those behind every number here."""
         rows = self._pairs_needed("partitions")
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
+        if seed == 0 and num <= self._behind:
+            return self._drawn[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])
         tables = 1 if self.calibration is None else min(int(num), TABLES)
         out = []
         for some in np.array_split(np.arange(int(num)), tables):
             p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
-            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.unlisted))
+            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.absent))
         return np.concatenate(out)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
@@ -261,11 +276,14 @@ class Linkage(Printed):
         linkage = self.sized(len(folds[0].clusters))
         return [_shares(label, folds) for label in linkage._drawn]
 
+    @property
+    def _behind(self) -> int:
+        """How many partitions are behind every number."""
+        return int(np.clip(HELD // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
+
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
-        rows = self._pairs_needed("draws")
-        num = int(np.clip(HELD // max(rows, 1), LEAST, DRAWS))
-        return self.partitions(num).astype(np.int32)
+        return self.partitions(self._behind, seed=OWN).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
@@ -279,13 +297,15 @@ class Linkage(Printed):
     def rates(self) -> pd.DataFrame:
         """Precision and recall of pairs: `estimate`, `low`, `high` (0.95), as given or sampled, NaN where they came without an
         interval; or those of `groups()` against the drawn partitions."""
-        if self.given is not None:
-            table = np.array([(rate.estimate, *rate.interval()) for rate in self.given])
-        else:
-            filed = self.groups()
-            found = np.array([_rates(filed, label) for label in self._drawn])
-            table = np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)])
-        return pd.DataFrame(table, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
+        if self.given is None:
+            return self.rates_of(self.groups())
+        return _rate_table(np.array([(rate.estimate, *rate.interval()) for rate in self.given]))
+
+    def rates_of(self, groups: ArrayLike) -> pd.DataFrame:
+        """The same of any clusters, one label a row, against the drawn partitions."""
+        filed = self._filed("rates_of", groups)
+        found = np.array([_rates(filed, label) for label in self._drawn])
+        return _rate_table(np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)]))
 
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
         """Expected splits, merges and orphans of the clusters as filed (default `groups()`), by the size of the cluster.
@@ -293,7 +313,7 @@ class Linkage(Printed):
         *splits*: clusters of two records or more that have a mate filed elsewhere; *orphans*: records filed alone that have
         one; *merges*: clusters of several entities. Each with `_low` and `_high`, 0.025 and 0.975 of the draws.
         """
-        filed = self._filed(groups)
+        filed = self._filed("summary", groups)
         size = np.bincount(filed)
         last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64))
         classes, place = np.unique(last, return_inverse=True)
@@ -305,11 +325,11 @@ class Linkage(Printed):
         names = [str(c) if c < 3 else f"{c // 2 + 1}-{c}" for c in classes]
         return pd.DataFrame(out, index=pd.Index(names, name="size"))
 
-    def _filed(self, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
-        rows = self._pairs_needed("summary")
-        filed = self.groups() if groups is None else codes("Linkage.summary", "groups", groups)[0]
+    def _filed(self, asked: str, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
+        rows = self._pairs_needed(asked)
+        filed = self.groups() if groups is None else codes(f"Linkage.{asked}", "groups", groups)[0]
         if len(filed) != rows:
-            raise ValueError(f"Linkage.summary: groups must have one label for each of {rows} rows; got {len(filed)}.")
+            raise ValueError(f"Linkage.{asked}: groups must have one label for each of {rows} rows; got {len(filed)}.")
         return filed
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -329,6 +349,7 @@ class Linkage(Printed):
             names = ("orphans",) if size == "1" else ("splits", "merges")
             said = ", ".join(f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names)
             lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
+        lines.append(("not listed", f"counts as a pair of probability {self.absent:.3g}"))
         return [*lines, *rates, ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; {self._taken()}")]
 
     def _taken(self) -> str:
@@ -337,6 +358,10 @@ class Linkage(Printed):
         if self.calibration is not None:
             told = f"the error of {len(self.calibration.match)} labelled pairs is in"
         return told + (f"; {self.found:.3f} of the near neighbours found" if self.found < 1 else "")
+
+
+def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
+    return pd.DataFrame(values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
 
 
 def _rate(rate: "pd.Series[float]") -> str:
