@@ -1052,6 +1052,62 @@ FAULTS = (
         "FINAL = 1e-3",
         "test_leakage_fits.py",
     ),
+    Fault(
+        "controls that lose mates as well",
+        "leakage/_splits.py",
+        "rng.permutation(train[~drop[train]])",
+        "rng.permutation(train)",
+        "test_leakage_report.py",
+    ),
+    Fault(
+        "corrections by what stays exposed",
+        "leakage/_study.py",
+        "part = self.removed(point.exposed) * self.listed.estimate",
+        "part = self.listed.estimate",
+        "test_leakage_report.py",
+    ),
+    Fault(
+        "lists of duplicates that lack some are believed",
+        "leakage/_unlisted.py",
+        "TOLERATED = 0.1",
+        "TOLERATED = 1.0",
+        "test_leakage_report.py",
+    ),
+    Fault(
+        "clusters move where few of their rows are",
+        "leakage/_splits.py",
+        "votes.argmax(axis=1)",
+        "votes.argmin(axis=1)",
+        "test_leakage_report.py",
+    ),
+    Fault(
+        "joins by the unlikeliest pairs first",
+        "leakage/_splits.py",
+        "np.lexsort((b, a, -probability))",
+        "np.lexsort((b, a, probability))",
+        "test_leakage_report.py",
+    ),
+    Fault(
+        "folds of any size weigh alike",
+        "leakage/_study.py",
+        "of_fold * len(fold.test) for fold",
+        "of_fold * size / len(folds) for fold",
+        "test_leakage_report.py",
+    ),
+    Fault(
+        "one fit's predictions of other rows",
+        "leakage/_work.py",
+        "digest_size=16).digest() for rows in ask)",
+        "digest_size=16).digest() for rows in ask[:1])",
+        "test_leakage_report.py",
+    ),
+    Fault(
+        "purged rows keep their first predictions",
+        "leakage/_answers.py",
+        "out[part.fold][place[part.rows]] = own",
+        "out[part.fold][place[part.rows]] *= 1.0",
+        "test_leakage_report.py",
+    ),
 )
 
 

@@ -186,6 +186,7 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
         train = np.setdiff1d(np.arange(len(y)), np.concatenate([folds[j] for j in {k, without}]))
         return np.sum((LinearRegression().fit(X[train], y[train]).predict(X[folds[k]]) - y[folds[k]]) ** 2) / len(y)
 
+    assert report.answers["naive"].score == pytest.approx(sum(lost(k, k) for k in range(4)))
     moved = {(i, j): lost(i, j) - lost(i, i) for i, j in itertools.permutations(range(4), 2)}
     mean = np.mean(list(moved.values()))
     by_hand = sum((moved[i, j] - mean) * (moved[j, i] - mean) for i, j in moved)
@@ -338,6 +339,11 @@ def test_what_is_not_listed_enlarges_the_correction():
         assert whole.table.se_links[name] == 0.0
         share = part.table.se_links[name] / abs(part.table.correction[name])  # of a Beta law of sd about .046
         assert share == pytest.approx((0.88 - 0.7) / 3.92 / 0.8, rel=0.05)
+        curve, answer = whole.curves.get(name), whole.answers[name]
+        if curve is not None:  # the line from the naive score through the means over cuts, to where nothing is exposed
+            assert len(curve) == 2 and 0 < curve.removed.iloc[0] < curve.removed.iloc[1] <= 1
+            assert answer.correction == pytest.approx(curve.difference.mean() / curve.removed.mean())
+            assert answer.exposed == pytest.approx(curve.exposed.mean())
     assert part.table.score["naive"] == whole.table.score["naive"]
     with pytest.raises(ValueError, match=r"listed must lie in \(0, 1\]"):
         everything(KNeighborsRegressor(1), listed=1.2)
