@@ -50,7 +50,7 @@ def naive(study: Study) -> Answer:
     """As filed."""
     value, influence = study.naive
     whole = Answer("naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence)
-    return replace(whole, exposed=study.exposed, trained=study.trained)
+    return replace(whole, exposed=study.exposed, moved=study.moved)
 
 
 def coarser(study: Study) -> Answer:
