@@ -152,8 +152,7 @@ class Study:
 
     @functools.cached_property
     def moved(self) -> Float[np.ndarray, "folds folds"] | None:
-        """What each fold adds to the score less by another's not being trained on, by fits without pairs of folds; of a split that
-        is fixed nothing."""
+        """What fold i adds to the score without fold j in its training, less what it adds as it is; None of a fixed split."""
         count = len(self.folds)
         if self.fold is None or count < 3:
             return None
