@@ -727,8 +727,8 @@ FAULTS = (
     Fault(
         "an area whose units' shares are not scaled",
         "_metrics.py",
-        "values = area + (beaten - area) / share",
-        "values = area + (beaten - area)",
+        "return value + (beaten - value) / share",
+        "return value + (beaten - value)",
         "test_theorem.py test_proved.py",
     ),
     Fault(
@@ -935,8 +935,8 @@ FAULTS = (
     Fault(
         "Ctrl-C finds all draws of one fold and none of another",
         "leakage/_run.py",
-        "ROUND = 10  #",
-        "ROUND = 10**6  #",
+        "                for k in due:\n",
+        "                for k in due[:1]:\n",
         "test_checkpoint.py",
     ),
     Fault(
