@@ -178,6 +178,13 @@ class Study:
         at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in HELD]
         return sorted({float(p[k]) for k in at}, reverse=True)
 
+    @property
+    def taken(self) -> str:
+        """What is taken for granted of the list of pairs."""
+        if self.listed.estimate == 1:
+            return "every true pair across folds is listed"
+        return f"{self.listed.estimate:.0%} of the records with a mate across folds have one listed, and the others gain alike"
+
     def spread(self, influence: NDArray[np.float64]) -> Spread:
         return over_clusters(influence, self.clusters, self.tested)
 
