@@ -144,6 +144,9 @@ def test_controls_drop_as_many_others_from_clusters_of_like_size(seed):
     inside = np.isin(np.arange(len(clusters)), train)
     assert others.sum() == (drop & inside).sum() and not (others & drop).any() and inside[others].all()
     assert (clusters[others] >= 40).mean() > 0.8 and len(np.unique(clusters[others])) <= 6
+    half = rng.random(len(clusters)) < 0.45  # rows of every cluster are dropped: the others of these clusters are left
+    spare = _splits.like_size(half, train, clusters, np.random.default_rng(seed))
+    assert spare.sum() == (half & inside).sum() and not (spare & half).any() and inside[spare].all()
 
 
 def test_a_variance_over_drawn_clusters_is_a_sum_over_pairs():
