@@ -1,5 +1,6 @@
 """The report: against enumeration and designs whose truth is known, refused where it must be, and on wrong input."""
 
+import functools
 import itertools
 import pickle
 import time
@@ -34,6 +35,7 @@ def copies(seed=0, size=300, copied=80, noise=0.01):
     return X, y, [(np.arange(size), np.arange(size, 2 * size))], pairs
 
 
+@functools.lru_cache
 def linked(seed=0, number=24, size=8, doubtful=20):
     """Clusters of which some records are filed alone, each with two candidates for its cluster, of probability .6 and .3."""
     rng = np.random.default_rng(seed)
@@ -50,7 +52,7 @@ def linked(seed=0, number=24, size=8, doubtful=20):
         rows += [(record, mate, 0.2) for mate in np.flatnonzero(filed == other)]
     X = 2 * rng.normal(size=(number, 2))[person] + 0.3 * rng.normal(size=(len(person), 2))
     y = rng.normal(size=number)[person] + 0.2 * rng.normal(size=len(person))
-    return X, y, filed, pd.DataFrame(rows, columns=["left", "right", "match_probability"])
+    return X, y, filed, lo.Linkage.from_pairs(pd.DataFrame(rows, columns=["left", "right", "match_probability"]), len(y))
 
 
 def audit(model, X, y, cv, pairs, **more):
@@ -93,8 +95,7 @@ def test_duplicates_are_corrected_or_refused(seed):
 
 
 def test_what_learns_nothing_from_mates_is_not_corrected():
-    X, y, filed, pairs = linked()
-    linkage = lo.Linkage.from_pairs(pairs, len(y))
+    X, y, filed, linkage = linked()
     report = lo.leakage_report(
         DummyRegressor(strategy="constant", constant=0.0), X, y, linkage=linkage, groups=filed, scoring="mse", answers=FITTED
     )
@@ -143,6 +144,9 @@ def test_controls_drop_as_many_others_from_clusters_of_like_size(seed):
     inside = np.isin(np.arange(len(clusters)), train)
     assert others.sum() == (drop & inside).sum() and not (others & drop).any() and inside[others].all()
     assert (clusters[others] >= 40).mean() > 0.8 and len(np.unique(clusters[others])) <= 6
+    half = rng.random(len(clusters)) < 0.45  # rows of every cluster are dropped: the others of these clusters are left
+    spare = _splits.like_size(half, train, clusters, np.random.default_rng(seed))
+    assert spare.sum() == (half & inside).sum() and not (spare & half).any() and inside[spare].all()
 
 
 def test_a_variance_over_drawn_clusters_is_a_sum_over_pairs():
@@ -175,36 +179,36 @@ def test_the_mean_of_clusters_has_the_interval_of_students_t():
 
 def test_what_training_adds_is_a_sum_over_pairs_of_folds():
     """By a loop of scikit-learn's fits without each pair of four folds."""
-    X, y, filed, pairs = linked(3)
+    X, y, filed, linkage = linked(3)
     folds = [np.flatnonzero(filed % 4 == k) for k in range(4)]
     cv = [(np.setdiff1d(np.arange(len(y)), rows), rows) for rows in folds]
-    linkage = lo.Linkage.from_pairs(pairs.iloc[:0], len(y))
+    linkage = lo.Linkage.from_pairs([(0, 1, 0.0)], len(y))
     report = lo.leakage_report(LinearRegression(), X, y, linkage=linkage, groups=filed, cv=cv, scoring="mse", answers=())
 
     def lost(k, without):
         train = np.setdiff1d(np.arange(len(y)), np.concatenate([folds[j] for j in {k, without}]))
         return np.sum((LinearRegression().fit(X[train], y[train]).predict(X[folds[k]]) - y[folds[k]]) ** 2) / len(y)
 
+    assert report.answers["naive"].score == pytest.approx(sum(lost(k, k) for k in range(4)))
     moved = {(i, j): lost(i, j) - lost(i, i) for i, j in itertools.permutations(range(4), 2)}
     mean = np.mean(list(moved.values()))
     by_hand = sum((moved[i, j] - mean) * (moved[j, i] - mean) for i, j in moved)
-    assert by_hand > 0 and report.answers["naive"].trained == pytest.approx(by_hand)
+    assert by_hand > 0 and _variance.as_trained(report.answers["naive"].moved) == pytest.approx(by_hand)
     across = np.array([[np.nan, 1.0, -2.0], [-3.0, np.nan, 0.0], [4.0, 0.0, np.nan]])
     assert _variance.as_trained(across) == 0.0 and _variance.as_trained(-across.T) == 0.0
     assert _variance.as_trained(np.where(np.eye(4, dtype=bool), np.nan, 0.3)) == pytest.approx(0.0, abs=1e-12)
 
 
 def everything(model, seed=0, scoring="neg_mean_squared_error", classes=False, **more):
-    X, y, filed, pairs = linked(seed)
+    X, y, filed, linkage = linked(seed)
     y = (y > 0).astype(int) if classes else y
-    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": scoring, "answers": FITTED}
+    arguments = {"linkage": linkage, "groups": filed, "scoring": scoring, "answers": FITTED}
     return lo.leakage_report(model, X, y, **arguments | more)
 
 
 @QUIET
 def test_labels_say_which_row_is_which():
-    X, y, filed, pairs = linked()
-    linkage = lo.Linkage.from_pairs(pairs, len(y))
+    X, y, filed, linkage = linked()
     names = pd.Index([f"r{k}" for k in range(len(y))])
     frame, response = pd.DataFrame(X, names), pd.Series(y, names)
     shuffled = np.random.default_rng(4).permutation(len(y))
@@ -270,8 +274,8 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
 
 @QUIET
 def test_a_fit_of_ours_is_refitted_and_agrees_with_the_estimator():
-    X, y, filed, pairs = linked()
-    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": "mse", "answers": FITTED}
+    X, y, filed, linkage = linked()
+    arguments = {"linkage": linkage, "groups": filed, "scoring": "mse", "answers": FITTED}
     ours = lo.leakage_report(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1e-9))), X, y, **arguments)
     theirs = lo.leakage_report(LinearRegression(), X, y, **arguments)
     np.testing.assert_allclose(ours.table.score.iloc[:4].astype(float), theirs.table.score.iloc[:4].astype(float), rtol=1e-5)
@@ -317,9 +321,9 @@ def test_learners_are_compared_over_the_same_clusters():
     difference = a.table.score["both"] - b.table.score["both"]
     assert abs(table.difference[other]) == pytest.approx(abs(difference))
     change = a.answers["both"].influence - b.answers["both"].influence
-    assert table.se_difference[other] == pytest.approx(
-        _variance.over_clusters(change, a.clusters, a.tested).variance ** 0.5, rel=0.1
-    )
+    moved = a.answers["naive"].moved - b.answers["naive"].moved
+    variance = _variance.over_clusters(change, a.clusters, a.tested).variance + _variance.as_trained(moved)
+    assert table.se_difference[other] == pytest.approx(variance**0.5)
     assert table["mean"][best] == max(a.table.score["both"], b.table.score["both"])  # more is better
     purged = lo.compare({"one": a.by("purge"), "line": b.by("purge")})
     assert purged["mean"].max() == max(a.table.score["purge"], b.table.score["purge"])
@@ -329,3 +333,20 @@ def test_learners_are_compared_over_the_same_clusters():
         lo.compare({"one": a, "line": everything(LinearRegression(), seed=1)})
     with pytest.raises(ValueError, match=r"no answer is called 'extrapolated'.*there are naive, purge, coarser, both"):
         a.by("extrapolated")
+
+
+def test_what_is_not_listed_enlarges_the_correction():
+    whole, part = everything(KNeighborsRegressor(1)), everything(KNeighborsRegressor(1), listed=(0.8, 0.7, 0.88))
+    for name in ("purge", "coarser", "both"):
+        assert part.answers[name].correction == pytest.approx(whole.answers[name].correction / 0.8)
+        assert whole.table.se_links[name] == 0.0
+        share = part.table.se_links[name] / abs(part.table.correction[name])  # of a Beta law of sd about .046
+        assert share == pytest.approx((0.88 - 0.7) / 3.92 / 0.8, rel=0.05)
+        curve, answer = whole.curves.get(name), whole.answers[name]
+        if curve is not None:  # the line from the naive score through the means over cuts, to where nothing is exposed
+            assert len(curve) == 2 and 0 < curve.removed.iloc[0] < curve.removed.iloc[1] <= 1
+            assert answer.correction == pytest.approx(curve.difference.mean() / curve.removed.mean())
+            assert answer.exposed == pytest.approx(curve.exposed.mean())
+    assert part.table.score["naive"] == whole.table.score["naive"]
+    with pytest.raises(ValueError, match=r"listed must lie in \(0, 1\]"):
+        everything(KNeighborsRegressor(1), listed=1.2)

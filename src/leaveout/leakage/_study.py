@@ -2,18 +2,19 @@
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from ._labelled import Rate
 from ._linkage import Linkage
 from ._models import Fold
 from ._score import Score
 from ._splits import Rows, fold_of
-from ._variance import Spread, as_trained, over_clusters
+from ._variance import Spread, over_clusters
 from ._work import Ask, Work
 
 HELD = (0.5, 0.8, 0.95, 1.0)  # of the expected mates across folds: what pairs above each cut of the sweep hold
@@ -44,7 +45,7 @@ class Answer:
     """A score with no mates in training, or `refusal`, why there is none; its difference from the naive one; both influences.
 
     `exposed` is the expected share of tested records that still have a mate in training, `between` what an uncertain linkage
-    adds to the variance of the correction, `trained` what training clusters add to that of every score, `curve` what came of
+    adds to the variance of the correction, `moved` what a fold loses by another's not being trained on, `curve` what came of
     every cut.
     """
 
@@ -58,7 +59,7 @@ class Answer:
     exposed: float = float("nan")
     monte_carlo: float = 0.0
     between: float = 0.0
-    trained: float = 0.0
+    moved: Float[np.ndarray, "folds folds"] | None = None
     curve: pd.DataFrame | None = None
 
 
@@ -74,6 +75,7 @@ class Study:
     work: Work
     seed: int
     clusters: Int[np.ndarray, "draws rows"]
+    listed: Rate  # of the records that have a mate across folds, those of which some pair lists one
 
     @functools.cached_property
     def tested(self) -> NDArray[np.bool_]:
@@ -149,11 +151,11 @@ class Study:
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
     @functools.cached_property
-    def trained(self) -> float:
-        """What training clusters add to the variance, by fits without pairs of folds; of a split that is fixed nothing."""
+    def moved(self) -> Float[np.ndarray, "folds folds"] | None:
+        """What fold i adds to the score without fold j in its training, less what it adds as it is; None of a fixed split."""
         count = len(self.folds)
         if self.fold is None or count < 3:
-            return 0.0
+            return None
         tests = [fold.test for fold in self.folds]
         pairs = [(j, k) for j in range(count) for k in range(j + 1, count)]
         asks = [Ask(np.flatnonzero(~np.isin(self.fold, pair)), np.concatenate([tests[k] for k in pair])) for pair in pairs]
@@ -163,7 +165,7 @@ class Study:
         for (j, k), both in zip(pairs, found, strict=True):
             for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
                 moved[own, other] = score(own, predicted) - score(own, self.predicted[own])
-        return as_trained(moved)
+        return moved
 
     @functools.cached_property
     def cuts(self) -> list[float]:
@@ -176,6 +178,13 @@ class Study:
         at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in HELD]
         return sorted({float(p[k]) for k in at}, reverse=True)
 
+    @property
+    def taken(self) -> str:
+        """What is taken for granted of the list of pairs."""
+        if self.listed.estimate == 1:
+            return "every true pair across folds is listed"
+        return f"{self.listed.estimate:.0%} of the records with a mate across folds have one listed, and the others gain alike"
+
     def spread(self, influence: NDArray[np.float64]) -> Spread:
         return over_clusters(influence, self.clusters, self.tested)
 
@@ -183,21 +192,24 @@ class Study:
         """The share of the naive exposure that is no more."""
         return 1 - exposed / self.exposed if self.exposed > 0 else float("nan")
 
-    def answer(self, name: str, assumption: str, point: Point, **more: Any) -> Answer:
-        """The naive score and the difference, as large as it would be were all of the exposure taken out: each exposed record
-        is taken to gain alike."""
-        part = self.removed(point.exposed)
-        change = point.influence / part
+    def answer(
+        self, name: str, assumption: str, point: Point, between: float = 0.0, curve: pd.DataFrame | None = None
+    ) -> Answer:
+        """The naive score and the difference, as large as it would be were all of the exposure taken out, that of unlisted
+        mates too: each exposed record is taken to gain alike. `between` is the variance of the difference over links."""
+        part = self.removed(point.exposed) * self.listed.estimate
+        change, correction = point.influence / part, point.difference / part
         return Answer(
             name,
             assumption,
-            score=self.naive.value + point.difference / part,
-            correction=point.difference / part,
+            score=self.naive.value + correction,
+            correction=correction,
             influence=self.naive.influence + change,
             change=change,
             exposed=point.exposed,
             monte_carlo=point.monte_carlo / part**2,
-            **more,
+            between=between / part**2 + (correction * self.listed.error / self.listed.estimate) ** 2,
+            curve=curve,
         )
 
     def line(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:
