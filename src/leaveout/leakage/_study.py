@@ -1,0 +1,235 @@
+"""What all answers share: folds as filed, who may be whose mate across them, predictions as filed, and how any are scored."""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from ._linkage import Linkage
+from ._models import Fold
+from ._score import Score
+from ._splits import Rows, fold_of
+from ._variance import Spread, as_trained, over_clusters
+from ._work import Ask, Work
+
+HELD = (0.5, 0.8, 0.95, 1.0)  # of the expected mates across folds: what pairs above each cut of the sweep hold
+LEAST = 0.5  # of the exposure: an answer that takes out less of it is none
+Predictions = list[NDArray[np.float64]]  # of what each fold tests, in the order of its rows
+
+
+class Scored(NamedTuple):
+    """A score over all folds, and every row's influence on it (their sum is zero)."""
+
+    value: float
+    influence: Float[np.ndarray, " rows"]
+
+
+class Point(NamedTuple):
+    """What one way of taking mates out of training changes: the score's raw difference, its influences, its Monte-Carlo
+    variance, and what stays exposed."""
+
+    cut: float
+    difference: float
+    influence: Float[np.ndarray, " rows"]
+    monte_carlo: float
+    exposed: float
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A score with no mates in training, or `refusal`, why there is none; its difference from the naive one; both influences.
+
+    `exposed` is the expected share of tested records that still have a mate in training, `between` what an uncertain linkage
+    adds to the variance of the correction, `trained` what training clusters add to that of every score, `curve` what came of
+    every cut.
+    """
+
+    name: str
+    assumption: str
+    refusal: str = ""
+    score: float = float("nan")
+    correction: float = float("nan")
+    influence: Float[np.ndarray, " rows"] | None = None
+    change: Float[np.ndarray, " rows"] | None = None
+    exposed: float = float("nan")
+    monte_carlo: float = 0.0
+    between: float = 0.0
+    trained: float = 0.0
+    curve: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The folds as filed, and what is known of links between rows; `clusters` `[draws, rows]` are drawn partitions, or the
+    filed clusters alone where pairs are not known."""
+
+    folds: list[Fold]
+    y: NDArray[np.float64]
+    score: Score
+    linkage: Linkage
+    work: Work
+    seed: int
+    clusters: Int[np.ndarray, "draws rows"]
+
+    @functools.cached_property
+    def tested(self) -> NDArray[np.bool_]:
+        found = np.zeros(len(self.y), bool)
+        for fold in self.folds:
+            found[fold.test] = True
+        return found
+
+    @property
+    def filed(self) -> Rows:
+        return self.folds[0].clusters
+
+    @functools.cached_property
+    def fold(self) -> Rows | None:
+        return fold_of(self.folds)
+
+    @functools.cached_property
+    def predicted(self) -> Predictions:
+        """As filed."""
+        return self.work([Ask(fold.train, fold.test) for fold in self.folds])
+
+    @functools.cached_property
+    def naive(self) -> Scored:
+        return self.scored(self.predicted)
+
+    def scored(self, predicted: Predictions, folds: list[Fold] | None = None) -> Scored:
+        """Σ_k n_k/n score(fold k); mean losses: their mean over all rows."""
+        folds = self.folds if folds is None else folds
+        size = sum(len(fold.test) for fold in folds)
+        judged = [_judged(self.score, self.y[fold.test], own) for fold, own in zip(folds, predicted, strict=True)]
+        value = float(sum(of_fold * len(fold.test) for fold, (of_fold, _) in zip(folds, judged, strict=True)) / size)
+        influence = np.zeros(len(self.y))
+        for fold, (of_fold, own) in zip(folds, judged, strict=True):
+            influence[fold.test] += (own + of_fold - value) / size
+        return Scored(value, influence)
+
+    @functools.cached_property
+    def mates(self) -> list[NDArray[np.float64]]:
+        """P(a mate is trained on) of every row that a fold tests, as filed."""
+        return [self.linkage.mates(fold.train, fold.test) for fold in self.folds]
+
+    @functools.cached_property
+    def exposed(self) -> float:
+        return float(np.mean(np.concatenate(self.mates))) if self.linkage.knows_pairs else float("nan")
+
+    @functools.cached_property
+    def across(self) -> NDArray[np.bool_]:
+        """Which listed pairs have one record tested by what was trained on the other."""
+        found = np.zeros(len(self.linkage.left), bool)
+        for fold in self.folds:
+            side = np.zeros(len(self.y), int)
+            side[fold.train], side[fold.test] = 1, 2
+            found |= side[self.linkage.left] + side[self.linkage.right] * 3 == 7
+            found |= side[self.linkage.right] + side[self.linkage.left] * 3 == 7
+        return found
+
+    @functools.cached_property
+    def candidates(self) -> pd.DataFrame:
+        """Tested rows that are in a listed pair with a training row: `place`, the likeliest mate's `mate_place`, the pair's
+        `probability`, and `exposed`, the probability of any mate in training."""
+        if not self.linkage.knows_pairs:
+            return pd.DataFrame({"place": [], "mate_place": [], "probability": [], "exposed": []})
+        found = []
+        for fold, mates in zip(self.folds, self.mates, strict=True):
+            tested, trained = (np.isin(np.arange(len(self.y)), rows) for rows in (fold.test, fold.train))
+            exposed = np.zeros(len(self.y))
+            exposed[fold.test] = mates
+            for own, other in ((self.linkage.left, self.linkage.right), (self.linkage.right, self.linkage.left)):
+                use = tested[own] & trained[other] & (self.linkage.probability > 0)
+                columns = {"place": own[use], "mate_place": other[use], "probability": self.linkage.probability[use]}
+                found.append(pd.DataFrame(columns).assign(exposed=exposed[own[use]]))
+        pairs = pd.concat(found).sort_values("probability", ascending=False, kind="stable")
+        return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
+
+    @functools.cached_property
+    def trained(self) -> float:
+        """What training clusters add to the variance, by fits without pairs of folds; of a split that is fixed nothing."""
+        count = len(self.folds)
+        if self.fold is None or count < 3:
+            return 0.0
+        tests = [fold.test for fold in self.folds]
+        pairs = [(j, k) for j in range(count) for k in range(j + 1, count)]
+        asks = [Ask(np.flatnonzero(~np.isin(self.fold, pair)), np.concatenate([tests[k] for k in pair])) for pair in pairs]
+        found = self.work(asks)
+        moved = np.full((count, count), np.nan)
+        score = lambda k, predicted: self.score(self.y[tests[k]], predicted) * len(tests[k]) / len(self.y)
+        for (j, k), both in zip(pairs, found, strict=True):
+            for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
+                moved[own, other] = score(own, predicted) - score(own, self.predicted[own])
+        return as_trained(moved)
+
+    @functools.cached_property
+    def cuts(self) -> list[float]:
+        """Probabilities, falling, above which pairs hold given shares of the expected mates across folds."""
+        p = np.sort(self.linkage.probability[self.across])[::-1]
+        p = p[p > 0]
+        if not len(p):
+            return []
+        held = np.cumsum(p) / p.sum()
+        at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in HELD]
+        return sorted({float(p[k]) for k in at}, reverse=True)
+
+    def spread(self, influence: NDArray[np.float64]) -> Spread:
+        return over_clusters(influence, self.clusters, self.tested)
+
+    def removed(self, exposed: float) -> float:
+        """The share of the naive exposure that is no more."""
+        return 1 - exposed / self.exposed if self.exposed > 0 else float("nan")
+
+    def answer(self, name: str, assumption: str, point: Point, **more: Any) -> Answer:
+        """The naive score and the difference, as large as it would be were all of the exposure taken out: each exposed record
+        is taken to gain alike."""
+        part = self.removed(point.exposed)
+        change = point.influence / part
+        return Answer(
+            name,
+            assumption,
+            score=self.naive.value + point.difference / part,
+            correction=point.difference / part,
+            influence=self.naive.influence + change,
+            change=change,
+            exposed=point.exposed,
+            monte_carlo=point.monte_carlo / part**2,
+            **more,
+        )
+
+    def line(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:
+        """By the mean difference over the cuts, for the mean share of the exposure that they take out: no cut is chosen by
+        what came of it."""
+        if not points:
+            return Answer(name, assumption, why)
+        curve = pd.DataFrame([self._row(point) for point in points])
+        mean = Point(
+            float("nan"),
+            float(curve.difference.mean()),
+            np.mean([point.influence for point in points], axis=0),
+            float(np.mean([point.monte_carlo for point in points])),  # controls of all cuts are alike
+            float(curve.exposed.mean()),
+        )
+        if not self.removed(mean.exposed) >= LEAST:
+            return replace(Answer(name, assumption, few_removed(self.removed(mean.exposed))), curve=curve)
+        return self.answer(name, assumption, mean, curve=curve)
+
+    def _row(self, point: Point) -> dict[str, float]:
+        part = self.removed(point.exposed)
+        error = float(np.sqrt(self.spread(point.influence).variance + point.monte_carlo))
+        known = {"cut": point.cut, "exposed": point.exposed, "removed": part, "difference": point.difference}
+        return known | {"correction": point.difference / part if part > 0 else float("nan"), "se": error}
+
+
+def few_removed(part: float) -> str:
+    """Why there is no answer."""
+    return f"it takes out {part:.0%} of the expected mates; {LEAST:.0%} is the least"
+
+
+def _judged(score: Score, y: NDArray[np.float64], predicted: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """The score of some rows, and their influences on it."""
+    pseudo = score.pseudo(y, predicted)
+    return float(pseudo.mean()), pseudo - pseudo.mean()
