@@ -119,9 +119,10 @@ def _names(caller: str, ids: Any) -> pd.Index:
 
 def _numbered(caller: str, index: pd.Index) -> NDArray[np.int64]:
     values = index.to_numpy()
-    if values.dtype.kind not in "iuf" or not np.all((values >= 0) & (values == np.floor(values))):
+    wrong = values[~((values >= 0) & (values == np.floor(values)))] if values.dtype.kind in "iuf" else values
+    if len(wrong):
         raise ValueError(
-            f"{caller}: without ids= pairs name rows by number, from 0; got {values[0]!r}. Give ids=, one name a row."
+            f"{caller}: without ids= pairs name rows by number, from 0; got {wrong.tolist()[0]!r}. Give ids=, one name a row."
         )
     return values.astype(np.int64)
 
