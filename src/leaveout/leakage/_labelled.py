@@ -36,6 +36,12 @@ class Rate(NamedTuple):
         low, high = beta.ppf(TAILS, *self._law())
         return (0.0 if self.estimate == 0 else float(low)), (1.0 if self.estimate == 1 else float(high))
 
+    @property
+    def error(self) -> float:
+        """The standard deviation of that law."""
+        a, b = self._law()
+        return float(np.sqrt(a * b / (a + b + 1)) / (a + b)) if np.isfinite(self.labelled) else 0.0
+
     def draw(self, num: int, rng: np.random.Generator) -> Float[np.ndarray, " num"]:
         return rng.beta(*self._law(), num) if np.isfinite(self.labelled) else np.full(num, self.estimate)
 
