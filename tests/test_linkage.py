@@ -63,7 +63,7 @@ def law(edges, p, unlisted=None):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("exact", [True, False])
 def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, monkeypatch):
-    edges, num = GRAPHS[name], 3000 if exact else 1500
+    edges, num = GRAPHS[name], 3000 if exact else 1000
     p = np.random.default_rng(3).uniform(0.15, 0.8, len(edges))
     if not exact:
         monkeypatch.setattr(_partitions, "EXACT", 1)  # every block by the chain
@@ -151,8 +151,9 @@ def test_splits_merges_and_orphans_by_hand():
     assert table.index.tolist() == ["1", "2", "3-4"] and table["clusters"].tolist() == [2, 1, 1]
     assert table["splits"].tolist() == [0, 1, 0] and table["orphans"].tolist() == [1, 0, 0]
     assert table["merges"].tolist() == [0, 0, 1] and table["merges_high"].tolist() == [0, 0, 1]
-    certain = linkage.rates
-    assert (certain == 1).all().all()  # groups() are these entities
+    assert (linkage.rates == 1).all().all()  # groups() are these entities
+    filed = linkage.rates_of(["a", "a", "b", "c", "c", "c", "d"])["estimate"]
+    assert filed["precision"] == pytest.approx(2 / 4) and filed["recall"] == pytest.approx(2 / 4)
     said = str(linkage)
     assert "7 records, 3 pairs" in said and "orphans" in said and "taken as they are" in said
 
@@ -349,6 +350,8 @@ BAD = [
     (lambda: lo.Linkage.from_pairs([(0, 1, 0.5), (1, 0, 0.6)]), "rows 0 and 1 are a pair twice, of probability 0.5 and 0.6"),
     (lambda: lo.Linkage.from_pairs([(0, 1, np.nan)]), r"must lie in \[0, 1\], without NaN; probability holds nan"),
     (lambda: lo.Linkage.from_pairs([(0, 1, 7.0)]), "become probabilities by Linkage.from_labelled"),
+    (lambda: lo.Linkage.from_pairs(SPLINK, IDS, "score"), "pairs have no column 'score', only match_weight, unique_id_l"),
+    (lambda: lo.Linkage.from_pairs([]), "there are no pairs; give ids="),
     (lambda: lo.Linkage.from_pairs([("a", "b", 0.5)]), "without ids= pairs name rows by number, from 0; got 'a'"),
     (lambda: lo.Linkage.from_pairs([(-1, 2, 0.5)]), "name rows by number, from 0; got -1"),
     (lambda: lo.Linkage.from_pairs([("a", "b", 0.5)], ["a", "a"]), "must name each row once; 'a' is there twice"),

@@ -21,21 +21,23 @@ from .._progress import Slow
 from ._blocks import PULL, Graph, components
 
 SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw
-APART = 1.0  # and from one draw of a chain to its next
+APART = 0.5  # and from one draw of a chain to its next
 MOST = 300  # steps in which these sweeps end, whatever was asked
+SPARSE = 4  # labels for each node, beyond which they are numbered anew
 WIDE = 20_000  # pairs in all chains below which one more chain costs next to nothing
 FOLLOW = 1.5  # how fast the share of pairs asked follows what share of them touch no other
 GAIN, SLOWS = 0.1, 50  # how much one look at a pair moves its weight, and after how many steps half as much
 
 
 class Chains(NamedTuple):
-    """Copies of the blocks side by side: of the pairs the nodes, the weight, the probability by which they are asked and bonds,
-    and the chain; of the nodes their records."""
+    """Copies of the blocks side by side: of the pairs the nodes, the weight, the probability to be a bond, its root by which
+    they are asked, and the chain; of the nodes their records."""
 
     a: Int[np.ndarray, " pairs"]
     b: Int[np.ndarray, " pairs"]
     weight: Float[np.ndarray, " pairs"]
     likely: Float[np.ndarray, " pairs"]
+    eager: Float[np.ndarray, " pairs"]
     chain: Int[np.ndarray, " pairs"]
     size: Int[np.ndarray, " nodes"]
     ground: float
@@ -50,7 +52,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     """
     copies = int(np.clip(WIDE // len(graph.a), 1, num))
     chains = _copies(graph, copies)
-    wanted = SWEEPS * np.bincount(chains.chain, np.sqrt(chains.likely))
+    wanted = SWEEPS * np.bincount(chains.chain, chains.eager)
     label, share, asked, steps = np.arange(len(chains.size)), np.full(len(wanted), 0.1), np.zeros(len(wanted)), 0
     with Slow("partitions", num // copies + 2) as bar:
         while steps < MOST and (asked < wanted).any():
@@ -86,17 +88,18 @@ def _copies(graph: Graph, copies: int) -> Chains:
     nodes = len(graph.size)
     key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
     a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
+    likely = np.tile(graph.target / graph.times, copies)
     copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
-    return Chains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies),
-                  np.tile(graph.target / graph.times, copies), copy(block, int(block.max()) + 1),
-                  np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
+    return Chains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
+                  copy(block, int(block.max()) + 1), np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
 
 
 def _move(
     chains: Chains, label: NDArray[np.int64], share: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
     """One step of all chains, of whose pairs a `share` is picked: these, the new clusters, and which could be asked."""
-    picked = np.flatnonzero(rng.random(len(chains.a)) < share[chains.chain] * np.sqrt(chains.likely))
+    rate = np.cumsum(share[chains.chain] * chains.eager)
+    picked = np.searchsorted(rate, rng.random(rng.poisson(rate[-1])) * rate[-1])  # one that is there twice is not free
     swap = rng.random(len(picked)) < 0.5
     u, v = np.where(swap, chains.b[picked], chains.a[picked]), np.where(swap, chains.a[picked], chains.b[picked])
     touched = np.bincount(np.r_[label[u], label[v][label[u] != label[v]]], minlength=int(label.max()) + 1)
@@ -129,4 +132,6 @@ def _move(
     label = label.copy()
     moved = nodes[mine & ready[of]]
     label[moved] = to[of[mine & ready[of]]]
-    return picked, np.unique(label, return_inverse=True)[1], free
+    if label.max() > SPARSE * len(label):
+        label = np.unique(label, return_inverse=True)[1]
+    return picked, label, free

@@ -33,7 +33,7 @@ from ._partitions import components, draw_partitions
 from ._tables import ends, read_pairs, read_two_sided
 
 EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
-DRAWS, LEAST, HELD = 100, 20, 4_000_000  # partitions behind every number: so many, no fewer, no more labels in all
+DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
 TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
 LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
 
@@ -74,16 +74,15 @@ class Linkage(Printed):
             raise ValueError(f"Linkage: unlisted must be a probability between 0 and 1; got {self.unlisted}.")
 
     @staticmethod
-    def from_pairs(
-        pairs: Any, ids: Any = None, probability: str = "match_probability", *, unlisted: float | None = None
-    ) -> "Linkage":
+    def from_pairs(pairs: Any, ids: Any = None, probability: str | None = None, *, unlisted: float | None = None) -> "Linkage":
         """From pairs of records and the probabilities that they match.
 
         `pairs`: a frame (pandas, Polars, Arrow) as Splink makes it, with `unique_id_l`, `unique_id_r` (else `left`, `right`,
-        else its first two columns) and the column `probability`, or `match_weight`, log₂ of the odds; a Series or frame by
-        a MultiIndex of pairs, as recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a
-        probability. `ids` are the names of all rows: one a row, a frame whose index they are, their number, or None: pairs
-        name rows by number. By two labels where the pairs have `source_dataset_l` and `source_dataset_r`.
+        else its first two columns) and the column that `probability` names, by default `match_probability`, `probability`,
+        `match_weight` (log₂ of the odds), or the third of three; a Series or frame by a MultiIndex of pairs, as
+        recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a probability. `ids` are the names of
+        all rows: one a row, a frame whose index they are, their number, or None: pairs name rows by number. By two labels
+        where the pairs have `source_dataset_l` and `source_dataset_r`.
 
         Give the pairs inside the clusters as filed too: what no pair says is no match. Raises ValueError on names that no row
         has, on probabilities outside [0, 1], and on a pair that is there twice with different ones.
@@ -93,7 +92,7 @@ class Linkage(Printed):
 
     @staticmethod
     def from_duplicates(
-        pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str = "match_probability"
+        pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str | None = None
     ) -> "Linkage":
         """From pairs of rows that are copies of one another, certainly unless the table has probabilities.
 
@@ -264,7 +263,7 @@ class Linkage(Printed):
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
         rows = self._pairs_needed("draws")
-        num = int(np.clip(HELD // max(rows, 1), LEAST, DRAWS))
+        num = int(np.clip(HELD // (rows + len(self.left) + 1), LEAST, DRAWS))
         return self.partitions(num).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -279,13 +278,15 @@ class Linkage(Printed):
     def rates(self) -> pd.DataFrame:
         """Precision and recall of pairs: `estimate`, `low`, `high` (0.95), as given or sampled, NaN where they came without an
         interval; or those of `groups()` against the drawn partitions."""
-        if self.given is not None:
-            table = np.array([(rate.estimate, *rate.interval()) for rate in self.given])
-        else:
-            filed = self.groups()
-            found = np.array([_rates(filed, label) for label in self._drawn])
-            table = np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)])
-        return pd.DataFrame(table, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
+        if self.given is None:
+            return self.rates_of(self.groups())
+        return _rate_table(np.array([(rate.estimate, *rate.interval()) for rate in self.given]))
+
+    def rates_of(self, groups: ArrayLike) -> pd.DataFrame:
+        """The same of any clusters, one label a row, against the drawn partitions."""
+        filed = self._filed("rates_of", groups)
+        found = np.array([_rates(filed, label) for label in self._drawn])
+        return _rate_table(np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)]))
 
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
         """Expected splits, merges and orphans of the clusters as filed (default `groups()`), by the size of the cluster.
@@ -293,7 +294,7 @@ class Linkage(Printed):
         *splits*: clusters of two records or more that have a mate filed elsewhere; *orphans*: records filed alone that have
         one; *merges*: clusters of several entities. Each with `_low` and `_high`, 0.025 and 0.975 of the draws.
         """
-        filed = self._filed(groups)
+        filed = self._filed("summary", groups)
         size = np.bincount(filed)
         last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64))
         classes, place = np.unique(last, return_inverse=True)
@@ -305,11 +306,11 @@ class Linkage(Printed):
         names = [str(c) if c < 3 else f"{c // 2 + 1}-{c}" for c in classes]
         return pd.DataFrame(out, index=pd.Index(names, name="size"))
 
-    def _filed(self, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
-        rows = self._pairs_needed("summary")
-        filed = self.groups() if groups is None else codes("Linkage.summary", "groups", groups)[0]
+    def _filed(self, asked: str, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
+        rows = self._pairs_needed(asked)
+        filed = self.groups() if groups is None else codes(f"Linkage.{asked}", "groups", groups)[0]
         if len(filed) != rows:
-            raise ValueError(f"Linkage.summary: groups must have one label for each of {rows} rows; got {len(filed)}.")
+            raise ValueError(f"Linkage.{asked}: groups must have one label for each of {rows} rows; got {len(filed)}.")
         return filed
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -337,6 +338,10 @@ class Linkage(Printed):
         if self.calibration is not None:
             told = f"the error of {len(self.calibration.match)} labelled pairs is in"
         return told + (f"; {self.found:.3f} of the near neighbours found" if self.found < 1 else "")
+
+
+def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
+    return pd.DataFrame(values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
 
 
 def _rate(rate: "pd.Series[float]") -> str:

@@ -45,10 +45,12 @@ def read_pairs(caller: str, pairs: Any, ids: Any, probability: str | None, defau
     """
     frame = frame_of(caller, pairs)
     left, right, rows = ends(caller, frame, ids)
+    if not rows:
+        raise ValueError(f"{caller}: there are no pairs; give ids=, the names or the number of all rows.")
     return Pairs(left, right, _probability(caller, frame, probability, default)).once(caller), rows
 
 
-def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str) -> Pairs:
+def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str | None) -> Pairs:
     """Pairs of a training row, left, and a test row, right, each numbered from 0 among so many; certain unless said."""
     frame = frame_of(caller, pairs)
     columns = frame.columns[:2] if len(frame) else []
@@ -135,6 +137,8 @@ def _found(caller: str, index: pd.Index, names: pd.Index) -> NDArray[np.int64]:
 
 
 def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: float | None) -> Float[np.ndarray, " pairs"]:
+    if name is not None and len(frame) and name not in frame.columns:
+        raise ValueError(f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}.")
     known = [column for column in (name, *PROBABILITY) if column is not None and column in frame.columns]
     if known:
         p = numbers(caller, "pairs", frame[known[0]])
