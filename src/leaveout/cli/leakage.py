@@ -139,7 +139,8 @@ def _told(
     if out is not None:
         save(table, out, what)
     picture(found.plot, plot)
-    page(found, report, notes)
+    if isinstance(found, lo.LeakageReport):
+        page(found, report, notes)
 
 
 def _one_way(
