@@ -40,7 +40,7 @@ def page_of(found: LeakageReport, title: str) -> Page:
                 if name in ("response", "links", "folds")
             ),
         ],
-        [found.verdict],
+        [f"Verdict: {found.verdict}"],
     )
 
 
