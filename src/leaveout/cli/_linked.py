@@ -31,17 +31,18 @@ def names_of(rows: Rows, column: str | None) -> pd.Index:
 
 
 def linkage_of(
-    file: Path, names: pd.Index, kept: np.ndarray, column: str | None, probability: str | None, certain: bool
+    file: Path, names: pd.Index, kept: np.ndarray, column: str | None, probability: str | None, unlisted: float | None
 ) -> tuple[lo.Linkage, str]:
-    """What a file of pairs says of the `kept` of all rows that have `names`, and what is to be said of it."""
+    """What a file of pairs says of the `kept` of all rows that have `names`, and what is to be said of it; without a
+    probability of `unlisted` pairs, of copies."""
     pairs = read(file, as_text=lambda name: name not in (*NUMBERS, probability))
     if probability is not None:
         pairs.numbers(pairs.column(probability).name, "it must hold probabilities")
     frame = pairs.frame.astype({name: str for name in pairs.frame if name not in (*NUMBERS, probability)})
-    make = lo.Linkage.from_duplicates if certain else lo.Linkage.from_pairs
+    make = lo.Linkage.from_duplicates if unlisted is None else lo.Linkage.from_pairs
     try:
-        linkage = make(frame, names, probability=probability or NUMBERS[0])
-    except ValueError as error:
+        linkage = make(frame, names, probability=probability)
+    except (ValueError, TypeError) as error:
         said = f"--id {column}" if column else f"row numbers, 1 to {len(names)}; --id names a column instead"
         fail(f"{pairs.name}: {str(error).partition(': ')[2]} (Names of rows here: {said}. Probabilities: --probability.)")
     place = np.where(kept, np.cumsum(kept) - 1, -1)
@@ -49,8 +50,8 @@ def linkage_of(
     there = (left >= 0) & (right >= 0)
     lost = "" if there.all() else f"; {int((~there).sum())} pairs of rows left out are left out too"
     note = f"{pairs.name}: {len(there):,} pairs of rows by {f'column {column!r}' if column else 'number in the file'}{lost}"
-    inside = lo.Linkage.from_pairs((left[there], right[there], linkage.probability[there]), int(kept.sum()))
-    return inside, "; ".join(filter(None, (note, pairs.note)))
+    some = (left[there], right[there], linkage.probability[there])
+    return lo.Linkage.from_pairs(some, int(kept.sum()), unlisted=unlisted), "; ".join(filter(None, (note, pairs.note)))
 
 
 def marked(rows: Rows, option: str, text: str) -> np.ndarray:

@@ -39,6 +39,7 @@ def leakage(
     recall: Annotated[float | None, typer.Option(help="Of matching pairs, the share that is linked.")] = None,
     name: Annotated[str | None, typer.Option("--id", help="By which pairs name rows; else by number, from 1.")] = None,
     probability: Annotated[str | None, typer.Option(help="Their column; match_probability if not given.")] = None,
+    unlisted: Annotated[float, typer.Option(help="Of --pairs: the probability of a pair that is not in the file.")] = 0.001,
     cluster: Annotated[str | None, typer.Option(help="The column of clusters, as filed; else those that pairs link.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Without --cluster: the probability that links a pair; 0.5.")] = None,
     test: Annotated[
@@ -95,10 +96,12 @@ def leakage(
     names, there = names_of(whole, name), whole.frame.index.isin(rows.frame.index)
     linked, said = None, ""
     if (file := pairs or duplicates) is not None:
-        linked, said = linkage_of(file, names, there, name, probability, certain=pairs is None)
+        linked, said = linkage_of(file, names, there, name, probability, None if pairs is None else unlisted)
     groups, split = None if cluster is None else rows.frame[cluster].to_numpy(), split_of(rows, test, train)
     if linked is not None and groups is None and split is None:
         groups = linked.groups(0.5 if threshold is None else threshold)
+    if split is not None:
+        said = "; ".join(filter(None, (said, f"{len(split[0][0])} rows trained on, {len(split[0][1])} tested")))
     given: dict[str, Any] = {
         "groups": groups, "cv": split or folds, "scoring": scoring or ("zero_one" if classes else "mse"), "seed": seed,
         "n_jobs": jobs, "checkpoint": checkpoint,
@@ -190,6 +193,8 @@ def _target(rows: Rows, target: str, model: str | None) -> tuple[np.ndarray, boo
     """y, whether it holds classes: text, or what `logistic` is asked for, or 0 and 1; and the model."""
     column = rows.frame[target]
     number = pd.api.types.is_numeric_dtype(column)
+    if column.nunique() < 2:
+        fail(f"column {target!r} holds one value only, {str(column.iloc[0])!r}: there is nothing to tell apart.")
     model = model or ("ridge" if number and not set(column.unique()) <= {0, 1} else "logistic")
     if model == "ridge":
         return rows.numbers(target, "--model ridge predicts numbers; for classes use logistic, knn or forest"), False, model
@@ -198,8 +203,6 @@ def _target(rows: Rows, target: str, model: str | None) -> tuple[np.ndarray, boo
         if model != "logistic":
             rows.numbers(target, f"its {column.nunique()} values are too many for classes, and no numbers")
         fail(f"column {target!r} holds {column.nunique()} values: too many for classes; use --model ridge, knn or forest.")
-    if classes and column.nunique() < 2:
-        fail(f"column {target!r} holds one value only, {column.iloc[0]!r}: there is nothing to tell apart.")
     return column.to_numpy(), classes, model
 
 
