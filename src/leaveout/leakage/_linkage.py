@@ -29,11 +29,12 @@ from ._labelled import (
 )
 from ._models import Fold, RecordLeakage, Shares, UniformMislinking
 from ._neighbours import distances, near, points, read_threshold
-from ._partitions import components, draw_partitions
+from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
 
 EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
 DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
+OWN = 2**32  # the seed of these
 TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
 LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
 
@@ -48,10 +49,13 @@ class Linkage(Printed):
 
     Every number is a mean over draws of whole partitions. Their law has weight `exp Σ w` over the listed pairs inside one
     cluster, for partitions whose clusters hang together by listed pairs, where `w = log p/(1 − p) + (p − P(inside))/0.2`:
-    between evidence that is independent from pair to pair and probabilities that are kept as they are. A pair on no cycle of
-    pairs keeps its probability exactly. A pair not listed says nothing, or `unlisted` is its probability. Where the
-    probabilities come from labelled pairs, other labels are drawn for every tenth of the partitions; else the probabilities are
-    taken as they are.
+    between evidence that is independent from pair to pair and probabilities that are kept as they are. Two records that are in
+    no other pair keep its probability exactly.
+
+    A pair inside a cluster that is not listed counts with probability `unlisted`, one half where it says nothing. By default it
+    has odds 1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs: ℓ is seen in the clusters of pairs of
+    probability 0.9 or more. Where the probabilities come from labelled pairs, other labels are drawn for every tenth of the
+    partitions; else the probabilities are taken as they are.
 
     Source: correlation clustering of Bansal, Blum & Chawla (2004); drawn by sums over subsets in blocks of up to eight records,
     and by cuts as of Swendsen & Wang (Barbu & Zhu 2005) in larger ones.
@@ -84,8 +88,10 @@ class Linkage(Printed):
         all rows: one a row, a frame whose index they are, their number, or None: pairs name rows by number. By two labels
         where the pairs have `source_dataset_l` and `source_dataset_r`.
 
-        Give the pairs inside the clusters as filed too: what no pair says is no match. Raises ValueError on names that no row
-        has, on probabilities outside [0, 1], and on a pair that is there twice with different ones.
+        Give the pairs inside the clusters as filed too: records that no chain of pairs connects are never of one entity.
+        `unlisted` is the probability that a pair inside a cluster counts with where it is not in the table: one half says
+        nothing; by default it is seen in the table (`absent`). Raises ValueError on names that no row has, on probabilities
+        outside [0, 1], and on a pair that is there twice with different ones.
         """
         found, rows = read_pairs("Linkage.from_pairs", pairs, ids, probability)
         return Linkage(rows, *found, unlisted=unlisted, grows=ids is None)
@@ -200,6 +206,14 @@ class Linkage(Printed):
             f"Linkage: it is about {self.num_rows} rows, the data have {num_rows}; give ids=, the names of all rows."
         )
 
+    @functools.cached_property
+    def absent(self) -> float:
+        """The probability that a pair counts with which is not listed, inside a cluster."""
+        if self.unlisted is not None:
+            return self.unlisted
+        missing, spare = share_listed(self._pairs_needed("absent"), self.left, self.right, self.probability)
+        return (missing + 1) / (missing + spare + 3)
+
     def groups(self, threshold: float = EVEN) -> Int[np.ndarray, " rows"]:
         """Clusters, numbered by first appearance: what pairs of at least that probability connect."""
         rows = self._pairs_needed("groups")
@@ -207,21 +221,18 @@ class Linkage(Printed):
         return components(rows, self.left[linked], self.right[linked])
 
     def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
-        """Drawn clusterings, each numbered by first appearance; of seed 0 those that every number here rests on."""
+        """Drawn clusterings, each numbered by first appearance; with seed 0 the first of those behind every number here."""
         rows = self._pairs_needed("partitions")
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
-        if seed == 0 and num <= self._many:
-            return self._drawn[np.arange(int(num)) * self._many // int(num)].astype(np.int64)
-        return self._draw(rows, int(num), seed)
-
-    def _draw(self, rows: int, num: int, seed: int) -> Int[np.ndarray, "num rows"]:
+        if seed == 0 and num <= self._behind:
+            return self._drawn[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])
-        tables = 1 if self.calibration is None else min(num, TABLES)
+        tables = 1 if self.calibration is None else min(int(num), TABLES)
         out = []
-        for some in np.array_split(np.arange(num), tables):
+        for some in np.array_split(np.arange(int(num)), tables):
             p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
-            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.unlisted))
+            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.absent))
         return np.concatenate(out)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
@@ -266,12 +277,13 @@ class Linkage(Printed):
         return [_shares(label, folds) for label in linkage._drawn]
 
     @property
-    def _many(self) -> int:
+    def _behind(self) -> int:
+        """How many partitions are behind every number."""
         return int(np.clip(HELD // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
 
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
-        return self._draw(self._pairs_needed("draws"), self._many, 0).astype(np.int32)
+        return self.partitions(self._behind, seed=OWN).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
@@ -337,6 +349,7 @@ class Linkage(Printed):
             names = ("orphans",) if size == "1" else ("splits", "merges")
             said = ", ".join(f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names)
             lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
+        lines.append(("not listed", f"counts as a pair of probability {self.absent:.3g}"))
         return [*lines, *rates, ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; {self._taken()}")]
 
     def _taken(self) -> str:

@@ -16,7 +16,7 @@ from .._errors import Spread as Influence
 from .._printed import Printed
 from ._study import Answer
 from ._unlisted import TOLERATED, Near
-from ._variance import Spread, half_width, over_clusters
+from ._variance import Spread, as_trained, half_width, over_clusters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,8 @@ class LeakageReport(Printed, AbstractComparable):
         """Of the score, training clusters included, and of the correction."""
         score = Spread(float("nan"), 1.0) if answer.influence is None else self.spread(answer.influence)
         change = Spread(float("nan"), 1.0) if answer.change is None else self.spread(answer.change)
-        return score._replace(variance=score.variance + self.answers["naive"].trained), change
+        moved = self.answers["naive"].moved
+        return score._replace(variance=score.variance + (0.0 if moved is None else as_trained(moved))), change
 
     @property
     def doubt(self) -> str:
@@ -118,7 +119,14 @@ class LeakageReport(Printed, AbstractComparable):
         if answer.influence is None:
             raise ValueError(f"compare: {answer.name} has no influences; see report.by(answer).")
         of = self.of | {"answer (see report.by)": answer.name}
-        return Compared(answer.score, self.more_is_better, Influence(answer.influence, self.clusters), None, None, of)
+        return Compared(
+            answer.score,
+            self.more_is_better,
+            Influence(answer.influence, self.clusters, moved=self.answers["naive"].moved),
+            None,
+            None,
+            of,
+        )
 
     @functools.cached_property
     def differences(self) -> pd.DataFrame:
@@ -150,10 +158,16 @@ class LeakageReport(Printed, AbstractComparable):
         return f"believe {self.recommended}: {told}. {self._parting()} It takes for granted: {answer.assumption}."
 
     def _parting(self) -> str:
-        found = self.differences
-        mine = found[((found["first"] == self.recommended) | (found["second"] == self.recommended)) & found.apart]
-        others = [name for pair in zip(mine["first"], mine["second"], strict=True) for name in pair if name != self.recommended]
-        rivals = [name for name in others if name != "naive"]
+        """Of the answers there are, which part from the one that is believed; of the mean of two, whether these two do."""
+        found = self.differences[self.differences.apart]
+        if self.recommended == "both":
+            found = found[(found["first"] == "purge") & (found["second"] == "coarser")]
+            told = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in ("purge", "coarser"))
+            return f"The two that it is the mean of part: {told}." if len(found) else "The two that it is the mean of agree."
+        pairs = zip(found["first"], found["second"], strict=True)
+        rivals = [
+            name for pair in pairs for name in pair if self.recommended in pair and name not in (self.recommended, "naive")
+        ]
         return f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it." if rivals else "No other answer parts from it."
 
     @functools.cached_property
