@@ -45,7 +45,7 @@ def leaking():
     X = pd.DataFrame(rng.normal(size=(40, 2))[person] + 0.2 * rng.normal(size=(160, 2)), index=names)
     left, right = np.nonzero(np.triu(person[:, None] == person, 1))
     sure = np.where(rng.random(160) < 0.3, 0.4, 0.99)
-    linkage = lo.Linkage.from_pairs((left, right, np.minimum(sure[left], sure[right])), 160, unlisted=0.001)
+    linkage = lo.Linkage.from_pairs((left, right, np.minimum(sure[left], sure[right])), 160)
     return lo.leakage_report(
         KNeighborsRegressor(1),
         X,

@@ -31,15 +31,15 @@ def names_of(rows: Rows, column: str | None) -> pd.Index:
 
 
 def linkage_of(
-    file: Path, names: pd.Index, kept: np.ndarray, column: str | None, probability: str | None, unlisted: float | None
+    file: Path, names: pd.Index, kept: np.ndarray, column: str | None, probability: str | None, certain: bool
 ) -> tuple[lo.Linkage, str]:
-    """What a file of pairs says of the `kept` of all rows that have `names`, and what is to be said of it; without a
-    probability of `unlisted` pairs, of copies."""
+    """What a file of pairs says of the `kept` of all rows that have `names`, and what is to be said of it. `certain` are
+    pairs of copies, without probabilities."""
     pairs = read(file, as_text=lambda name: name not in (*NUMBERS, probability))
     if probability is not None:
         pairs.numbers(pairs.column(probability).name, "it must hold probabilities")
     frame = pairs.frame.astype({name: str for name in pairs.frame if name not in (*NUMBERS, probability)})
-    make = lo.Linkage.from_duplicates if unlisted is None else lo.Linkage.from_pairs
+    make = lo.Linkage.from_duplicates if certain else lo.Linkage.from_pairs
     try:
         linkage = make(frame, names, probability=probability)
     except (ValueError, TypeError) as error:
@@ -51,7 +51,7 @@ def linkage_of(
     lost = "" if there.all() else f"; {int((~there).sum())} pairs of rows left out are left out too"
     note = f"{pairs.name}: {len(there):,} pairs of rows by {f'column {column!r}' if column else 'number in the file'}{lost}"
     some = (left[there], right[there], linkage.probability[there])
-    return lo.Linkage.from_pairs(some, int(kept.sum()), unlisted=unlisted), "; ".join(filter(None, (note, pairs.note)))
+    return lo.Linkage.from_pairs(some, int(kept.sum())), "; ".join(filter(None, (note, pairs.note)))
 
 
 def marked(rows: Rows, option: str, text: str) -> np.ndarray:

@@ -39,7 +39,6 @@ def leakage(
     recall: Annotated[float | None, typer.Option(help="Of matching pairs, the share that is linked.")] = None,
     name: Annotated[str | None, typer.Option("--id", help="By which pairs name rows; else by number, from 1.")] = None,
     probability: Annotated[str | None, typer.Option(help="Their column; match_probability if not given.")] = None,
-    unlisted: Annotated[float, typer.Option(help="Of --pairs: the probability of a pair that is not in the file.")] = 0.001,
     cluster: Annotated[str | None, typer.Option(help="The column of clusters, as filed; else those that pairs link.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Without --cluster: the probability that links a pair; 0.5.")] = None,
     test: Annotated[
@@ -96,7 +95,7 @@ def leakage(
     names, there = names_of(whole, name), whole.frame.index.isin(rows.frame.index)
     linked, said = None, ""
     if (file := pairs or duplicates) is not None:
-        linked, said = linkage_of(file, names, there, name, probability, None if pairs is None else unlisted)
+        linked, said = linkage_of(file, names, there, name, probability, certain=pairs is None)
     groups, split = None if cluster is None else rows.frame[cluster].to_numpy(), split_of(rows, test, train)
     if linked is not None and groups is None and split is None:
         groups = linked.groups(0.5 if threshold is None else threshold)
