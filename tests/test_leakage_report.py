@@ -19,6 +19,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
 from leaveout.leakage import _splits, _variance, _work
+from leaveout.leakage._fits import LeastSquares
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 QUICK = lo.Injection(num_boot=4, num_levels=4)
@@ -144,6 +145,9 @@ def test_controls_drop_as_many_others_from_clusters_of_like_size(seed):
     inside = np.isin(np.arange(len(clusters)), train)
     assert others.sum() == (drop & inside).sum() and not (others & drop).any() and inside[others].all()
     assert (clusters[others] >= 40).mean() > 0.8 and len(np.unique(clusters[others])) <= 6
+    half = rng.random(len(clusters)) < 0.45  # rows of every cluster are dropped: the others of these clusters are left
+    spare = _splits.like_size(half, train, clusters, np.random.default_rng(seed))
+    assert spare.sum() == (half & inside).sum() and not (spare & half).any() and inside[spare].all()
 
 
 def test_a_variance_over_drawn_clusters_is_a_sum_over_pairs():
@@ -347,3 +351,14 @@ def test_what_is_not_listed_enlarges_the_correction():
     assert part.table.score["naive"] == whole.table.score["naive"]
     with pytest.raises(ValueError, match=r"listed must lie in \(0, 1\]"):
         everything(KNeighborsRegressor(1), listed=1.2)
+
+
+def test_a_fit_is_made_once_for_what_it_is_to_predict():
+    X, y, _, _ = linked()
+    work = _work.Work(LeastSquares(X, y, 0.0, True, False), None, 0)
+    train, first, second = np.arange(100), np.arange(100, 130), np.arange(130, 160)
+    found = work([_work.Ask(train, first), _work.Ask(train, second), _work.Ask(train, first)])
+    model = LinearRegression().fit(X[train], y[train])
+    for predicted, rows in zip(found, (first, second, first), strict=True):
+        np.testing.assert_allclose(predicted, model.predict(X[rows]))
+    assert work.made == 2 and len(work([_work.Ask(train, second)])) == 1 and work.made == 2
