@@ -373,7 +373,7 @@ def test_labelled_distances():
 
 
 BAD = [
-    (lambda: lo.Linkage.from_pairs([(0, 1, 0.5), (1, 0, 0.6)]), "rows 0 and 1 are a pair twice, of probability 0.5 and 0.6"),
+    (lambda: lo.Linkage.from_pairs([(0, 1, 0.5), (1, 0, 0.6)]), "row 0 and row 1 are a pair twice, of probability 0.5 and 0.6"),
     (lambda: lo.Linkage.from_pairs([(0, 1, np.nan)]), r"must lie in \[0, 1\], without NaN; probability holds nan"),
     (lambda: lo.Linkage.from_pairs([(0, 1, 7.0)]), "become probabilities by Linkage.from_labelled"),
     (lambda: lo.Linkage.from_pairs(SPLINK, IDS, "score"), "pairs have no column 'score', only match_weight, unique_id_l"),

@@ -1,6 +1,7 @@
 """The page: it says what the estimate says, it holds all that it needs, and nothing that comes from data is markup."""
 
 import contextlib
+import functools
 import io
 import json
 import re
@@ -12,6 +13,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.neighbors import KNeighborsRegressor
 from typer.testing import CliRunner
 
 import leaveout as lo
@@ -35,6 +37,26 @@ def estimate(label="p", penalty=0.1, column="age"):
     return lo.cross_validate(fit, lo.kfold(N, 10, seed=3), metric="mse")
 
 
+@functools.cache
+def leaking():
+    """Of clusters that are linked by pairs, one of whose rows has a name that is markup."""
+    rng = np.random.default_rng(0)
+    person = np.repeat(np.arange(40), 4)
+    names = [f"<i>{k}</i>" for k in range(160)]
+    X = pd.DataFrame(rng.normal(size=(40, 2))[person] + 0.2 * rng.normal(size=(160, 2)), index=names)
+    left, right = np.nonzero(np.triu(person[:, None] == person, 1))
+    sure = np.where(rng.random(160) < 0.3, 0.4, 0.99)
+    linkage = lo.Linkage.from_pairs((left, right, np.minimum(sure[left], sure[right])), 160)
+    return lo.leakage_report(
+        KNeighborsRegressor(1),
+        X,
+        rng.normal(size=40)[person],
+        linkage=linkage,
+        scoring="mse",
+        answers=("purge", "coarser", "both"),
+    )
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Of one estimate, of one with labels that are markup, and of three that are compared."""
@@ -44,6 +66,7 @@ def pages(tmp_path_factory):
         "one": estimate().report(folder / "one.html"),
         "wild": estimate(label=WILD, column=WILD).report(folder / "wild.html", title=WILD),
         "several": lo.compare(some).report(folder / "several.html"),
+        "leakage": leaking().report(folder / "leakage.html"),
     }
     return made
 
@@ -136,6 +159,49 @@ def test_a_comparison_says_what_compare_says(pages):
     means = pd.DataFrame(page.data["picture-means"]["layer"][0]["data"]["values"])
     np.testing.assert_allclose(means["high"] - means["low"], 2 * table["se"])
     assert "all models:" in page.text
+
+
+def test_a_leakage_report_says_what_it_says(pages):
+    report, page = leaking(), read(pages["leakage"])
+    row, naive = report.table.loc[report.recommended], report.table.loc["naive"]
+    assert report.recommended == "both" and naive.score < row.score
+    for said in (
+        report.verdict,
+        f"{row.score:.5g}",
+        f"{row.correction_low:.3g} to {row.correction_high:.3g}",
+        f"{naive.score:.5g}",
+    ):
+        assert said in page.text
+    assert all(answer.assumption in page.text and answer.refusal in page.text for answer in report.answers.values())
+    assert "scoring='(y − ŷ)²', cv=5, level=0.95, draws=20, seed=0" in page.text
+    assert "Checks" not in page.text and "found anything" not in page.text  # none are made: none is said to have passed
+    for name, frame in (("answers", report.table), ("rows", report.rows)):
+        found = pd.DataFrame(page.data[f"table-{name}"]["rows"], columns=page.data[f"table-{name}"]["columns"])
+        assert found.iloc[:, 0].tolist() == frame.index.tolist()
+        for column in frame.select_dtypes("number"):
+            np.testing.assert_array_equal(found[column].astype(float), frame[column])
+    beside, cuts, carried = (page.data[f"picture-{name}"] for name in ("beside", "cuts", "carried"))
+    points = pd.DataFrame(cuts["layer"][2]["data"]["values"])
+    for name, curve in report.curves.items():
+        np.testing.assert_allclose(points[points.model == name].score, naive.score + curve.difference)
+    assert [one["model"] for one in beside["layer"][2]["data"]["values"]] == ["naive", "purge", "coarser", "both"]
+    assert [bar["label"] for bar in carried["layer"][0]["data"]["values"]] == report.rows.index[:15].tolist()
+    for spec in (beside, cuts, carried):
+        drawn = vl_convert.vegalite_to_svg(spec | {"width": 500})
+        assert drawn.count("<path") > 5 and "NaN" not in drawn
+
+
+def test_a_leakage_report_without_an_answer_is_a_page(tmp_path):
+    rng = np.random.default_rng(0)
+    linkage = lo.Linkage.from_pairs(([0], [1], [0.3]), 40)
+    report = lo.leakage_report(
+        KNeighborsRegressor(1), rng.normal(size=(40, 2)), rng.normal(size=40), linkage=linkage, groups=np.arange(40) // 2,
+        scoring="mse", answers=("naive",),
+    )  # fmt: skip
+    page = read(report.report(tmp_path / "page.html", title="None & none"))
+    assert report.recommended in (None, "naive") and report.verdict in page.text and "None & none" in page.text
+    with pytest.raises(TypeError, match="got LeakageReport"):
+        lo.report({"a": report, "b": report}, tmp_path / "both.html")
 
 
 def test_what_cannot_be_compared_is_no_page(tmp_path):
@@ -295,7 +361,7 @@ def column(page, k):
     return [cell.inner_text() for cell in page.query_selector_all(f"#table-rows tbody td:nth-child({k})")]
 
 
-@pytest.mark.parametrize("name", ["one", "wild", "several"])
+@pytest.mark.parametrize("name", ["one", "wild", "several", "leakage"])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_it_fits_the_screen(opened, name, width):
     page = opened(name, width)

@@ -1,18 +1,9 @@
-"""A cross-validation, or several side by side, as one page that needs nothing else: no network, no server, no Python.
+"""A cross-validation, or several side by side, or what came of leaking clusters, as one page that needs nothing else."""
 
-Text by Jinja2, which escapes whatever comes from data; pictures by Vega-Lite, whose program, from vl-convert, goes into the
-page. Tables are data that a few lines of script sort, search and hand out as CSV.
-"""
-
-import datetime
 import hashlib
-import importlib.metadata
 import os
-import platform
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,97 +13,23 @@ import pandas as pd
 from ._checks import Check
 from ._compare import compare
 from ._estimate import Estimate
-from ._read import written
+from ._page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, Table, axis, data_of, rules, tooltip, written
+from ._read import written as worded
+from .leakage._page import page_of
+from .leakage._told import LeakageReport
 
-TEMPLATE = Path(__file__).parent / "data" / "report.html"
 MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
 MODELS = 12  # whose losses stand side by side in a table
-HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn")
-MODEL = {"field": "model", "type": "nominal", "sort": None, "title": None}  # down the side
-BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
-
-Lines = list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table that can be sorted, searched and downloaded by its `name`."""
-
-    name: str
-    title: str
-    note: str
-    frame: pd.DataFrame
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Its columns, which of them hold numbers, and its rows, as JSON has them."""
-        frame = self.frame
-        kinds = [pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in frame.dtypes]
-        columns = [_cells(frame.iloc[:, k]) for k in range(frame.shape[1])]
-        return {"columns": list(map(str, frame.columns)), "numbers": kinds, "rows": list(zip(*columns, strict=True))}
-
-
-def _cells(column: pd.Series) -> list[Any]:
-    dates = pd.api.types.is_datetime64_any_dtype(column)
-    return written(pd.Index(column)) if dates else [_plain(value) for value in column]
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: nothing where a number is not known."""
-    if isinstance(value, bool | np.bool_):
-        return "yes" if value else "no"
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return str(value)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture in Vega-Lite, what it shows, and how to read it."""
-
-    name: str
-    title: str
-    caption: str
-    layers: list[dict[str, Any]]
-    height: int = 320
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The picture as wide as the page."""
-        axis = {
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
-            "gridColor": "#e4e4e4",
-            "labelLimit": 160,
-        }
-        config = {"axis": axis, "legend": {"labelFontSize": 12, "title": None, "orient": "top"}, "view": {"stroke": None}}
-        size = {"width": "container", "height": self.height, "autosize": {"type": "fit-x", "contains": "padding"}}
-        return {"description": f"{self.title}. {self.caption}", **size, "config": config, "layer": self.layers}
-
-
-@dataclass(frozen=True)
-class Page:
-    """All that a report says."""
-
-    title: str
-    question: str
-    answers: list[tuple[str, str, str]]  # what, how much, and how sure
-    checks: list[tuple[str, Check]]  # and of which models
-    muted: str
-    figures: list[Figure]
-    tables: list[Table]
-    printed: dict[str, Lines]
-    calls: list[str]
-    notes: list[str] = field(default_factory=list)
 
 
 def report(
-    found: Estimate | Mapping[str, Estimate], path: str | os.PathLike, *, title: str = "", notes: Sequence[str] = ()
+    found: Estimate | LeakageReport | Mapping[str, Estimate],
+    path: str | os.PathLike,
+    *,
+    title: str = "",
+    notes: Sequence[str] = (),
 ) -> Path:
-    """Write an estimate, or several `{name: estimate}` compared, to one page `path`, and return where it is.
+    """Write an estimate, several `{name: estimate}` compared, or a `LeakageReport` to one page `path`, and return where it is.
 
     It holds the question, the answer with its errors, what checks say, pictures, the rows in a table that can be sorted,
     searched and downloaded, the audit, and how to do it again; nothing of it is fetched when it is looked at. `title` goes
@@ -128,34 +45,16 @@ def report(
         raise ValueError(f"report: the page is HTML, so its name must end in .html; got {file.name!r}.")
     if isinstance(found, Mapping) and len(found) == 1:
         (found,) = found.values()
-    if not isinstance(found, Estimate | Mapping):
-        raise TypeError(f"report: give an Estimate, or several as {{name: estimate}}; got {type(found).__name__}.")
-    page = _of_one(found, title) if isinstance(found, Estimate) else _of_several(dict(found), title)
-    page.notes.extend(note for note in notes if note and note not in page.notes)
-    file.write_text(_rendered(page), encoding="utf-8")
-    return file
-
-
-def _rendered(page: Page) -> str:
-    try:
-        import jinja2
-        import vl_convert
-    except ImportError:
-        raise ImportError("report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.") from None
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # which browsers could not read
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-    now = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
-    return template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        page=page, script=script, now=now, versions=_versions()
-    )
-
-
-def _versions() -> Lines:
-    """Of what was there to compute with."""
-    used = [name for name in HOSTS if name.replace("scikit-learn", "sklearn") in sys.modules]
-    known = {name: importlib.metadata.version(name) for name in ("leaveout", *used)}
-    return [*known.items(), ("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
+    if isinstance(found, LeakageReport):
+        page = page_of(found, title)
+    elif isinstance(found, Estimate):
+        page = _of_one(found, title)
+    elif isinstance(found, Mapping) and all(isinstance(each, Estimate) for each in found.values()):
+        page = _of_several(dict(found), title)
+    else:
+        what = ", ".join(sorted({type(each).__name__ for each in (found.values() if isinstance(found, Mapping) else [found])}))
+        raise TypeError(f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {what}.")
+    return written(page, file, notes)
 
 
 # one estimate
@@ -242,7 +141,7 @@ def _rows(found: Estimate) -> tuple[pd.DataFrame, int]:
 def _units(found: Estimate) -> pd.DataFrame:
     """Every unit with a loss: its label, its loss held out and not, and whether a refit that leaves it out is flagged."""
     plan, names = found.plan, found.names()
-    words = written(names)
+    words = worded(names)
     flagged = np.zeros(plan.num_units, bool)
     flagged[plan.index[plan.held & np.isin(plan.refit, found.flagged())]] = True
     label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
@@ -263,21 +162,6 @@ def _places(names: pd.Index) -> Any:
     return [time.isoformat() for time in times.tz_localize(None)]
 
 
-def _values(frame: pd.DataFrame) -> dict[str, Any]:
-    return {"values": [{name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]}
-
-
-def _axis(name: str, title: str, **more: Any) -> dict[str, Any]:
-    return {"field": name, "type": "quantitative", "title": title, "scale": {"zero": False, "nice": True}, **more}
-
-
-def _told(**names: str) -> list[dict[str, str]]:
-    """What is said of a point: its fields by their titles."""
-    words, number = {"type": "nominal"}, {"type": "quantitative", "format": ".5g"}
-    kinds = dict.fromkeys(("label", "told", "model"), words)
-    return [{"field": name, "title": title, **kinds.get(name, number)} for name, title in names.items()]
-
-
 SAID = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "rise"}
 
 
@@ -293,11 +177,11 @@ def _against(found: Estimate) -> Figure:
         "mark": {"type": "line", "color": GREY},
     }
     color = {"field": "told", "type": "nominal", "scale": {"domain": ["not flagged", "flagged"], "range": [BLUE, RED]}}
-    place = {"x": _axis("none", "loss with no update"), "y": _axis("loss", "held-out loss")}
+    place = {"x": axis("none", "loss with no update"), "y": axis("loss", "held-out loss")}
     points = {
-        "data": _values(units.drop(columns="share")),
+        "data": data_of(units.drop(columns="share")),
         "mark": {"type": "point", "filled": True, "size": 36, "opacity": 0.65},
-        "encoding": place | {"color": color if len(flagged) else {"value": BLUE}, "tooltip": _told(**SAID, told="its refit")},
+        "encoding": place | {"color": color if len(flagged) else {"value": BLUE}, "tooltip": tooltip(**SAID, told="its refit")},
     }
     shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random." if cut else ""
     text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
@@ -308,12 +192,12 @@ def _carried(found: Estimate) -> Figure:
     units = _units(found).nlargest(BARS, "share")
     total = units["share"].sum()
     bars = {
-        "data": _values(units),
+        "data": data_of(units),
         "mark": {"type": "bar", "color": BLUE},
         "encoding": {
             "y": {"field": "label", "type": "nominal", "sort": None, "title": None},
-            "x": _axis("share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}),
-            "tooltip": [*_told(**SAID), {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"}],
+            "x": axis("share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}),
+            "tooltip": [*tooltip(**SAID), {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"}],
         },
     }
     of = int(np.isfinite(found.per_unit()).sum())
@@ -326,12 +210,12 @@ def _in_order(found: Estimate, model: str = "") -> Figure:
     some = units.iloc[:: -(-len(units) // POINTS)]
     dated = not pd.api.types.is_numeric_dtype(units["place"])
     across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
-    place = {"x": _axis("place", "") | across, "y": _axis("loss", "held-out loss"), "tooltip": _told(**SAID)}
+    place = {"x": axis("place", "") | across, "y": axis("loss", "held-out loss"), "tooltip": tooltip(**SAID)}
     thin = f" One in {-(-len(units) // POINTS)} is shown." if len(some) < len(units) else ""
     mark = {"type": "line", "color": BLUE, "strokeWidth": 1, "point": {"filled": True, "size": 16, "color": BLUE}}
     text = f"Runs of large losses are times that the model does not know.{thin}"
     title = "Losses in order" + (f", {model}" if model else "")
-    return Figure("order", title, text, [{"data": _values(some), "mark": mark, "encoding": place}], 240)
+    return Figure("order", title, text, [{"data": data_of(some), "mark": mark, "encoding": place}], 240)
 
 
 # several
@@ -390,15 +274,6 @@ def _together(found: dict[str, Estimate]) -> list[tuple[str, Check]]:
     return [("all models" if len(of[each]) == len(found) else ", ".join(of[each]), each) for each in order]
 
 
-def _bars(values: dict[str, Any], low: str, high: str, color: str, width: int) -> dict[str, Any]:
-    place = {
-        "x": _axis(low, ""),
-        "x2": {"field": high},
-        "y": MODEL,
-    }
-    return {"data": values, "mark": {"type": "rule", "color": color, "strokeWidth": width}, "encoding": place}
-
-
 def _means(table: pd.DataFrame, found: dict[str, Estimate]) -> Figure:
     own = [found[name] for name in table.index]
     frame = table[["mean", "se"]].assign(
@@ -406,16 +281,16 @@ def _means(table: pd.DataFrame, found: dict[str, Estimate]) -> Figure:
     )
     for low, high, by in (("low", "high", "se"), ("least", "most", "error")):
         frame[low], frame[high] = (frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1))
-    values = _values(frame)
-    told = _told(model="model", mean="held-out loss", se="standard error", error="approximation", none="no update")
+    data = data_of(frame)
+    told = tooltip(model="model", mean="held-out loss", se="standard error", error="approximation", none="no update")
     dot = lambda name, **mark: {
-        "data": values,
+        "data": data,
         "mark": {"type": "point", "size": 60, **mark},
-        "encoding": {"x": _axis(name, "loss a unit"), "y": MODEL, "tooltip": told},
+        "encoding": {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": told},
     }
     layers = [
-        _bars(values, "low", "high", BLUE, 1),
-        _bars(values, "least", "most", ORANGE, 6),
+        rules(data, "low", "high", BLUE, 1),
+        rules(data, "least", "most", ORANGE, 6),
         dot("none", color=GREY, filled=False),
         dot("mean", color=BLUE, filled=True),
     ]
@@ -426,16 +301,16 @@ def _means(table: pd.DataFrame, found: dict[str, Estimate]) -> Figure:
 def _differences(table: pd.DataFrame) -> Figure:
     frame = table.iloc[1:][["difference", "se_difference", "worse"]].assign(model=list(map(str, table.index[1:])))
     half = frame["se_difference"].fillna(0.0)
-    values = _values(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
-    told = _told(model="model", difference="difference", se_difference="standard error", worse="P(worse)")
-    place = {"x": _axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
-    dots = {"data": values, "mark": {"type": "point", "filled": True, "size": 60, "color": BLUE}, "encoding": place}
-    zero = {"data": {"values": [{"at": 0.0}]}, "mark": {"type": "rule", "color": GREY}, "encoding": {"x": _axis("at", "")}}
+    data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
+    told = tooltip(model="model", difference="difference", se_difference="standard error", worse="P(worse)")
+    place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
+    dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 60, "color": BLUE}, "encoding": place}
+    zero = {"data": {"values": [{"at": 0.0}]}, "mark": {"type": "rule", "color": GREY}, "encoding": {"x": axis("at", "")}}
     text = "How much more each loses than the best, on the same units, and the standard error of that: two of these are a sign."
     return Figure(
         "differences",
         "Differences from the best",
         text,
-        [zero, _bars(values, "low", "high", BLUE, 1), dots],
+        [zero, rules(data, "low", "high", BLUE, 1), dots],
         34 * len(frame) + 40,
     )

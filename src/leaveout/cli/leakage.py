@@ -1,4 +1,4 @@
-"""`leaveout leakage DATA.csv` estimates the loss on new clusters, where the clusters come from imperfect record linkage."""
+"""`leaveout leakage DATA.csv` estimates the score on new clusters, where the clusters come from imperfect record linkage."""
 
 from __future__ import annotations
 
@@ -16,20 +16,46 @@ import leaveout as lo
 
 from ._console import console, fail
 from ._files import WIDEST, Rows, complete, listed, picture, read, save, shortened
-from ._options import Checkpoint, Data, DropMissing, Features, Plot, kept, one_of, out_option
+from ._linked import columns_of, linkage_of, names_of, split_of
+from ._options import Checkpoint, Data, DropMissing, Features, Plot, Report, kept, one_of, out_option
+from ._table import page
 
 MODELS = ("ridge", "logistic", "knn", "forest")
 MECHANISMS = ("record", "split")
 CLASSES = 20  # more values of a target are numbers, or names
+KNOWN = "--pairs, --duplicates, or --precision and --recall"
 
 
 def leakage(
     data: Data,
     target: Annotated[str, typer.Option(help="The column to predict.")],
-    cluster: Annotated[str, typer.Option(help="The column of clusters, as they are filed.")],
-    precision: Annotated[float, typer.Option(help="Of the record linkage: the share of its pairs that are right.")],
-    recall: Annotated[float, typer.Option(help="Of the record linkage: the share of right pairs that it found.")],
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.", callback=one_of("--model", MODELS))] = "ridge",
+    pairs: Annotated[
+        Path | None, typer.Option(help="A file of pairs of rows with match probabilities, as Splink's.", readable=False)
+    ] = None,
+    duplicates: Annotated[
+        Path | None, typer.Option(help="Instead: of pairs of rows that are copies of one another.", readable=False)
+    ] = None,
+    precision: Annotated[float | None, typer.Option(help="Instead: of linked pairs, the share that matches.")] = None,
+    recall: Annotated[float | None, typer.Option(help="Of matching pairs, the share that is linked.")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="By which pairs name rows; else by number, from 1.")] = None,
+    probability: Annotated[str | None, typer.Option(help="Their column; match_probability if not given.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="The column of clusters, as filed; else those that pairs link.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Without --cluster: the probability that links a pair; 0.5.")] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Of a fixed split: COLUMN, COLUMN=VALUE or row numbers, as 801-1000,1205.")
+    ] = None,
+    train: Annotated[str | None, typer.Option(help="The same; all other rows if not given.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(MODELS)}; by default logistic for classes, else ridge.",
+            callback=lambda value: None if value is None else one_of("--model", MODELS)(value),
+        ),
+    ] = None,
+    scoring: Annotated[
+        str | None, typer.Option(help="scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given.")
+    ] = None,
+    features: Features = None,
     mechanism: Annotated[
         str,
         typer.Option(
@@ -37,84 +63,146 @@ def leakage(
             callback=one_of("--mechanism", MECHANISMS),
         ),
     ] = "record",
-    features: Features = None,
-    loss: Annotated[str | None, typer.Option(help="mse by default, for classes zero_one.")] = None,
     folds: Annotated[int, typer.Option(help="Folds, of whole clusters.")] = 5,
     levels: Annotated[int, typer.Option(help="Levels of injection.")] = 12,
-    draws: Annotated[int, typer.Option(help="Draws at each level.")] = 200,
+    draws: Annotated[int | None, typer.Option(help="Draws at each level; 20 to 200 by their error if not given.")] = None,
     train_size: Annotated[int | None, typer.Option(help="Records trained on; by default nearly all there are.")] = None,
     drop_missing: DropMissing = False,
     seed: Annotated[int, typer.Option(help="Of the draws and the folds.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes, for models that are fitted one by one.")] = None,
     checkpoint: Checkpoint = None,
-    out: Annotated[Path | None, out_option("the table by cluster")] = None,
+    out: Annotated[Path | None, out_option("the rows that may have mates in training, or, of rates, the clusters")] = None,
     plot: Plot = None,
+    report: Report = None,
 ) -> None:
-    """The loss on new clusters, with the leakage between the filed clusters taken out.
+    """The score on new clusters, with what leaks between the filed clusters taken out.
 
-    Every other column is a feature: numbers as they are, text one-hot encoded. Printed are the naive loss, the corrected one
-    with its Monte-Carlo and data errors, whether the model exploits leakage, a verdict, and the estimate for other amounts.
+    Every other column is a feature: numbers as they are, text one-hot encoded. With pairs: answers side by side, each with its
+    interval and what it takes for granted, and which to believe. With rates: the naive loss, the corrected one with its
+    Monte-Carlo and data errors, whether the model exploits leakage, a verdict, and the estimate for other amounts.
 
-    leaveout leakage records.csv --target cost --cluster person --precision 0.9 --recall 0.9
+    leaveout leakage records.csv --target ill --pairs pairs.csv --id id --scoring roc_auc --report report.html
 
-    leaveout leakage records.csv --target ill --cluster person --precision 0.95 --recall 0.8 --model logistic --out persons.csv
+    leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model knn --out rows.csv
     """
-    kept(data, out, plot, checkpoint)
-    rows = read(data, {target, cluster, *listed(features)} if features else ())
-    rows = _rows(rows, target, cluster, listed(features), drop_missing)
-    y, classes = _target(rows, target, model)
-    names = [name for name in rows.frame if name not in (target, cluster)]
-    kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
+    kept(data, out, plot, checkpoint, report)
+    _one_way(pairs, duplicates, precision, recall, cluster, threshold, report)
+    beside = [word for word in (target, cluster, name, *columns_of(test, train)) if word]
+    whole = read(data, {*beside, *listed(features)} if features else (), lambda column: column == name)
+    rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], listed(features), drop_missing)
+    y, classes, model = _target(rows, target, model)
+    used = [column for column in rows.frame if column not in beside]
+    names, there = names_of(whole, name), whole.frame.index.isin(rows.frame.index)
+    linked, said = None, ""
+    if (file := pairs or duplicates) is not None:
+        linked, said = linkage_of(file, names, there, name, probability, certain=pairs is None)
+    groups, split = None if cluster is None else rows.frame[cluster].to_numpy(), split_of(rows, test, train)
+    if linked is not None and groups is None and split is None:
+        groups = linked.groups(0.5 if threshold is None else threshold)
+    if split is not None:
+        said = "; ".join(filter(None, (said, f"{len(split[0][0])} rows trained on, {len(split[0][1])} tested")))
+    given: dict[str, Any] = {
+        "groups": groups, "cv": split or folds, "scoring": scoring or ("zero_one" if classes else "mse"), "seed": seed,
+        "n_jobs": jobs, "checkpoint": checkpoint,
+        "injection": lo.Injection(cast(Literal["record", "split"], mechanism), levels, draws, train_size),
+    }  # fmt: skip
+    X = pd.DataFrame(_features(rows, used, model), index=names[there])
+    found: lo.LeakageReport | lo.LeakageResult
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = lo.leakage_corrected(
-            _model(model, classes),
-            _features(rows, names, model),
-            y,
-            groups=rows.frame[cluster].to_numpy(),
-            leakage=kind.from_pairwise(precision, recall),
-            loss=loss or ("zero_one" if classes else "mse"),
-            injection=lo.Injection(cast(Literal["record", "split"], mechanism), levels, draws, train_size),
-            cv=folds,
-            seed=seed,
-            n_jobs=jobs,
-            checkpoint=checkpoint,
-        )
-    console.print(f"{'features':<16}{shortened(names)}", markup=False)
-    console.print(str(result), markup=False)
-    said = [rows.note, *(str(w.message) for w in caught if issubclass(w.category, UserWarning))]
-    for note in dict.fromkeys(text for text in said if text and not any(note in text for note in result.notes)):
-        console.print(f"{'warning':<16}{note}", markup=False)
-    _show(result)
+        if linked is not None:
+            found = lo.leakage_report(_model(model, classes), X, y, linkage=linked, **given)
+        else:
+            kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
+            rates = kind.from_pairwise(cast(float, precision), cast(float, recall))
+            found = lo.leakage_corrected(_model(model, classes), X.to_numpy(), y, leakage=rates, **given)
+    console.print(f"{'features':<16}{shortened(used)}\n{found}", markup=False)
+    warned = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    _told(found, [rows.note, said], warned, out, plot, report)
+
+
+def _told(
+    found: lo.LeakageReport | lo.LeakageResult,
+    said: list[str],
+    warned: list[str],
+    out: Path | None,
+    plot: Path | None,
+    report: Path | None,
+) -> None:
+    """What is to be said beside the result, and the files that are asked for."""
+    notes = [note for note in dict.fromkeys([*said, *warned]) if note and note not in str(found)]
+    for note in notes:
+        console.print(f"{'warning' if note in warned else 'data':<16}{note}", markup=False)
+    if isinstance(found, lo.LeakageResult):
+        _show(found)
+        table, what = found.per_cluster, "By cluster"
+    else:
+        table, what = found.rows.rename_axis("row"), "Rows"
     if out is not None:
-        save(result.per_cluster, out, "By cluster")
-    picture(result.plot, plot)
+        save(table, out, what)
+    picture(found.plot, plot)
+    if isinstance(found, lo.LeakageReport):
+        page(found, report, notes)
 
 
-def _rows(rows: Rows, target: str, cluster: str, features: list[str], drop_missing: bool) -> Rows:
+def _one_way(
+    pairs: Path | None,
+    duplicates: Path | None,
+    precision: float | None,
+    recall: float | None,
+    cluster: str | None,
+    threshold: float | None,
+    report: Path | None,
+) -> None:
+    """Links are known in one way, and what goes with another is not given."""
+    rates = precision is not None or recall is not None
+    if (pairs is not None) + (duplicates is not None) + rates != 1:
+        fail(f"give what is known of the links, once: {KNOWN}.")
+    if rates and (precision is None or recall is None):
+        fail("give --precision and --recall, both.")
+    if rates and cluster is None:
+        fail("--precision and --recall are those of clusters: name their column by --cluster.")
+    if rates and report is not None:
+        fail("--report is for --pairs and --duplicates; of rates there is no page.")
+    if threshold is not None and (rates or cluster is not None):
+        fail("--threshold makes clusters of pairs; leave it out where --cluster names them.")
+    if threshold is not None and not 0 < threshold <= 1:
+        fail(f"--threshold {threshold:g}: it must be a probability, above 0 and at most 1.")
+
+
+def _rows(rows: Rows, beside: list[str], needed: list[str], features: list[str], drop_missing: bool) -> Rows:
     """The columns that are used, without missing values."""
-    for name in (target, cluster, *features):
+    for name in (*needed, *features):
         rows.column(name)
-    used = list(dict.fromkeys([*(features or rows.frame.columns), target, cluster]))
-    if target == cluster or len(used) < 3:
-        fail(f"{rows.name} needs a target, a cluster and at least one more column as a feature; {rows.has}")
+    if len(set(needed)) < len(needed):
+        fail("--target, --cluster and --id must name different columns.")
+    if (both := next((name for name in beside if name in features), None)) is not None:
+        fail(f"--features {both}: it is the target, or says which rows are of one cluster, id or split; name others.")
+    others = [name for name in beside if name in rows.frame]
+    used = list(dict.fromkeys([*(features or rows.frame.columns), *others]))
+    if len(used) == len(others):
+        fail(f"{rows.name} needs a target and at least one more column as a feature; {rows.has}")
     if len(used) > WIDEST:
         fail(f"{rows.name}: {len(used)} columns are too many; name those to use by --features.")
     rows = Rows(rows.frame[used], rows.name, rows.note)
     return complete(rows, used, drop_missing, "name other columns by --features")
 
 
-def _target(rows: Rows, target: str, model: str) -> tuple[np.ndarray, bool]:
-    """y, and whether it holds classes: text, or what `logistic` is asked for, or 0 and 1."""
+def _target(rows: Rows, target: str, model: str | None) -> tuple[np.ndarray, bool, str]:
+    """y, whether it holds classes: text, or what `logistic` is asked for, or 0 and 1; and the model."""
     column = rows.frame[target]
+    number = pd.api.types.is_numeric_dtype(column)
+    if column.nunique() < 2:
+        fail(f"column {target!r} holds one value only, {str(column.iloc[0])!r}: there is nothing to tell apart.")
+    model = model or ("ridge" if number and not set(column.unique()) <= {0, 1} else "logistic")
     if model == "ridge":
-        return rows.numbers(target, "--model ridge predicts numbers; for classes use logistic, knn or forest"), False
-    classes = not pd.api.types.is_numeric_dtype(column) or model == "logistic" or set(column.unique()) <= {0, 1}
+        return rows.numbers(target, "--model ridge predicts numbers; for classes use logistic, knn or forest"), False, model
+    classes = not number or model == "logistic" or set(column.unique()) <= {0, 1}
     if classes and column.nunique() > CLASSES:
         if model != "logistic":
             rows.numbers(target, f"its {column.nunique()} values are too many for classes, and no numbers")
         fail(f"column {target!r} holds {column.nunique()} values: too many for classes; use --model ridge, knn or forest.")
-    return column.to_numpy(), classes
+    return column.to_numpy(), classes, model
 
 
 def _features(rows: Rows, names: list[str], model: str) -> Any:

@@ -205,7 +205,14 @@ def _report(study: Study, answers: dict[str, Answer], X: Any, index: pd.Index | 
         names=labels,
         near=near,
         of={name: fingerprint(value) for name, value in of.items()},
+        asked=_asked(study, level),
     )
+
+
+def _asked(study: Study, level: float) -> str:
+    cv = str(len(study.folds)) if len(study.folds) > 1 else "[(train, test)]"
+    listed = "" if study.listed.estimate == 1 else f", listed={study.listed.estimate:.4g}"
+    return f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}"
 
 
 def _links(study: Study) -> str:

@@ -20,11 +20,12 @@ class Pairs(NamedTuple):
     right: Int[np.ndarray, " pairs"]
     probability: Float[np.ndarray, " pairs"]
 
-    def once(self, caller: str) -> "Pairs":
+    def once(self, caller: str, names: pd.Index | None = None) -> "Pairs":
         """Each pair once, the lower row left; ValueError on a row with itself, and on two probabilities for one pair."""
+        called = lambda row: f"row {row}" if names is None else repr(names[row])
         same = np.flatnonzero(self.left == self.right)
         if len(same):
-            raise ValueError(f"{caller}: a pair names one record twice, row {self.left[same[0]]}; drop such pairs.")
+            raise ValueError(f"{caller}: a pair names one record twice, {called(self.left[same[0]])}; drop such pairs.")
         low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
         order = np.lexsort((self.probability, high, low))
         low, high, p = low[order], high[order], self.probability[order]
@@ -33,7 +34,8 @@ class Pairs(NamedTuple):
         if len(other):
             k = other[0]
             raise ValueError(
-                f"{caller}: rows {low[k]} and {high[k]} are a pair twice, of probability {p[k - 1]:g} and {p[k]:g}; keep one."
+                f"{caller}: {called(low[k])} and {called(high[k])} are a pair twice, of probability {p[k - 1]:g} and {p[k]:g}; "
+                "keep one."
             )
         return Pairs(low[~again], high[~again], p[~again])
 
@@ -47,7 +49,8 @@ def read_pairs(caller: str, pairs: Any, ids: Any, probability: str | None, defau
     left, right, rows = ends(caller, frame, ids)
     if not rows:
         raise ValueError(f"{caller}: there are no pairs; give ids=, the names or the number of all rows.")
-    return Pairs(left, right, _probability(caller, frame, probability, default)).once(caller), rows
+    found = Pairs(left, right, _probability(caller, frame, probability, default))
+    return found.once(caller, None if ids is None else _names(caller, ids)), rows
 
 
 def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str | None) -> Pairs:
@@ -161,7 +164,7 @@ def check_probability(caller: str, p: ArrayLike, name: str) -> Float[np.ndarray,
     if not np.all((p >= 0) & (p <= 1)):
         wrong = p[~((p >= 0) & (p <= 1))][0]
         raise ValueError(
-            f"{caller}: probabilities must lie in [0, 1], without NaN; {name} holds {wrong:g}. Scores of another scale become "
-            "probabilities by Linkage.from_labelled(sample, pairs)."
+            f"{caller}: probabilities must lie in [0, 1], without NaN; {name} holds {wrong:g}. Divide percentages by 100; "
+            "other scores become probabilities by Linkage.from_labelled(sample, pairs)."
         )
     return p

@@ -1,7 +1,9 @@
 """The report: answers side by side, how far they part, which to believe, and what is left unknown."""
 
 import functools
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +46,7 @@ class LeakageReport(Printed, AbstractComparable):
     names: pd.Index
     near: Near | None
     of: dict[str, str]
+    asked: str  # the arguments of the call, as they were
     chosen: str | None = None
 
     def spread(self, influence: Float[np.ndarray, " rows"]) -> Spread:
@@ -205,6 +208,12 @@ class LeakageReport(Printed, AbstractComparable):
             return f"{score}; {row.assumption}"
         moved = f"correction {row.correction:.3g} ({row.correction_low:.3g} to {row.correction_high:.3g})"
         return f"{score}; {moved}; if {row.assumption}"
+
+    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+        """Write all of it to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
+        from .._report import report
+
+        return report(self, path, title=title)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Answers with their intervals, beside what came of every cut."""
