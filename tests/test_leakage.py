@@ -14,7 +14,6 @@ from sklearn.tree import DecisionTreeRegressor
 from typer.testing import CliRunner
 
 import leaveout as lo
-from leaveout import leakage
 from leaveout.cli import app
 from leaveout.leakage import _run
 
@@ -243,22 +242,6 @@ def test_a_glm_of_ours():
     theirs = lo.leakage_corrected(Ridge(1.0), X, y, **arguments)
     np.testing.assert_allclose(ours.pooled.b, theirs.pooled.b, rtol=1e-6)
     assert "refitted by Exact" in str(ours)
-
-
-def test_match_probabilities_by_hand():
-    pairs = pd.DataFrame(
-        {"unique_id_l": ["a", "a", "c", "d"], "unique_id_r": ["b", "d", "d", "b"], "match_probability": [0.9, 0.1, 0.6, 0.2]}
-    )
-    model = lo.RecordLeakage.from_match_probabilities(pairs, ids=["a", "b", "c", "d", "e"])
-    labels = np.array([0, 0, 1, 1, 1])
-    fold = leakage._models.Fold(np.array([0, 1]), np.array([2, 3, 4]), labels)
-    shares = model.shares([fold])
-    a, b = 0.1 / 1.0, 0.2 / 1.1  # of their expected matches, what lies in V̂
-    c, d = 1.0, 0.6 / 0.9
-    assert shares.p_train[0] == pytest.approx((a + b) / 2)
-    assert shares.p_test[0] == pytest.approx(1 - (c + d + 1) / 3)  # e matches nothing, and stays where it is
-    with pytest.raises(ValueError, match="no row is called 'd'"):
-        lo.RecordLeakage.from_match_probabilities(pairs, ids=["a", "b", "c", "x", "e"]).shares([fold])
 
 
 def test_the_largest_share_that_could_leak():

@@ -101,6 +101,8 @@ class _Hash:
             return self._parts("partial", [value.func, value.args, value.keywords])
         if inspect.ismethod(value):
             return self._parts("method", [value.__func__, value.__self__])
+        if inspect.isfunction(value) and not _own(value):
+            value = inspect.unwrap(value)
         if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):  # as what is compiled has
             return self._parts("wrapped", [value.__wrapped__])
         self._told("function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}")

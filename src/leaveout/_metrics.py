@@ -99,13 +99,19 @@ def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> 
 
 
 def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
-    beaten = np.where(positive, _below(predicted, weight * ~positive), 1 - _below(predicted, weight * positive))
-    area = float(np.average(beaten[positive], weights=weight[positive]))
-    share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
-    values = area + (beaten - area) / share
+    values = area(positive, predicted, weight)
+    value = float(np.average(values, weights=weight))
     away = np.where(positive, off, -off)
     moved = [_below(predicted + towards * away, weight * ~positive)[positive] for towards in (1, -1)]
-    return Measured(values, max(abs(float(np.average(one, weights=weight[positive])) - area) for one in moved))
+    return Measured(values, max(abs(float(np.average(one, weights=weight[positive])) - value) for one in moved))
+
+
+def area(positive: NDArray, predicted: NDArray, weight: NDArray) -> NDArray[np.float64]:
+    """Of two classes: what each unit adds."""
+    beaten = np.where(positive, _below(predicted, weight * ~positive), 1 - _below(predicted, weight * positive))
+    value = float(np.average(beaten[positive], weights=weight[positive]))
+    share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
+    return value + (beaten - value) / share
 
 
 def _below(predicted: NDArray, mass: NDArray) -> NDArray[np.float64]:

@@ -427,3 +427,33 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
     ax.legend(frameon=False, fontsize=8)
     return ax
+
+
+def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
+    """The score by the expected share of tested records with a mate in training: as filed, at every cut that was tried, and, at
+    zero, the answers with their intervals."""
+    ax = _axes(ax, (7.5, 4.8))
+    table, naive = report.table, report.answers["naive"]
+    there = [name for name in table.index[1:] if not table.refusal[name]]
+    width = max(naive.exposed, 1e-3) if np.isfinite(naive.exposed) else 1.0
+    ax.axhline(naive.score, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    color = dict(zip(table.index, ("0.3", "tab:blue", "tab:green", "tab:purple", "tab:brown", "tab:orange"), strict=True))
+    for name, curve in report.curves.items():
+        scores = naive.score + curve.difference
+        ax.errorbar(curve.exposed, scores, curve.se * curve.removed, fmt="o", markersize=4, color=color[name], linewidth=0.8)
+        for cut, x, y in zip(curve.cut, curve.exposed, scores, strict=True):
+            ax.annotate(f"{cut:.2g}", (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color[name])
+    for place, name in enumerate(["naive", *there]):
+        row = table.loc[name]
+        at = -width * (0.06 + 0.07 * (len(there) - place)) if place else width
+        ends = np.abs([[row.score - row.low], [row.high - row.score]])
+        label = f"{name}: {row.score:.4g} ({row.low:.4g} to {row.high:.4g}){' *' * (name == report.recommended)}"
+        ax.errorbar(at, row.score, np.nan_to_num(ends), fmt="D", markersize=6, capsize=3, color=color[name], label=label)
+        if place and np.isfinite(naive.exposed):
+            ax.plot([naive.exposed, 0], [naive.score, row.score], color=color[name], linewidth=0.6, alpha=0.6, zorder=0)
+    ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    ax.set(xlabel="expected share of tested records with a mate in training", ylabel=report.scoring)
+    chosen = f"{report.recommended}: {table.score[report.recommended]:.4g}" if report.recommended else "no answer to believe"
+    ax.set_title(f"{chosen}; cuts beside their points", fontsize="medium")
+    ax.legend(frameon=False, fontsize=8, title="* believed" if report.recommended else None, title_fontsize=8)
+    return ax

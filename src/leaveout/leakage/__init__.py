@@ -12,8 +12,11 @@ from ._document import (
 )
 from ._estimate import leakage_corrected as leakage_corrected
 from ._injection import InjectedSplits as InjectedSplits, Injection as Injection
+from ._leakage_report import leakage_report as leakage_report
+from ._linkage import Linkage as Linkage
 from ._models import RecordLeakage as RecordLeakage, SplitLeakage as SplitLeakage
 from ._result import LeakageResult as LeakageResult
 from ._share import largest_leakage_share as largest_leakage_share
 from ._slope import SlopeTest as SlopeTest, leakage_slope_test as leakage_slope_test
 from ._solve import Curve as Curve, solve_curve as solve_curve
+from ._told import LeakageReport as LeakageReport

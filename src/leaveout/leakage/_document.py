@@ -20,8 +20,9 @@ from ..interop.sklearn import Host
 from ._binomial import binomial_matrix, check_probabilities
 from ._fits import CAPACITY, AbstractLearner
 from ._hosts import make_learner
-from ._losses import Loss, Measure
+from ._losses import Loss
 from ._prepare import prepare
+from ._score import Score
 from ._solve import Curve, differences, nonincreasing, solve_curve
 
 FEW = 64  # draws that are kept together, where each is fitted by itself
@@ -120,7 +121,7 @@ def binomial_block_bootstrap(
 @dataclass(frozen=True, eq=False)
 class _Job:
     learner: AbstractLearner
-    measure: Measure
+    measure: Score
     y: NDArray[np.float64]
     train: NDArray[np.int64]
     test: NDArray[np.int64]
@@ -139,7 +140,7 @@ class _Job:
         return out.mean(1), out.var(1, ddof=1)
 
     def _of_train(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Told:
-        losses = self.measure(self.y[self.test], self._predict(rows, own)[0])
+        losses = self.measure.losses(self.y[self.test], self._predict(rows, own)[0])
         return {"losses": _left(losses, rows, self.test)}
 
     def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
@@ -159,7 +160,7 @@ class _Job:
         losses, none = [], np.zeros((1, 0), np.int64)
         for rows, r in zip(drawn, numbers, strict=True):
             rest = np.setdiff1d(self.train, rows)[None]
-            losses.append(self.measure(self.y[rows], self.learner(rest, rows, none, np.array([r]))[0]).mean())
+            losses.append(self.measure.losses(self.y[rows], self.learner(rest, rows, none, np.array([r]))[0]).mean())
         return {"losses": np.array(losses)}
 
     def into_both(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
@@ -174,7 +175,7 @@ class _Job:
 
     def _of_both(self, number: int, levels: NDArray, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Told:
         shared, beside = self._predict(rows, own)
-        both = self.measure(self.y[self.test], shared), self.measure(self.y[own], beside)
+        both = self.measure.losses(self.y[self.test], shared), self.measure.losses(self.y[own], beside)
         return {"losses": self._tested(number, levels, rows, both).T}
 
     def _tested(self, number: int, levels: NDArray, rows: NDArray, losses: tuple[NDArray, NDArray]) -> NDArray[np.float64]:

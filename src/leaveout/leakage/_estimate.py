@@ -17,12 +17,13 @@ from ..refit import AbstractRefit
 from ._fits import AbstractLearner
 from ._hosts import make_learner
 from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level
-from ._losses import Loss, Measure
+from ._losses import Loss
 from ._models import Fold, Leakage, check_known
 from ._pool import ORDER, pool
 from ._prepare import prepare
 from ._result import LeakageResult
 from ._run import FoldLosses, known, run
+from ._score import NO_MIXTURE, Score
 from ._slope import slope_test
 from ._spread import FEW
 
@@ -37,7 +38,8 @@ def leakage_corrected(
     *,
     groups: ArrayLike,
     leakage: Leakage | None,
-    loss: Loss = "squared",
+    loss: Loss | None = None,
+    scoring: Any = None,
     injection: Injection = DEFAULT,
     cv: Any = None,
     seed: int = 0,
@@ -49,9 +51,11 @@ def leakage_corrected(
 ) -> LeakageResult:
     """The loss on new clusters, where `groups`, the clusters as they are filed, are wrong for some records.
 
-    `leakage` says how wrong: a `RecordLeakage` or `SplitLeakage`. `loss` is a name of `lo.losses` (then as there: "squared"
-    is ½ (y − ŷ)²), "mse", "absolute", "zero_one", "brier", an object of `lo.losses`, or a function of (y, prediction),
-    vectorised, to which `response` "predict_proba" gives probabilities. `cv` is a number of folds (5, balanced by size), a
+    `leakage` says how wrong: a `RecordLeakage` or `SplitLeakage`. `loss` is a name of `lo.losses` (then as there: "squared",
+    the default, is ½ (y − ŷ)²), "mse", "absolute", "zero_one", "brier", an object of `lo.losses`, or a function of
+    (y, prediction), vectorised, to which `response` "predict_proba" gives probabilities. Or `scoring`, scikit-learn's name or
+    scorer ("roc_auc", "average_precision", "f1", "r2", `make_scorer(...)`), where more is better, printed in its own sign.
+    `cv` is a number of folds (5, balanced by size), a
     splitter, or pairs of rows; whole clusters are left out. `estimator_or_fit` is a scikit-learn estimator or the `Fit` of a
     `GLM`, refitted by `refit` (default `Exact()`). `n_jobs` is joblib's, as is the backend. `bins`, edges of classes of
     losses, asks for their histogram. `checkpoint` names a file that keeps what is done: a call that was killed goes on from
@@ -62,15 +66,16 @@ def leakage_corrected(
     """
     caller = "leakage_corrected"
     leakage = check_known(leakage)
-    task = prepare(caller, estimator_or_fit, X, y, loss, response, refit)
+    task = prepare(caller, estimator_or_fit, X, y, loss, response, refit, scoring)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
     injection, said = _agreed(injection, leakage)
     notes = _few_clusters(folds) + said
     shares = leakage.shares(folds)
     outside = bool(np.any(shares.p_test > 0))
-    _check_per_record(task.measure, outside, injection)
+    _check_score(task.measure, outside, injection, bins)
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
+    mixture = shares.p_test / (1 - shares.p_train - shares.p_test) * (not task.measure.per_record)
     edges = None if bins is None else _edges(bins)
     common: dict[str, Any] = {"plan": plan, "shares": shares, "names": names, "measure": task.measure}
 
@@ -84,7 +89,9 @@ def leakage_corrected(
     runs: list[FoldLosses] = []
     try:
         with keeping(caller, checkpoint, of):
-            runs = run(plan, learner, task.measure, task.codes, injection.num_boot, outside=outside, edges=edges)
+            runs = run(
+                plan, learner, task.measure, task.codes, injection.num_boot, outside=outside, mixture=mixture, edges=edges
+            )
             iid = kept(lambda: {"iid": np.asarray(_iid(learner, task.measure, task.codes, plan, seed))})["iid"]
     except KeyboardInterrupt as stop:
         runs = getattr(stop, "partial", runs)
@@ -122,17 +129,20 @@ def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str
     )
 
 
-def _check_per_record(measure: Measure, outside: bool, injection: Injection) -> None:
-    """What is subtracted or split must be a mean over records."""
-    if measure.per_record:
-        return
-    if outside:
+def _check_score(score: Score, outside: bool, injection: Injection, bins: ArrayLike | None) -> None:
+    """ValueError where a score cannot be what is asked of it."""
+    if bins is not None and not score.per_record:
+        raise ValueError(f"leakage_corrected: {score.name} is not a mean over records, and has no bins=.")
+    if outside and not score.functional.signed:
         raise ValueError(
-            f"leakage_corrected: {measure.name} is not a mean over records, so T̂'s records in V̂ (p_test > 0) cannot be "
-            "subtracted from it. Use a loss of one record, or RecordLeakage(p_train) where V̂ is clean."
+            f"leakage_corrected: {score.name}: T̂'s records in V̂ (p_test > 0): {NO_MIXTURE}. Use a loss of one record, or "
+            "RecordLeakage(p_train) where V̂ is clean."
         )
-    if injection.mechanism == "split":
-        raise ValueError(f"leakage_corrected: {measure.name} is not a mean over records, which mechanism='split' needs.")
+    if injection.mechanism == "split" and not score.weighs:
+        raise ValueError(
+            f"leakage_corrected: {score.name} takes no sample_weight, which mechanism='split' needs: what is left of a cluster "
+            "stands for all of it."
+        )
 
 
 def _size_notes(plan: list[FoldInjection], injection: Injection) -> list[str]:
@@ -150,7 +160,7 @@ def _edges(bins: ArrayLike) -> NDArray[np.float64]:
 
 
 def _iid(
-    learner: AbstractLearner, measure: Measure, y: Float[np.ndarray, " records"], plan: list[FoldInjection], seed: int
+    learner: AbstractLearner, measure: Score, y: Float[np.ndarray, " records"], plan: list[FoldInjection], seed: int
 ) -> float:
     """k-fold cross-validation that takes all records as independent, with training sets of the same size."""
     records = np.unique(np.concatenate([np.r_[part.fold.train, part.fold.test] for part in plan]))
@@ -161,6 +171,5 @@ def _iid(
             rest = np.setdiff1d(records, test)
             rows = rng.permutation(rest)[: min(size, len(rest))][None]
             predicted, _ = learner(rows, test, np.zeros((1, 0), np.int64), np.array([seed]))
-            value = measure(y[test], predicted).mean() if measure.per_record else measure.function(y[test], predicted[0])
-            values.append(float(value))
+            values.append(measure(y[test], predicted[0]))
     return float(np.mean(values))

@@ -45,7 +45,7 @@ class AbstractLinear(AbstractLearner):
     y: NDArray[np.float64]
     intercept: bool
     scaled: bool
-    labels: bool  # is a class wanted, rather than its probability?
+    needs: str  # a response, or of two classes a label, a probability or a decision value
 
     @property
     def cost(self) -> int:
@@ -85,7 +85,7 @@ class LeastSquares(AbstractLinear):
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
         self.X, self.y, self.penalty, self.intercept, self.scaled = X, y, penalty, intercept, scaled
-        self.labels = False
+        self.needs = "response"
 
     @property
     def name(self) -> str:
@@ -111,15 +111,17 @@ class AbstractMargin(AbstractLinear):
     Where a training set holds one class only, that class is predicted with probability one.
     """
 
-    def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, labels: bool):
-        self.X, self.y, self.penalty, self.intercept, self.scaled, self.labels = X, y, penalty, intercept, scaled, labels
+    def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
+        self.X, self.y, self.penalty, self.intercept, self.scaled, self.needs = X, y, penalty, intercept, scaled, needs
 
     @abc.abstractmethod
     def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
         """The loss and its first two derivatives in η, `[fits, size]`."""
 
     def response(self, eta):
-        if self.labels:
+        if self.needs == "decision":
+            return eta
+        if self.needs == "label":
             return (eta > 0) * 1.0
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-eta))

@@ -21,7 +21,8 @@ from ..interop.sklearn import Described, Host, described
 from ..models.linear import GLM
 from ..refit import AbstractRefit
 from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
-from ._losses import Measure
+from ._score import Needs, Score
+from ._scoring import predicted
 
 SORTABLE = 2**25  # numbers in the sorted distances of all records
 WIDE = 200  # features from which a batch of normal equations is no gain
@@ -30,7 +31,7 @@ WIDE = 200  # features from which a batch of normal equations is no gain
 class Estimator(AbstractLearner):
     """Any scikit-learn estimator, cloned and fitted by joblib; whatever backend the caller has set up runs it."""
 
-    def __init__(self, estimator: Host, X: Any, y: NDArray, measure: Measure, n_jobs: int | None):
+    def __init__(self, estimator: Host, X: Any, y: NDArray, measure: Score, n_jobs: int | None):
         self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
         self.labels = np.unique(y) if measure.classes else np.zeros(0)
 
@@ -58,7 +59,7 @@ class Estimator(AbstractLearner):
 class Refitted(AbstractLearner):
     """A GLM of ours: every draw is a row of a plan of counts, refitted from the one fit to all rows."""
 
-    def __init__(self, fit: Fit, refit: AbstractRefit, measure: Measure):
+    def __init__(self, fit: Fit, refit: AbstractRefit, measure: Score):
         self.fit, self.refit, self.measure = fit, refit, measure
         assert isinstance(fit.objective, GLM)
         self.glm = fit.objective
@@ -85,6 +86,8 @@ class Refitted(AbstractLearner):
         return tuple(self._response(eta + intercept[:, None]) for eta in each)  # type: ignore[return-value]
 
     def _response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.measure.needs == "decision":
+            return eta
         if self.measure.needs == "label":
             return np.asarray(eta.argmax(-1) if eta.ndim == 3 else eta > 0, np.float64)
         mu = np.asarray(self.glm.loss_function.inverse_link(eta), np.float64)
@@ -94,7 +97,7 @@ class Refitted(AbstractLearner):
 
 
 def make_learner(
-    estimator: Host | Fit, X: Any, y: NDArray, codes: NDArray, measure: Measure, n_jobs: int | None, refit: AbstractRefit
+    estimator: Host | Fit, X: Any, y: NDArray, codes: NDArray, measure: Score, n_jobs: int | None, refit: AbstractRefit
 ) -> AbstractLearner:
     """The fastest learner that makes the estimator's own fits. `codes` is y with classes numbered.
 
@@ -117,10 +120,10 @@ def make_learner(
     return Estimator(estimator, X, y, measure, n_jobs)
 
 
-def _check_estimator(estimator: Host, measure: Measure) -> None:
+def _check_estimator(estimator: Host, measure: Score) -> None:
     if measure.classes and not is_classifier(estimator):
         raise TypeError(f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}.")
-    if measure.needs in ("probability", "probabilities") and not hasattr(estimator, "predict_proba"):
+    if measure.needs.startswith("probab") and not hasattr(estimator, "predict_proba"):
         raise TypeError(
             f"leakage_corrected: the loss {measure.name} needs probabilities, which {type(estimator).__name__} has not; use "
             "loss='zero_one', or wrap it in CalibratedClassifierCV."
@@ -132,7 +135,7 @@ def _check_estimator(estimator: Host, measure: Measure) -> None:
         )
 
 
-def _batched(estimator: Host, X: Any, codes: NDArray, measure: Measure) -> AbstractLearner | None:
+def _batched(estimator: Host, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
     """A batched learner, if the estimator is one that we know with options that we know."""
     scaled, model = _unscaled(estimator)
     try:
@@ -148,12 +151,12 @@ def _batched(estimator: Host, X: Any, codes: NDArray, measure: Measure) -> Abstr
         return None
     if host.loss == "squared" and not measure.classes:
         return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
-    if measure.needs not in ("probability", "label") or codes.max() != 1 or host.ridge == 0:
+    if measure.needs not in ("probability", "label", "decision") or codes.max() != 1 or host.ridge == 0:
         return None
     if host.loss == "logistic":
-        return Logistic(data, codes, float(host.ridge), host.intercept, scaled, measure.needs == "label")
+        return Logistic(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
     if host.loss == "squared_hinge" and host.whole:
-        return SupportVector(data, codes, float(host.ridge), host.intercept, scaled, True)
+        return SupportVector(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
     return None
 
 
@@ -168,7 +171,7 @@ def _plain(model: Host) -> Described | None:
 
 
 def _neighbours(
-    model: KNeighborsClassifier | KNeighborsRegressor, data: NDArray, codes: NDArray, measure: Measure
+    model: KNeighborsClassifier | KNeighborsRegressor, data: NDArray, codes: NDArray, measure: Score
 ) -> Neighbours | None:
     euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
     if not euclidean or model.weights != "uniform" or model.metric_params is not None or len(data) ** 2 > SORTABLE:
@@ -191,7 +194,7 @@ def _fit_and_predict(
     X: Any,
     y: NDArray,
     labels: NDArray,
-    needs: str,
+    needs: Needs,
     train: Rows,
     shared: Shared,
     own: Own,
@@ -202,8 +205,8 @@ def _fit_and_predict(
         one_class = len(labels) and len(np.unique(y[rows])) == 1
         model = DummyClassifier(strategy="prior") if one_class else seeded(clone(estimator), int(seed))
         model.fit(_take(X, rows), y[rows])
-        inside.append(_predicted(model, _take(X, shared), labels, needs))
-        outside.append(_predicted(model, _take(X, mine), labels, needs) if len(mine) else np.zeros((0, *inside[-1].shape[1:])))
+        inside.append(predicted(model, _take(X, shared), labels, needs))
+        outside.append(predicted(model, _take(X, mine), labels, needs) if len(mine) else np.zeros((0, *inside[-1].shape[1:])))
     return np.array(inside), np.array(outside)
 
 
@@ -215,16 +218,6 @@ def seeded(estimator: Host, seed: int) -> Host:
         if value is None and (name == "random_state" or name.endswith("__random_state"))
     }
     return estimator.set_params(**free) if free else estimator
-
-
-def _predicted(model: Any, X: Any, labels: NDArray, needs: str) -> NDArray[np.float64]:
-    if needs == "response":
-        return np.asarray(model.predict(X), np.float64).reshape(-1)
-    if needs == "label":
-        return np.searchsorted(labels, model.predict(X)).astype(np.float64)
-    p = np.zeros((X.shape[0], len(labels)))
-    p[:, np.searchsorted(labels, model.classes_)] = model.predict_proba(X)
-    return p[:, 1] if needs == "probability" else p
 
 
 def _take(X: Any, rows: NDArray[np.int64]) -> Any:

@@ -1,93 +1,44 @@
 """What a prediction costs: the losses of `lo.losses` on the scale of the response, 0–1, or a user's function."""
 
+import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlog1py, xlogy
 
 from ..models import losses
+from ._score import Mean, Needs, Picklable, Score, Whole, called
 
 Loss = str | losses.AbstractLoss | Callable[[NDArray, NDArray], ArrayLike]  # as users name one
-Needs = Literal["response", "probability", "probabilities", "label"]
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A loss of one record given its prediction, vectorised.
-
-    `needs` says what is predicted: the response, the probability of the second class, those of all classes (then y is
-    the class's number), or a label (likewise). `per_record` is false for what is not a mean over records, such as one
-    minus an AUC: then `function(y, prediction)` returns one number. `upper` is the largest possible loss.
-    """
-
-    name: str
-    function: Callable[[NDArray, NDArray], NDArray]
-    needs: Needs
-    upper: float | None = None
-    own: bool = False
-    per_record: bool = True
-
-    @property
-    def classes(self) -> bool:
-        return self.needs != "response"
-
-    def __call__(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """The losses `[fits, records]`, given predictions of all fits; y is `[records]` or `[fits, records]`."""
-        if not self.own:
-            value = self.function(y, prediction)
-        else:
-            each = np.broadcast_to(y, prediction.shape[:2])
-            value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
-            value = value.reshape(prediction.shape[:2])
-        if not np.isfinite(value).all():
-            raise ValueError(
-                f"leakage_corrected: the loss {self.name} is not finite for {np.sum(~np.isfinite(value))} predictions, such "
-                "as a probability of zero for what came true; use loss='brier' or 'zero_one', or an estimator that smooths."
-            )
-        return value
+def squares(y: NDArray, mu: NDArray, half: float = 1.0) -> NDArray:
+    return half * (y - mu) ** 2
 
 
-def _deviance(y: NDArray, mu: NDArray) -> NDArray:
+def absolute(y: NDArray, mu: NDArray) -> NDArray:
+    return np.abs(y - mu)
+
+
+def wrong(y: NDArray, code: NDArray) -> NDArray:
+    return (y != code) * 1.0
+
+
+def deviance(y: NDArray, mu: NDArray) -> NDArray:
     """A probability that rounds to one is taken as the largest number below: one that is zero is meant."""
     return -(xlogy(y, mu) + xlog1py(1 - y, -np.minimum(mu, np.nextafter(1.0, 0.0))))
 
 
-def _huber(delta: float) -> Callable:
-    def loss(y, eta):
-        r = np.abs(y - eta)
-        return np.where(r <= delta, 0.5 * r**2, delta * (r - 0.5 * delta))
-
-    return loss
+def surprise(y: NDArray, p: NDArray) -> NDArray:
+    return -np.log(_pick(p, y))
 
 
-def _gamma(shape: float) -> Callable:
-    constant = gammaln(shape) - shape * np.log(shape)
-    return lambda y, mu: shape * (np.log(mu) + y / mu) - (shape - 1) * np.log(y) + constant
-
-
-def _of(loss: losses.AbstractLoss) -> Measure:
-    """A loss of the linear predictor as one of the response."""
-    match loss:
-        case losses.Squared():
-            return Measure("½ (y − ŷ)²", lambda y, mu: 0.5 * (y - mu) ** 2, "response")
-        case losses.Binomial():
-            return Measure("−log p̂(y)", _deviance, "probability")
-        case losses.Multinomial():
-            return Measure("−log p̂(y)", lambda y, p: -np.log(_pick(p, y)), "probabilities")
-        case losses.Poisson():
-            return Measure("ŷ − y log ŷ + log y!", lambda y, mu: mu - xlogy(y, mu) + gammaln(y + 1), "response")
-        case losses.Gamma():
-            return Measure("the gamma density", _gamma(float(loss.shape)), "response")
-        case losses.Huber():
-            return Measure("Huber's", _huber(float(loss.delta)), "response")
-        case losses.PseudoHuber():
-            delta = float(loss.delta)
-            return Measure("pseudo-Huber", lambda y, mu: delta**2 * (np.sqrt(1 + ((y - mu) / delta) ** 2) - 1), "response")
-    raise TypeError(f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function.")
+def brier(y: NDArray, p: NDArray) -> NDArray:
+    return (p**2).sum(-1) - 2 * _pick(p, y) + 1
 
 
 def _pick(p: NDArray, y: NDArray) -> NDArray:
@@ -96,54 +47,118 @@ def _pick(p: NDArray, y: NDArray) -> NDArray:
     return np.take_along_axis(p, code[..., None], -1)[..., 0]
 
 
-def _brier(y: NDArray, p: NDArray) -> NDArray:
-    return (p**2).sum(-1) - 2 * _pick(p, y) + 1
+def _poisson(y: NDArray, mu: NDArray) -> NDArray:
+    return mu - xlogy(y, mu) + gammaln(y + 1)
+
+
+def _huber(y: NDArray, eta: NDArray, delta: float) -> NDArray:
+    r = np.abs(y - eta)
+    return np.where(r <= delta, 0.5 * r**2, delta * (r - 0.5 * delta))
+
+
+def _pseudo_huber(y: NDArray, eta: NDArray, delta: float) -> NDArray:
+    return delta**2 * (np.sqrt(1 + ((y - eta) / delta) ** 2) - 1)
+
+
+def _gamma(y: NDArray, mu: NDArray, shape: float) -> NDArray:
+    constant = gammaln(shape) - shape * np.log(shape)
+    return shape * (np.log(mu) + y / mu) - (shape - 1) * np.log(y) + constant
+
+
+def _of(loss: losses.AbstractLoss) -> Score:
+    """A loss of the linear predictor as one of the response."""
+    response = lambda name, function, low=0.0: Score(name, "response", Mean(function), low=low)
+    match loss:
+        case losses.Squared():
+            return response("½ (y − ŷ)²", functools.partial(squares, half=0.5))
+        case losses.Binomial():
+            return Score("−log p̂(y)", "probability", Mean(deviance))
+        case losses.Multinomial():
+            return Score("−log p̂(y)", "probabilities", Mean(surprise))
+        case losses.Poisson():
+            return response("ŷ − y log ŷ + log y!", _poisson)
+        case losses.Gamma():
+            return response("the gamma density", functools.partial(_gamma, shape=float(loss.shape)), None)
+        case losses.Huber():
+            return response("Huber's", functools.partial(_huber, delta=float(loss.delta)))
+        case losses.PseudoHuber():
+            return response("pseudo-Huber", functools.partial(_pseudo_huber, delta=float(loss.delta)))
+    raise TypeError(f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function.")
 
 
 OTHERS = {
-    "mse": Measure("(y − ŷ)²", lambda y, mu: (y - mu) ** 2, "response"),
-    "absolute": Measure("|y − ŷ|", lambda y, mu: np.abs(y - mu), "response"),
-    "zero_one": Measure("1 where the predicted class is wrong", lambda y, code: (y != code) * 1.0, "label", 1.0),
-    "brier": Measure("Brier's, Σ_k (p̂_k − 1[y = k])²", _brier, "probabilities", 2.0),
+    "mse": Score("(y − ŷ)²", "response", Mean(squares)),
+    "absolute": Score("|y − ŷ|", "response", Mean(absolute)),
+    "zero_one": Score("1 where the predicted class is wrong", "label", Mean(wrong), high=1.0),
+    "brier": Score("Brier's, Σ_k (p̂_k − 1[y = k])²", "probabilities", Mean(brier), high=2.0),
 }
 
 
-def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
-    """A measure from a name, an object of `lo.losses` or a function of (y, prediction); y as the user gave it."""
+def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Score:
+    """A score from a name, an object of `lo.losses` or a function of (y, prediction); y as the user gave it."""
     if response not in ("auto", "predict", "predict_proba"):
         raise ValueError(f"leakage_corrected: response must be 'auto', 'predict' or 'predict_proba'; got {response!r}.")
     if isinstance(loss, str):
         name = loss.lower().replace("-", "_").replace(" ", "_")
         if name == "brier" and len(np.unique(y)) == 2:
-            return Measure(OTHERS[name].name, lambda y, p: 2 * (y - p) ** 2, "probability", 2.0)
+            return Score(OTHERS[name].name, "probability", Mean(functools.partial(squares, half=2.0)), high=2.0)
         if name in OTHERS:
             return OTHERS[name]
         if name not in losses.NAMED:
             known = ", ".join([*losses.NAMED, *OTHERS])
-            raise ValueError(f"leakage_corrected: no loss is called {loss!r}; choose one of {known}, or give a function.")
+            raise ValueError(
+                f"leakage_corrected: no loss is called {loss!r}; choose one of {known}, or give a function; scikit-learn's "
+                "scorers go by scoring=."
+            )
         return _of(losses.NAMED[name]())
     if isinstance(loss, losses.AbstractLoss):
         return _of(loss)
-    if not callable(loss):
-        raise TypeError(f"leakage_corrected: loss must be a name or a function of (y, prediction); got {type(loss).__name__}.")
+    if not callable(loss) or hasattr(loss, "_score_func"):
+        raise TypeError(
+            f"leakage_corrected: loss must be a name or a function of (y, prediction); got {type(loss).__name__}; "
+            "scikit-learn's scorers go by scoring=."
+        )
     if not classifier:
         return _own(loss, "response", y, y)
     labels, codes = np.unique(y, return_inverse=True)
     if response != "predict_proba":
-        return _own(lambda y, code: loss(labels[y.astype(int)], labels[code.astype(int)]), "label", codes, codes, loss)
-    once = lambda y, p: loss(labels[y.astype(int)], p)
+        return _own(Decoded(loss, labels, True), "label", codes, codes, loss)
     if len(labels) == 2:
-        return _own(once, "probability", codes, codes * 1.0, loss)
-    return _own(once, "probabilities", codes, np.eye(len(labels))[codes], loss)
+        return _own(Decoded(loss, labels), "probability", codes, codes * 1.0, loss)
+    return _own(Decoded(loss, labels), "probabilities", codes, np.eye(len(labels))[codes], loss)
 
 
-def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, named: Any = None) -> Measure:
-    """A user's function, asked once with perfect predictions whether it returns one number a record or one in all."""
-    shape = np.shape(function(y, perfect))
-    if shape not in ((), (len(y),)):
+@dataclass(frozen=True)
+class Decoded:
+    """A function of labels, given the numbers of classes."""
+
+    function: Callable
+    labels: NDArray
+    both: bool = False  # are predictions labels too?
+
+    def __call__(self, y: NDArray, prediction: NDArray, **named: Any) -> Any:
+        told = self.labels[prediction.astype(int)] if self.both else prediction
+        return self.function(self.labels[y.astype(int)], told, **named)
+
+
+def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, named: Any = None) -> Score:
+    """A user's function, asked once with perfect predictions whether it returns one number a record or one in all, and with
+    perfect ones of other records whether less of it is better."""
+    best = np.asarray(function(y, perfect))
+    if best.shape not in ((), (len(y),)):
         raise ValueError(
-            f"leakage_corrected: loss must return one number a record, shape ({len(y)},), or one in all; got shape {shape}."
+            f"leakage_corrected: loss must return one number a record, ({len(y)},), or one in all; got shape {best.shape}."
         )
-    named = function if named is None else named
-    name = getattr(named, "__name__", type(named).__name__)
-    return Measure(name, function, needs, None, True, shape != ())
+    name = called(function if named is None else named)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        other = np.mean(function(y, np.roll(perfect, len(y) // 2 + 1, axis=0)))
+    if other < best.mean() - 1e-9 * abs(best.mean()):
+        raise ValueError(
+            f"leakage_corrected: loss={name}: more of it is better: {best.mean():.4g} for perfect predictions, {other:.4g} for "
+            "those of other records. Give scoring='roc_auc', 'accuracy' or another of scikit-learn's names, or "
+            f"scoring=make_scorer({name})."
+        )
+    if best.shape:
+        return Score(name, needs, Mean(Picklable(function), own=True))
+    return Score(name, needs, Whole(Picklable(function)))

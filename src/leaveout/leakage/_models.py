@@ -6,13 +6,15 @@ and `p_test`, the share of V̂ that belongs to T̂'s.
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ._binomial import check_probabilities
+
+if TYPE_CHECKING:
+    from ._linkage import Linkage
 
 FAR = 0.1  # a difference of precision and recall that uniform mislinking does not explain
 LARGE = 10  # records a cluster, from which a recall far below the precision means entities cut in two
@@ -94,14 +96,11 @@ class RecordLeakage:
         return UniformMislinking(1 - float(np.sqrt(recall)), float(precision), float(recall))
 
     @staticmethod
-    def from_match_probabilities(pairs: Any, ids: ArrayLike | None = None) -> "MatchProbabilities":
-        """From the probabilities that pairs of records are of one entity, as Splink and others give them.
+    def from_match_probabilities(pairs: Any, ids: Any = None) -> "Linkage":
+        """`Linkage.from_pairs(pairs, ids)`."""
+        from ._linkage import Linkage
 
-        `pairs` is a DataFrame whose first two columns (or `unique_id_l`, `unique_id_r`) name two records and one of which is
-        `match_probability` (else the third). Records are named by their row's number, or by `ids`, one a row. Give the pairs
-        within clusters too. A record's share of V is that of its expected matches, `Σ_{i ∈ V̂} m_ij / Σ_i m_ij`.
-        """
-        return MatchProbabilities(*_pairs(pairs), None if ids is None else np.asarray(ids))
+        return Linkage.from_pairs(pairs, ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,42 +128,6 @@ class UniformMislinking:
             p_train[k] = p_test[k] * len(fold.test) / len(fold.train)
         check_probabilities("RecordLeakage.from_pairwise", p_train, p_test)
         return Shares(p_train, p_test, np.zeros(len(folds)))
-
-
-@dataclass(frozen=True, eq=False)
-class MatchProbabilities:
-    """Expected shares from pairs of records with the probability that they match."""
-
-    left: NDArray
-    right: NDArray
-    probability: NDArray[np.float64]
-    ids: NDArray | None
-    mechanism = "record"
-
-    def shares(self, folds: list[Fold]) -> Shares:
-        n = len(folds[0].clusters)
-        left, right = self._rows(self.left, n), self._rows(self.right, n)
-        total = np.bincount(left, self.probability, n) + np.bincount(right, self.probability, n)
-        p_train, p_test = np.zeros(len(folds)), np.zeros(len(folds))
-        for k, fold in enumerate(folds):
-            inside = np.zeros(n, bool)
-            inside[fold.test] = True
-            across = np.bincount(left, self.probability * inside[right], n) + np.bincount(
-                right, self.probability * inside[left], n
-            )
-            share = np.divide(across, total, out=inside * 1.0, where=total > 0)  # a record without matches stays where it is
-            p_train[k], p_test[k] = share[fold.train].mean(), 1 - share[fold.test].mean()
-        check_probabilities("RecordLeakage.from_match_probabilities", p_train, p_test)
-        return Shares(p_train, p_test, np.zeros(len(folds)))
-
-    def _rows(self, names: NDArray, n: int) -> NDArray[np.int64]:
-        ids = np.arange(n) if self.ids is None else self.ids
-        if len(ids) != n:
-            raise ValueError(f"from_match_probabilities: ids must name all {n} rows; got {len(ids)}.")
-        rows = pd.Index(ids).get_indexer(names)
-        if (rows < 0).any():
-            raise ValueError(f"from_match_probabilities: no row is called {names[rows < 0][0]!r}; give ids=, one name a row.")
-        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,12 +171,14 @@ def check_known(leakage: object) -> Leakage:
         raise ValueError(
             "leakage_corrected: leakage=None. How much leaks cannot be learned from the losses: all leakage matrices share one "
             "column space, so every p fits them equally well (see residual_profile). Ways out: "
-            "RecordLeakage.from_pairwise(precision, recall) or .from_match_probabilities(pairs) from record linkage; "
+            "Linkage.from_pairs(pairs), .from_labelled(sample) or .from_rates(precision, recall) from record linkage; "
             "RecordLeakage(p_train) from knowledge, and result.sensitivity(p) for a range of it; largest_leakage_share for an "
             "estimate of the most it could be; leakage_slope_test, which needs no p."
         )
     if not isinstance(leakage, Leakage):
-        raise TypeError(f"leakage_corrected: leakage must be a RecordLeakage or SplitLeakage; got {type(leakage).__name__}.")
+        raise TypeError(
+            f"leakage_corrected: leakage must be a Linkage, RecordLeakage or SplitLeakage; got {type(leakage).__name__}."
+        )
     return leakage
 
 
@@ -221,18 +186,3 @@ def _rates(caller: str, precision: float, recall: float) -> None:
     for name, value in (("precision", precision), ("recall", recall)):
         if not (np.isfinite(value) and 0 < value <= 1):
             raise ValueError(f"{caller}: {name} must lie in (0, 1]; got {value}.")
-
-
-def _pairs(pairs: Any) -> tuple[NDArray, NDArray, NDArray[np.float64]]:
-    frame = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(np.asarray(pairs))
-    if frame.shape[1] < 3 or frame.empty:
-        raise ValueError(f"from_match_probabilities: pairs needs rows of two names and a probability; got shape {frame.shape}.")
-    named = {"unique_id_l", "unique_id_r", "match_probability"} <= set(frame.columns)
-    columns = ["unique_id_l", "unique_id_r", "match_probability"] if named else list(frame.columns[:3])
-    left, right, probability = (frame[name].to_numpy() for name in columns)
-    probability = np.asarray(probability, np.float64)
-    if not np.all((probability >= 0) & (probability <= 1)):
-        raise ValueError("from_match_probabilities: probabilities must lie in [0, 1], without NaN.")
-    if np.any(left == right):
-        raise ValueError("from_match_probabilities: a pair names one record twice.")
-    return left, right, probability

@@ -10,7 +10,7 @@ from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
 from ._models import Shares
 from ._run import FoldLosses
-from ._solve import Curve, System
+from ._solve import Curve, Shape, System
 
 ORDER = 3  # of the trend filter: e is extrapolated by a parabola, as its drop slows down
 EXACT = 160  # counts up to which each is a point of the grid
@@ -39,11 +39,11 @@ class Pooled:
     def system(self) -> System:
         return System(self.A, self.order)
 
-    def solve(self, upper: float | None) -> Curve:
+    def solve(self, shape: Shape | None) -> Curve:
         system = self.system
-        return system.solve(self.b, system.choose(self.b, self.noise), True, upper)
+        return system.solve(self.b, system.choose(self.b, self.noise), shape)
 
-    def monte_carlo_error(self, upper: float | None, seed: int) -> float:
+    def monte_carlo_error(self, shape: Shape, seed: int) -> float:
         """The standard deviation of ê₀ over losses drawn from N(A ê, noise), λ and the active constraints chosen anew.
 
         Not around b, whose own noise would then count twice, and make λ too small.
@@ -51,8 +51,8 @@ class Pooled:
         values, vectors = np.linalg.eigh(self.noise)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         rng, system = np.random.default_rng([seed, 2]), self.system
-        drawn = self.A @ self.solve(upper).values + rng.standard_normal((REPEATS, len(self.b))) @ root.T
-        found = [system.solve(b, system.choose(b, self.noise), True, upper).estimate for b in drawn]
+        drawn = self.A @ self.solve(shape).values + rng.standard_normal((REPEATS, len(self.b))) @ root.T
+        found = [system.solve(b, system.choose(b, self.noise), shape).estimate for b in drawn]
         return float(np.std(found, ddof=1))
 
     def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
@@ -76,7 +76,7 @@ def pool(plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, orde
     each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(matrices, plan, strict=True)]
     weight = np.array([len(part.fold.test) for part in plan], float)
     weight /= weight.sum()
-    combined = [combine(run.test, run.outside, shares, k) for k, run in enumerate(runs)]
+    combined = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)
     noise, b, A = np.zeros((levels, levels)), np.zeros(levels), np.zeros((levels, len(grid)))
     for w, losses, matrix in zip(weight, combined, each, strict=True):
@@ -87,10 +87,11 @@ def pool(plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, orde
     return Pooled(grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen)
 
 
-def combine(test: NDArray[np.float64], outside: NDArray[np.float64], shares: Shares, k: int) -> NDArray[np.float64]:
-    """Leakage into V̂ undone, `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`: a mean loss is linear in what is scored."""
+def combine(run: FoldLosses, test: NDArray[np.float64], shares: Shares, k: int) -> NDArray[np.float64]:
+    """Leakage into V̂ undone, `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`: a mean loss is linear in what is scored. `test` is
+    `run.test`, or the losses of a cluster; from other scores T̂'s records were taken out as they were made."""
     p, q = shares.p_train[k], shares.p_test[k]
-    return test if q == 0 else ((1 - p) * test - q * outside) / (1 - p - q)
+    return test if q == 0 or run.mixture else ((1 - p) * test - q * run.outside) / (1 - p - q)
 
 
 def _matrix(part: FoldInjection, shares: Shares, k: int) -> Float[np.ndarray, "levels counts"]:

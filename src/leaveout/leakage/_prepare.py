@@ -9,28 +9,35 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._fit import Fit
 from ..interop.sklearn import Host
-from ..models.linear import GLM
-from ..models.losses import Binomial
 from ..refit import AbstractRefit, Exact
-from ._losses import Loss, Measure, resolve
+from ._losses import Loss, resolve
+from ._score import Score
+from ._scoring import classifies, resolve_score
 
 
 class Task(NamedTuple):
-    """`y` as given, `codes` with classes numbered (or y itself), and the loss."""
+    """`y` as given, `codes` with classes numbered (or y itself), and the loss or score."""
 
     X: Any
     y: NDArray
     codes: Float[np.ndarray, " records"]
-    measure: Measure
+    measure: Score
     refit: AbstractRefit
 
 
 def prepare(
-    caller: str, estimator: Host | Fit, X: Any, y: ArrayLike, loss: Loss, response: str, refit: AbstractRefit | None = None
+    caller: str,
+    estimator: Host | Fit,
+    X: Any,
+    y: ArrayLike,
+    loss: Loss | None,
+    response: str,
+    refit: AbstractRefit | None = None,
+    scoring: Any = None,
 ) -> Task:
     """Raises ValueError on lengths that differ, NaN or nothing; X may be an array, a sparse matrix or a DataFrame."""
-    from sklearn.base import is_classifier
-
+    if loss is not None and scoring is not None:
+        raise ValueError(f"{caller}: give loss= or scoring=, not both; got loss={loss!r} and scoring={scoring!r}.")
     if not isinstance(estimator, Fit):
         check_clonable(caller, estimator)
     X = X if hasattr(X, "iloc") or hasattr(X, "tocsr") else np.asarray(X)
@@ -44,18 +51,13 @@ def prepare(
         raise ValueError(f"{caller}: y holds NaN or infinite values; drop those records.")
     if isinstance(X, np.ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
         raise ValueError(f"{caller}: X holds infinite values.")
-    glm = estimator.objective if isinstance(estimator, Fit) else None
-    if isinstance(glm, GLM):
-        classifier = bool(glm.classes) or (isinstance(glm.loss_function, Binomial) and len(np.unique(target)) == 2)
+    if scoring is None:
+        measure = resolve("squared" if loss is None else loss, response, target, classifies(estimator, target))
     else:
-        classifier = not isinstance(estimator, Fit) and is_classifier(estimator)
-    measure = resolve(loss, response, target, classifier)
-    if measure.classes:
-        codes = np.unique(target, return_inverse=True)[1].astype(np.float64)
-    else:
-        if target.dtype.kind not in "biuf":
-            raise ValueError(f"{caller}: the loss {measure.name} needs numbers; y holds {target.dtype} values.")
-        codes = target.astype(np.float64)
+        measure = resolve_score(scoring, estimator, target)
+    if not measure.classes and target.dtype.kind not in "biuf":
+        raise ValueError(f"{caller}: the loss {measure.name} needs numbers; y holds {target.dtype} values.")
+    codes = measure.target(target)
     if measure.needs == "probability" and codes.max() > 1:
         raise ValueError(
             f"{caller}: the loss {measure.name} is for two classes; y has {int(codes.max()) + 1}: use 'multinomial'."

@@ -9,10 +9,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ._injection import FoldInjection
-from ._losses import Measure
 from ._models import Shares
 from ._pool import ORDER, Pooled, combine, pool
 from ._run import FoldLosses
+from ._score import Score
 from ._slope import SlopeTest
 from ._solve import Curve, System
 from ._spread import data_error
@@ -37,7 +37,7 @@ class LeakageResult:
     runs: list[FoldLosses]
     shares: Shares
     names: NDArray
-    measure: Measure
+    measure: Score
     seed: int
     learner: str
     edges: NDArray[np.float64] | None
@@ -49,7 +49,7 @@ class LeakageResult:
     @functools.cached_property
     def solved(self) -> Curve:
         """The solution of the linear system."""
-        return self.pooled.solve(self.measure.upper)
+        return self.pooled.solve(self.measure.shape)
 
     @property
     def naive(self) -> float:
@@ -67,12 +67,12 @@ class LeakageResult:
     @functools.cached_property
     def se_mc(self) -> float:
         """How far other draws would move the estimate."""
-        return self.pooled.monte_carlo_error(self.measure.upper, self.seed)
+        return self.pooled.monte_carlo_error(self.measure.shape, self.seed)
 
     @functools.cached_property
     def _data(self) -> tuple[float, str]:
-        if not self.measure.per_record:
-            return float("nan"), "not available: not a mean over records"
+        if not self.measure.weighs:
+            return float("nan"), f"not available: {self.measure.name} takes no sample_weight"
         return data_error(self.plan, self.runs, self.pooled, self.shares, self.solved.weights)
 
     @property
@@ -127,13 +127,13 @@ class LeakageResult:
             out.append(self.verdict)
         if self.slope_test.exploits is None:
             out.append(f"slope test: {self.slope_test}.")
-        if self.measure.upper is not None and self.solved.estimate > self.measure.upper * (1 - 1e-9):
-            out.append(f"the estimate is at the loss's bound, {self.measure.upper:g}.")
+        if self.measure.worst is not None and self.solved.estimate > self.measure.worst * (1 - 1e-9):
+            out.append(f"the estimate is at the loss's bound, {self.measure.worst:g}.")
         return out
 
     def _at(self, scale: float) -> tuple[float, float, float]:
         pooled = pool(self.plan, self.runs, self._scaled(scale), ORDER)
-        curve = pooled.solve(self.measure.upper)
+        curve = pooled.solve(self.measure.shape)
         return curve.estimate, float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)), pooled.unseen
 
     def _scaled(self, scale: float) -> Shares:
@@ -193,7 +193,7 @@ class LeakageResult:
             record = weights @ (run.record / np.maximum(run.times, 1))
             p, q = self.shares.p_train[k], self.shares.p_test[k]
             for c, name in enumerate(run.clusters):
-                losses = combine(run.cluster[:, :, c], run.outside, self.shares, k)
+                losses = combine(run, run.cluster[:, :, c], self.shares, k)
                 seen = np.isfinite(losses)
                 known = bool(seen.any(axis=1).all())
                 mean = np.where(seen, losses, 0.0).sum(1) / np.maximum(seen.sum(1), 1)
@@ -204,7 +204,7 @@ class LeakageResult:
                         "cluster": self.names[name],
                         "records": int(np.sum(run.members == c)),
                         "naive": float(np.nanmean(run.cluster[0, :, c])),
-                        "estimate": system.solve(mean, self.solved.lam, True, self.measure.upper).estimate if known else np.nan,
+                        "estimate": system.solve(mean, self.solved.lam, self.measure.shape).estimate if known else np.nan,
                         "se_mc": float(np.std(weights @ off, ddof=1) / np.sqrt(off.shape[1])) if known else np.nan,
                         "se_data": float(np.std(mine, ddof=1) / np.sqrt(len(mine))) if len(mine) > 1 else float("nan"),
                     }
@@ -273,8 +273,8 @@ class LeakageResult:
             ("extrapolants", told),
             ("at least", f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
-        if self.measure.upper is not None and np.isfinite(most := self.largest_p(self.measure.upper)):
-            lines.append(("p at most", f"{most:.2g}, as the loss cannot exceed {self.measure.upper:g}"))
+        if self.measure.worst is not None and np.isfinite(most := self.largest_p(self.measure.worst)):
+            lines.append(("p at most", f"{most:.2g}, as the loss cannot exceed {self.measure.worst:g}"))
         lines += [("slope test", str(self.slope_test)), ("verdict", self.verdict)]
         return lines + [("note", note) for note in self.notes]
 

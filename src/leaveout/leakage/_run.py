@@ -15,18 +15,19 @@ from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ._fits import CAPACITY, AbstractLearner
 from ._injection import FoldInjection, Injection
-from ._losses import Measure
 from ._models import Fold
 from ._prepare import Task
+from ._score import Score
 
 
 @dataclass(eq=False)
 class FoldLosses:
-    """What the fits of one fold lost, at each level and draw.
+    """What the fits of one fold lost, or scored, at each level and draw.
 
-    `test` `[levels, draws]`, the mean over what is left of V̂; `outside` likewise over records of T̂ that were not trained on
-    (NaN where not needed); `cluster` `[levels, draws, clusters of V̂]`; `record` and `times` `[levels, records of V̂]`,
-    summed losses and how often each was scored; `histogram` `[levels, draws, bins]`, shares of the losses.
+    `test` `[levels, draws]`, of what is left of V̂; `outside` likewise over records of T̂ that were not trained on (NaN where
+    not needed); `cluster` `[levels, draws, clusters of V̂]`; `record` and `times` `[levels, records of V̂]`, summed losses
+    (of a score that is no mean its value plus the record's influence) and how often each was scored; `histogram`
+    `[levels, draws, bins]`, shares of the losses.
     """
 
     test: Float[np.ndarray, "levels draws"]
@@ -37,6 +38,7 @@ class FoldLosses:
     histogram: Float[np.ndarray, "levels draws bins"]
     members: NDArray[np.int64] = field(repr=False)  # the position in `clusters` of each record of V̂
     clusters: NDArray[np.int64] = field(repr=False)  # the clusters of V̂
+    mixture: float = 0.0  # the weight of T̂'s records that was taken out of `test`, where a score is no mean over records
 
     SUMS, BY_DRAW = ("record", "times"), ("test", "outside", "cluster", "histogram")
 
@@ -45,35 +47,39 @@ class FoldLosses:
         return replace(self, **{name: getattr(self, name)[:, :count] for name in self.BY_DRAW})
 
 
-def empty_losses(part: FoldInjection, num_boot: int, bins: int) -> FoldLosses:
+def empty_losses(part: FoldInjection, num_boot: int, bins: int, mixture: float) -> FoldLosses:
     """All NaN, sums zero."""
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
     levels, test = len(part.levels), len(part.fold.test)
     lost = lambda *shape: np.full((levels, num_boot, *shape), np.nan)
     sums = (np.zeros((levels, test)), np.zeros((levels, test)))
-    return FoldLosses(lost(), lost(), lost(len(clusters)), *sums, lost(bins), members, clusters)
+    return FoldLosses(lost(), lost(), lost(len(clusters)), *sums, lost(bins), members, clusters, mixture)
 
 
 def run(
     plan: list[FoldInjection],
     learner: AbstractLearner,
-    measure: Measure,
+    measure: Score,
     y: Float[np.ndarray, " records"],
     num_boot: int,
     *,
     outside: bool,
+    mixture: NDArray[np.float64] | None = None,
     edges: NDArray[np.float64] | None = None,
 ) -> list[FoldLosses]:
     """The losses of every fold. Raises `Interrupted` on Ctrl-C, with those of as many draws as all folds have."""
     bins = 0 if edges is None else len(edges) - 1
-    results = [empty_losses(part, num_boot, bins) for part in plan]
+    mixture = np.zeros(len(plan)) if mixture is None else mixture
+    results = [empty_losses(part, num_boot, bins, float(m)) for part, m in zip(plan, mixture, strict=True)]
     chunks = [(k, *chunk) for k, part in enumerate(plan) for chunk in _chunks(part, learner, num_boot)]
     chunks.sort(key=lambda chunk: chunk[1])  # the same draws of all folds together
     drawn = np.zeros(len(plan), int)
     try:
         with Slow("draws", num_boot * len(plan)) as bar:
             for k, start, stop in chunks:
-                make = functools.partial(_one_chunk, plan[k], start, stop, learner, measure, y, results[k], outside, edges)
+                make = functools.partial(
+                    _one_chunk, plan[k], start, stop, learner, measure, y, results[k], outside, mixture[k], edges
+                )
                 _add(results[k], start, stop, kept(make))
                 drawn[k] = stop
                 bar.advance(stop - start)
@@ -109,10 +115,11 @@ def _one_chunk(
     start: int,
     stop: int,
     learner: AbstractLearner,
-    measure: Measure,
+    measure: Score,
     y: NDArray[np.float64],
     result: FoldLosses,
     outside: bool,
+    mixture: float,
     edges: NDArray[np.float64] | None,
 ) -> Told:
     """Some draws of one fold: their losses by the names of `FoldLosses`, sums where these are sums."""
@@ -122,28 +129,60 @@ def _one_chunk(
     own = np.repeat(drawn.outside if outside else drawn.outside[:, :0], levels, axis=0)
     seeds = np.repeat(np.array([_seed(part, r) for r in range(start, stop)]), levels)
     shared, beside = learner(rows, part.fold.test, own, seeds)
-    target = y[part.fold.test]
     scored = drawn.scored.reshape(len(rows), -1)
     back = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
-    if not measure.per_record:
-        pairs = zip(scored, shared, strict=True)
-        return {"test": back(np.array([float(measure.function(target[use], p[use])) for use, p in pairs]))}
-    losses = np.where(scored, measure(target, shared), 0.0)
-    sums, counts = _by_cluster(losses, result), _by_cluster(scored * 1.0, result)
+    weight = scored * 1.0
+    if part.mechanism == "split":  # what is left of a cluster stands for all of it
+        weight *= (np.bincount(result.members) / _by_cluster(weight, result))[:, result.members]
+    values, each = _judged(measure, y, part.fold.test, shared, weight, own, beside, mixture)
+    told = {"test": back(values)}
+    if each is None:
+        return told
+    each = np.where(scored, each, 0.0)
     with np.errstate(invalid="ignore"):
-        told = {"cluster": back(sums / counts)}
-        if part.mechanism == "split":  # what is left of a cluster stands for all of it
-            told["test"] = back(sums / counts @ np.bincount(result.members) / len(target))
-        else:
-            told["test"] = back(losses.sum(1) / scored.sum(1))
-    told |= {"record": back(losses).sum(1), "times": back(scored).sum(1)}
-    if outside:
-        told["outside"] = back(measure(y[own], beside).mean(1))
+        told["cluster"] = back(_by_cluster(each, result) / _by_cluster(scored * 1.0, result))
+    told |= {"record": back(each).sum(1), "times": back(scored).sum(1)}
+    if outside and measure.per_record:
+        told["outside"] = back(measure.losses(y[own], beside).mean(1))
     if edges is not None:
-        into = np.searchsorted(edges[1:-1], losses, side="right")
+        into = np.searchsorted(edges[1:-1], each, side="right")
         shares = [np.where(scored, into == k, False).sum(1) / scored.sum(1) for k in range(len(edges) - 1)]
         told["histogram"] = back(np.stack(shares, -1))
     return told
+
+
+def _judged(
+    score: Score,
+    y: NDArray[np.float64],
+    test: NDArray[np.int64],
+    shared: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    own: NDArray[np.int64],
+    beside: NDArray[np.float64],
+    mixture: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """The score of every fit, and every record's value and influence `[fits, test]` if they have one.
+
+    A mean is taken as it is: what belongs to T̂'s clusters is taken out of it later, for any p. From other scores it is taken
+    out here, V̂'s records weighing 1 + `mixture` in all, records of T̂ that were not trained on −`mixture`.
+    """
+    if score.per_record:
+        each = score.losses(y[test], shared)
+        return (each * weight).sum(1) / weight.sum(1), each
+    values, each = np.zeros(len(weight)), np.zeros(weight.shape)
+    for f, w in enumerate(weight):
+        seen = np.flatnonzero(w)
+        rows, prediction, mass = test[seen], shared[f, seen], w[seen]
+        if mixture:
+            alien = np.full(own.shape[1], -mixture / own.shape[1])
+            mass = np.concatenate([(1 + mixture) * mass / mass.sum(), alien])
+            rows, prediction = np.concatenate([rows, own[f]]), np.concatenate([prediction, beside[f]])
+        if not score.weighs:
+            values[f] = score(y[rows], prediction, mass)
+            continue
+        found = score.pseudo(y[rows], prediction, mass)
+        values[f], each[f, seen] = np.average(found, weights=mass), found[: len(seen)]
+    return values, each if score.weighs else None
 
 
 def _add(result: FoldLosses, start: int, stop: int, told: Told) -> None:

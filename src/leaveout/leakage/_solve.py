@@ -1,7 +1,7 @@
 """From the losses at all levels of injection to the loss with no leakage: `b = A e`, solved for e.
 
 A is far too ill-conditioned to invert, so e is made smooth (a trend filter of order q, on its q-th differences) and, as more
-leakage does not hurt a learner, non-increasing and non-negative:
+leakage does not hurt a learner, non-increasing and non-negative (of a score where more is better, its negative is that):
 
     min_e ‖A e − b‖² + λ ‖D e‖²,      e₀ ≥ e₁ ≥ … ≥ 0.
 
@@ -13,6 +13,7 @@ The predictive risk is flat in λ where e₀ is not, so of all λ whose risks ar
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -22,6 +23,14 @@ from scipy.optimize import nnls
 GRID = 81  # values of λ that are tried
 UNRESOLVED = 0.5  # of UPRE's own standard deviation: risks that close are not told apart, and the smoothest curve is taken
 EQUALITY = 1e5  # weight of an equation that must hold, against the largest entry of the others
+
+
+class Shape(NamedTuple):
+    """What a curve must be: not rising with leakage, or (`rising`) not falling, between two bounds (None: no bound)."""
+
+    rising: bool = False
+    low: float | None = 0.0
+    high: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +91,11 @@ def solve_curve(
     noise = None if covariance is None else _finite("covariance", covariance, 2)
     if noise is not None and (noise.shape != (len(losses),) * 2 or not np.allclose(noise, noise.T)):
         raise ValueError(f"solve_curve: covariance must be symmetric, {(len(losses),) * 2}; got {noise.shape}.")
+    shape = Shape(high=upper) if monotone else None
     if lam is not None:
-        return system.solve(losses, _strength(lam), monotone, upper)
+        return system.solve(losses, _strength(lam), shape)
     assert noise is not None
-    return system.solve(losses, system.choose(losses, noise), monotone, upper)
+    return system.solve(losses, system.choose(losses, noise), shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +150,18 @@ class System:
         z = q["Vt"].T @ ((q["s"] / (q["s"] ** 2 + lam)) * (q["U"].T @ b).T).T
         return q["P"] @ np.linalg.solve(q["triangle"], q["Q"].T @ (b - q["AR"] @ z)) + q["R"] @ z
 
-    def solve(self, b: NDArray[np.float64], lam: float, monotone: bool = True, upper: float | None = None) -> Curve:
+    def solve(self, b: NDArray[np.float64], lam: float, shape: Shape | None) -> Curve:
+        """One curve; of a score that rises with leakage its negative, which falls."""
         e = self.linear(b, lam)
-        inside = np.all(np.diff(e) <= 0) and e[-1] >= 0 and (upper is None or e[0] <= upper)
-        if monotone and not inside:
-            M = np.vstack([self.A, np.sqrt(lam) * differences(self.A.shape[1], self.order)])
-            e = nonincreasing(M, np.concatenate([b, np.zeros(len(M) - len(b))]), upper)
+        if shape is not None:
+            rising, low, high = shape
+            sign = -1.0 if rising else 1.0
+            floor, roof = (low, high) if not rising else (None if x is None else -x for x in (high, low))
+            f = sign * e
+            inside = np.all(np.diff(f) <= 0) and (floor is None or f[-1] >= floor) and (roof is None or f[0] <= roof)
+            if not inside:
+                M = np.vstack([self.A, np.sqrt(lam) * differences(self.A.shape[1], self.order)])
+                e = sign * nonincreasing(M, np.concatenate([sign * b, np.zeros(len(M) - len(b))]), roof, floor)
         return Curve(e, float(lam), self.weights(lam), float(np.linalg.norm(self.A @ e - b)), self.order)
 
 
@@ -176,18 +192,29 @@ def _two_directions(
     return Curve(E, lam, np.zeros(0), float(np.linalg.norm(train @ E @ test.T - b)), order)
 
 
-def nonincreasing(M: NDArray[np.float64], r: NDArray[np.float64], upper: float | None = None) -> NDArray[np.float64]:
-    """`min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ 0 and e₀ ≤ upper: non-negative least squares on the steps down, e = Σ_{k ≥ j} x_k."""
+def nonincreasing(
+    M: NDArray[np.float64], r: NDArray[np.float64], upper: float | None = None, lower: float | None = 0.0
+) -> NDArray[np.float64]:
+    """`min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ lower and e₀ ≤ upper: non-negative least squares on the steps down from e₀,
+    e = lower + Σ_{k ≥ j} x_k. Without a bound below, one so low that it is not attained."""
+    if lower is None:
+        floor, depth = float(r.min()), float(np.ptp(r)) + 1e-9
+        while True:
+            depth *= 8
+            e = nonincreasing(M, r, upper, floor - depth)
+            if e[-1] > floor - depth:
+                return e
     steps = np.cumsum(M, axis=1)  # M times the upper triangle of ones
     scale = np.linalg.norm(steps, axis=0)
     scale[scale == 0] = 1.0
+    r = r - lower * steps[:, -1]
     x = nnls(steps / scale, r, maxiter=50 * steps.shape[1])[0] / scale
-    if upper is not None and x.sum() > upper:  # the problem is convex: then the bound is attained, Σ x = upper
-        weight = EQUALITY * np.abs(steps).max()
+    if upper is not None and x.sum() > upper - lower:  # the problem is convex: then the bound is attained, Σ x = upper − lower
+        room, weight = upper - lower, EQUALITY * np.abs(steps).max()
         tight = np.vstack([steps, np.full((1, steps.shape[1]), weight)]) / scale
-        x = nnls(tight, np.append(r, weight * upper), maxiter=50 * steps.shape[1])[0] / scale
-        x *= min(1.0, upper / x.sum())
-    return np.cumsum(x[::-1])[::-1]
+        x = nnls(tight, np.append(r, weight * room), maxiter=50 * steps.shape[1])[0] / scale
+        x *= min(1.0, room / x.sum())
+    return lower + np.cumsum(x[::-1])[::-1]
 
 
 def differences(size: int, order: int) -> Float[np.ndarray, "rows size"]:

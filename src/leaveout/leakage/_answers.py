@@ -1,0 +1,215 @@
+"""Three ways to have no mates in training: coarser clusters, training sets purged of them, clusters drawn from the linkage.
+
+Each changes the naive score by what it takes out of training; `Study.answer` makes that the whole of the exposure.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+from numpy.typing import NDArray
+
+from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
+from ._study import Answer, Point, Predictions, Study
+from ._work import Ask
+
+DROPPED = 0.1  # of a training set: where one fit would drop more, rows are tested in several bundles
+BUNDLES = 4  # of a fold's exposed rows, at most
+MOST = 0.4  # of a training set: where a bundle still drops more, no control can drop as much again
+CONTROLS = (2, 4, 6)  # a bundle; more until their Monte-Carlo error is small
+CAP, CAP_FOLDS = 0.1, 5  # of all records, a joined cluster of five folds; of more folds less
+FEW = 10  # records of a fold, below which their score says nothing
+SMALL = 1 / 3  # of the data's error: a Monte-Carlo error that is small beside it
+ROUND = 5  # partitions that are drawn before the next look at their Monte-Carlo error
+FIXED = "these folds do not test every record once by all others, so that none can change sides"
+AS_FILED = "links as filed are right"
+ALL_LISTED = "every true pair across folds is listed"
+
+
+def price(study: Study) -> int:
+    """How many fits the first look at every answer takes; more are made where their Monte-Carlo error is not small. What
+    `leakage_corrected` needs it says itself."""
+    count = len(study.folds)
+    found = count + count * (count - 1) // 2
+    if not study.linkage.knows_pairs:
+        return found
+    purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (1 + CONTROLS[0])
+    return found + purged + (count * (len(study.cuts) + ROUND) if study.fold is not None else 0)
+
+
+class Bundle(NamedTuple):
+    """Exposed rows of one fold, and the training rows that may be mates of theirs."""
+
+    fold: int
+    rows: Some
+    drop: Bool[np.ndarray, " rows"]
+
+
+def naive(study: Study) -> Answer:
+    """As filed."""
+    value, influence = study.naive
+    return Answer(
+        "naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence, exposed=study.exposed
+    )
+
+
+def coarser(study: Study) -> Answer:
+    """Clusters joined by every pair above a threshold, the likeliest first, while they are small enough for folds; what then
+    still stands across is purged."""
+    if study.fold is None:
+        return Answer("coarser", ALL_LISTED, FIXED)
+    points, why = [], "no pair across folds is listed"
+    link = study.linkage
+    for cut in study.cuts:
+        use = link.probability >= cut
+        most = int(CAP * len(study.y) * CAP_FOLDS / len(study.folds))
+        joined = capped(study.filed, link.left[use], link.right[use], link.probability[use], most)
+        moved = nearest_folds(study.fold, joined)
+        if moved is None:
+            why = f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
+            break
+        other = replace(study, folds=as_folds(moved, joined))
+        parts = [part for k in range(len(other.folds)) for part in _bundles(other, k, cut)]
+        if _dropped(other, parts) > MOST:
+            why = f"at {cut:.2g} it would drop {_dropped(other, parts):.0%} of a training set"
+            break
+        after = _purged(other, parts, cut)
+        difference = other.naive.value - study.naive.value + after.difference
+        influence = other.naive.influence - study.naive.influence + after.influence
+        points.append(after._replace(difference=difference, influence=influence))
+    return study.best("coarser", ALL_LISTED, points, why)
+
+
+def imputed(study: Study) -> Answer:
+    """Cross-validation by the clusters of drawn partitions, one fit a fold; so many draws that their error is small."""
+    assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
+    if study.fold is None:
+        return Answer("imputed", assumption, FIXED)
+    points: list[Point] = []
+    for own in study.clusters:
+        moved = nearest_folds(study.fold, own)
+        if moved is not None:
+            points.append(_regrouped(study, moved, float("nan")))
+        if len(points) % ROUND == 0 and len(points) and _enough(study, points):
+            break
+    if len(points) < 2:
+        return Answer("imputed", assumption, "drawn clusters are too large for folds")
+    influence, exposed = np.mean([p.influence for p in points], axis=0), float(np.mean([p.exposed for p in points]))
+    differences = np.array([p.difference for p in points])
+    part = study.removed(exposed)
+    if not part >= 0.5:
+        return Answer("imputed", assumption, f"it takes out {part:.0%} of the expected mates only; half is the least")
+    between = float(np.var(differences, ddof=1))
+    point = Point(float("nan"), float(differences.mean()), influence, between / len(points), exposed)
+    return study.answer("imputed", assumption, point, between=between / part**2)
+
+
+def purge(study: Study) -> Answer:
+    """Rows that may have mates in training are predicted without them, and compared with fits that lack as many others."""
+    assumption = f"{ALL_LISTED}; what is dropped is typical of its clusters but for the mates"
+    points, why = [], "no pair across folds is listed"
+    for cut in study.cuts:
+        parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
+        if _dropped(study, parts) > MOST:
+            why = f"at {cut:.2g} it would drop {_dropped(study, parts):.0%} of a training set"
+            break
+        points.append(_purged(study, parts, cut))
+    return study.best("purge", assumption, points, why)
+
+
+def unmated(study: Study) -> Answer:
+    """The tested rows that have no listed mate in training, as they were predicted: no fit is needed."""
+    assumption = "tested records without a listed mate are as hard as those with one"
+    use = study.tested.copy()
+    use[study.candidates.place.to_numpy()] = False
+    kept = [use[fold.test] for fold in study.folds]
+    if min(own.sum() for own in kept) < FEW:
+        return Answer("unmated", assumption, f"fewer than {FEW} records of some fold have no listed mate in training")
+    folds = [fold._replace(test=fold.test[own]) for fold, own in zip(study.folds, kept, strict=True)]
+    try:
+        value, influence = study.scored([own[some] for own, some in zip(study.predicted, kept, strict=True)], folds)
+    except ValueError as error:  # such as records of one class
+        return Answer("unmated", assumption, str(error).rstrip("."))
+    moved = {"correction": value - study.naive.value, "change": influence - study.naive.influence}
+    return Answer("unmated", assumption, score=value, influence=influence, exposed=0.0, **moved)
+
+
+def _dropped(study: Study, parts: list[Bundle]) -> float:
+    """The largest share of a training set that a fit does without."""
+    return max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
+
+
+def _regrouped(study: Study, moved: Rows, cut: float) -> Point:
+    folds = as_folds(moved, study.filed)
+    predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
+    value, influence = study.scored(predicted, folds)
+    exposed = np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds])
+    return Point(cut, value - study.naive.value, influence - study.naive.influence, 0.0, float(exposed.mean()))
+
+
+def _enough(study: Study, points: list[Point]) -> bool:
+    noise = np.var([p.difference for p in points], ddof=1) / len(points)
+    return bool(noise <= SMALL**2 * study.spread(np.mean([p.influence for p in points], axis=0)).variance)
+
+
+def _bundles(study: Study, k: int, cut: float) -> list[Bundle]:
+    """As many as keep what a fit drops small."""
+    fold = study.folds[k]
+    trained = np.zeros(len(study.y), bool)
+    trained[fold.train] = True
+    exposed = fold.test[study.linkage.candidates(fold.train, cut)[fold.test]]
+    if not len(exposed):
+        return []
+    mates = lambda rows: study.linkage.candidates(rows, cut) & trained
+    count = min(BUNDLES, int(np.ceil(mates(exposed).sum() / (DROPPED * len(fold.train)))))
+    parts = bundles(exposed, study.filed, count, np.random.default_rng([study.seed, 5, k]))
+    return [Bundle(k, rows, mates(rows)) for rows in parts]
+
+
+def _purged(study: Study, parts: list[Bundle], cut: float) -> Point:
+    if not parts:
+        return Point(cut, 0.0, np.zeros(len(study.y)), 0.0, study.exposed)
+    clean = study.scored(_replaced(study, parts, study.work([_without(study, part, part.drop) for part in parts])))
+    controls: list[tuple[float, NDArray[np.float64]]] = []
+    for count in CONTROLS:
+        for c in range(len(controls), count):
+            asks = [_without(study, part, _others(study, part, b, c)) for b, part in enumerate(parts)]
+            controls.append(study.scored(_replaced(study, parts, study.work(asks))))
+        sums = np.array([[influence[part.rows].sum() for part in parts] for _, influence in controls])
+        noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
+        influence = clean.influence - np.mean([own for _, own in controls], axis=0)
+        if noise <= SMALL**2 * study.spread(influence).variance:
+            break
+    difference = clean.value - float(np.mean([value for value, _ in controls]))
+    return Point(cut, difference, influence, noise, _exposed(study, parts))
+
+
+def _without(study: Study, part: Bundle, drop: NDArray[np.bool_]) -> Ask:
+    train = study.folds[part.fold].train
+    return Ask(train[~drop[train]], part.rows)
+
+
+def _others(study: Study, part: Bundle, number: int, control: int) -> NDArray[np.bool_]:
+    rng = np.random.default_rng([study.seed, 6, part.fold, number, control])
+    return like_size(part.drop, study.folds[part.fold].train, study.filed, rng)
+
+
+def _replaced(study: Study, parts: list[Bundle], found: Predictions) -> Predictions:
+    """Predictions as filed, but of the bundles' rows what was found."""
+    out = [own.copy() for own in study.predicted]
+    place = np.zeros(len(study.y), np.int64)
+    for part, own in zip(parts, found, strict=True):
+        place[study.folds[part.fold].test] = np.arange(len(out[part.fold]))
+        out[part.fold][place[part.rows]] = own
+    return out
+
+
+def _exposed(study: Study, parts: list[Bundle]) -> float:
+    """What is left of the exposure by pairs that the cut leaves."""
+    left = np.zeros(len(study.y))
+    for fold, mates in zip(study.folds, study.mates, strict=True):
+        left[fold.test] = mates
+    for part in parts:
+        left[part.rows] = study.linkage.mates(_without(study, part, part.drop).train, part.rows)
+    return float(left[study.tested].mean())

@@ -1,0 +1,191 @@
+"""The verb: several ways to the score on new clusters, each with its interval and its assumption, and which to believe."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from .._checkpoint import File, keeping
+from .._fingerprint import fingerprint
+from .._fit import Fit
+from .._progress import Slow
+from .._read import matched
+from .._stopping import Interrupted
+from ..interop.sklearn import Host
+from ._answers import coarser, imputed, naive, price, purge, unmated
+from ._estimate import DEFAULT, leakage_corrected
+from ._extrapolated import extrapolated
+from ._hosts import make_learner
+from ._injection import Injection, make_folds
+from ._linkage import Linkage
+from ._models import Fold
+from ._prepare import prepare
+from ._result import LeakageResult
+from ._score import Score
+from ._scoring import resolve_score
+from ._splits import joined
+from ._study import Answer, Study
+from ._told import LeakageReport
+from ._unlisted import unlisted
+from ._work import Work
+
+NO_PAIRS = "pairs are not known, only rates"
+
+
+def leakage_report(
+    estimator: Host | Fit,
+    X: Any,
+    y: ArrayLike,
+    *,
+    linkage: Linkage,
+    groups: ArrayLike | None = None,
+    scoring: Any = None,
+    cv: Any = None,
+    level: float = 0.95,
+    draws: int = 20,
+    injection: Injection = DEFAULT,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    checkpoint: File | None = None,
+) -> LeakageReport:
+    """The score on new clusters where links between records are uncertain: answers beside the naive one, and a verdict.
+
+    naive         cross-validation by clusters as filed, or on the split as it is
+    purge         rows that may have mates in training, by fits without these against fits that lack as many others
+    coarser       cross-validation by clusters that are joined by weaker links too
+    imputed       cross-validation by clusters drawn from the linkage, `draws` of them at most
+    unmated       the tested records that have no listed mate in training
+    extrapolated  `leakage_corrected`: more leakage is injected, and the score extrapolated to none
+
+    `linkage` says what is known of the links; `groups` are the clusters as filed, `linkage.groups(0.5)` by default. `cv` is
+    a number of folds (5), a splitter or pairs (train, test) of rows; given as pairs without `groups` the split is taken as
+    it is: the audit of a fixed benchmark. `scoring` is a name or scorer of scikit-learn's, or a loss of ours (None: the
+    estimator's own score). A correction that leaves some of the mates that are expected across folds in training (see
+    `exposed`) is enlarged by that share. Intervals are over clusters, drawn from the linkage, as tested and as trained on.
+
+    `checkpoint` names a file that keeps the fits; Ctrl-C raises `Interrupted` with the answers that are done.
+    Raises ValueError or TypeError on what cannot give a number. After Barnes and Dubrawski; Nadeau and Bengio 2003; Rubin 1987.
+    """
+    caller = "leakage_report"
+    names, X, y, groups = matched(caller, X=X, y=y, groups=groups)
+    _check(caller, linkage, level, draws)
+    linkage = linkage.sized(len(np.asarray(y)))
+    task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, np.asarray(y)))
+    check_weighs(caller, task.measure)
+    folds = _folds(caller, task, linkage, groups, cv, seed)
+    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, 1, task.refit)
+    of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "level": level}
+    ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
+    work = Work(learner, n_jobs, seed)
+    study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws, seed))
+    corrected = functools.partial(
+        leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
+        cv=[(fold.train, fold.test) for fold in folds], injection=injection, seed=seed, n_jobs=n_jobs,
+    )  # fmt: skip
+    answers: dict[str, Answer] = {}
+    told = functools.partial(_report, study, answers, task.X, names.index, level, of)
+    try:
+        with keeping(caller, checkpoint, of | ran), Slow("fits", price(study)) as work.bar:
+            for answer in _answered(study, corrected):
+                answers[answer.name] = answer
+    except KeyboardInterrupt:
+        done = ", ".join(answers) or "nothing"
+        raise Interrupted(f"{caller}: stopped; {done} is done", told if answers else lambda: None) from None
+    return told()
+
+
+def _answered(study: Study, corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
+    """One answer after the other, those that tell most first."""
+    yield naive(study)
+    if study.linkage.knows_pairs:
+        yield purge(study)
+        yield coarser(study)
+        yield imputed(study)
+        yield unmated(study)
+    else:
+        yield from (Answer(name, "", NO_PAIRS) for name in ("purge", "coarser", "imputed", "unmated"))
+    yield extrapolated(study, corrected)
+
+
+def _check(caller: str, linkage: Any, level: float, draws: int) -> None:
+    if not isinstance(linkage, Linkage):
+        raise TypeError(
+            f"{caller}: linkage must be a lo.Linkage, such as lo.Linkage.from_pairs(pairs, ids); got {type(linkage).__name__}."
+        )
+    if not (isinstance(level, float | np.floating) and 0 < level < 1):
+        raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
+    if int(draws) != draws or draws < 2:
+        raise ValueError(f"{caller}: draws must be a whole number, 2 or more; got {draws!r}.")
+
+
+def check_weighs(caller: str, score: Score) -> None:
+    """ValueError where rows have no influence."""
+    if not score.weighs:
+        raise ValueError(f"{caller}: {score.name} takes no sample_weight, so it has no interval; name another scoring=.")
+
+
+def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed: int) -> list[Fold]:
+    if groups is None and not (cv is None or isinstance(cv, int)):
+        groups = np.arange(len(task.y))  # splits are taken as they are
+    if groups is None:
+        if not linkage.knows_pairs:
+            raise ValueError(f"{caller}: this linkage knows rates, not pairs; give groups=, the clusters as filed.")
+        groups = linkage.groups(0.5)
+    return make_folds(caller, task.X, task.y, groups, cv, seed)[0]
+
+
+def _clusters(folds: list[Fold], linkage: Linkage, draws: int, seed: int) -> NDArray[np.int64]:
+    """Partitions drawn from the linkage; of clusters whose inner pairs it does not list, whole ones."""
+    filed = folds[0].clusters
+    if not linkage.knows_pairs:
+        return filed[None]
+    drawn = linkage.partitions(draws, seed)
+    inside = filed[linkage.left] == filed[linkage.right]
+    listed = np.zeros(len(filed), bool)
+    listed[linkage.left[inside]] = listed[linkage.right[inside]] = True
+    several = np.bincount(filed)[filed] > 1
+    if not several.any() or listed[several].mean() >= 0.5:
+        return np.stack([np.unique(own, return_inverse=True)[1] for own in drawn])
+    return np.stack([joined(filed, own) for own in drawn])
+
+
+def _report(study: Study, answers: dict[str, Answer], X: Any, index: pd.Index | None, level: float, of: dict) -> LeakageReport:
+    """Of the answers that there are."""
+    known = dict(answers)
+    for name in ("purge", "coarser", "imputed", "unmated", "extrapolated"):
+        known.setdefault(name, Answer(name, "", "stopped before it was done"))
+    mates = study.candidates
+    near = unlisted(X, study, mates) if study.linkage.knows_pairs else None
+    labels = pd.RangeIndex(len(study.y)) if index is None else index
+    rows = pd.DataFrame({
+        "place": mates.place, "mate": labels[mates.mate_place], "probability": mates.probability, "exposed": mates.exposed,
+    })  # fmt: skip
+    return LeakageReport(
+        answers=known,
+        scoring=study.score.name,
+        more_is_better=study.score.more_is_better,
+        level=level,
+        learner=study.work.learner.name,
+        fits=study.work.made,
+        trained=study.trained,
+        clusters=study.clusters,
+        tested=study.tested,
+        links=_links(study),
+        candidates=rows.set_axis(labels[mates.place]),
+        names=labels,
+        near=near,
+        of={name: fingerprint(value) for name, value in of.items()},
+    )
+
+
+def _links(study: Study) -> str:
+    clusters = len(np.unique(study.filed[study.tested]))
+    folds = f"{len(study.folds)} folds" if len(study.folds) > 1 else "one split"
+    filed = f"{study.tested.sum()} tested records of {clusters} clusters as filed, in {folds}"
+    if not study.linkage.knows_pairs:
+        return f"{filed}; {NO_PAIRS}"
+    known = f"{int(study.across.sum())} listed pairs across"
+    return f"{filed}; {known}, {study.exposed:.2g} of the records expected to have a mate in training"

@@ -1,0 +1,76 @@
+"""Draws of whole partitions of the records, from the probabilities that pairs of them match.
+
+The law has weight `Π p/(1 − p)` over the listed pairs inside one cluster, for every partition whose clusters hang together by
+listed pairs: correlation clustering (Bansal, Blum & Chawla 2004) as a law and not as an optimum. A pair that is not listed
+says nothing, or `unlisted=` is its probability. Pairs of probability one are one node, those of zero are in no cluster.
+
+The law is a product over biconnected blocks of the graph of pairs: a cluster meets a block in a connected piece of it, and
+pieces of blocks that share a record join. So a pair that is on no cycle is an independent toss with its own probability;
+blocks of a few records are drawn exactly, by the sums over all of their partitions (`_blocks`); larger ones by a Markov chain
+(`_chain`). With `unlisted=` the blocks are the connected components.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from ._blocks import EXACT, Graph, biconnected, components, draw_blocks
+from ._chain import draw_chain
+
+
+def draw_partitions(
+    rows: int,
+    left: Int[np.ndarray, " pairs"],
+    right: Int[np.ndarray, " pairs"],
+    probability: Float[np.ndarray, " pairs"],
+    num: int,
+    rng: np.random.Generator,
+    unlisted: float | None = None,
+) -> Int[np.ndarray, "num rows"]:
+    """`num` independent draws; clusters are numbered by first appearance.
+
+    Raises ValueError where a pair of probability zero is joined by pairs of probability one.
+    """
+    certain = probability == 1
+    node = components(rows, left[certain], right[certain])
+    a, b = node[left], node[right]
+    wrong = np.flatnonzero((a == b) & (probability == 0))
+    if len(wrong):
+        raise ValueError(
+            f"Linkage: rows {left[wrong[0]]} and {right[wrong[0]]} have probability 0, but pairs of probability 1 join them: "
+            "no partition agrees with that. Correct the pairs, or keep probabilities away from 0 and 1."
+        )
+    graph = _graph(a[a != b], b[a != b], probability[a != b], np.bincount(node, minlength=1), unlisted)
+    inside = draw_inside(graph, num, rng)
+    return np.stack([components(len(graph.size), graph.a[one], graph.b[one])[node] for one in inside])
+
+
+def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which pairs are in one cluster, `[num, pairs]`: blocks by what they need."""
+    order = np.unique(np.r_[graph.block * len(graph.size) + graph.a, graph.block * len(graph.size) + graph.b])
+    members = np.bincount(order // max(len(graph.size), 1), minlength=1)[graph.block]  # of the block of each pair
+    inside = np.zeros((num, len(graph.a)), bool)
+    for k in range(2, EXACT + 1):
+        if (members == k).any():
+            inside[:, members == k] = draw_blocks(graph.of(members == k), k, num, rng)
+    if (members > EXACT).any():
+        inside[:, members > EXACT] = draw_chain(graph.of(members > EXACT), num, rng)
+    return inside
+
+
+def _graph(
+    a: NDArray[np.int64],
+    b: NDArray[np.int64],
+    probability: NDArray[np.float64],
+    size: NDArray[np.int64],
+    unlisted: float | None,
+) -> Graph:
+    """Pairs of the same two nodes are one, their evidence added up; what is not listed counts in every cluster alike."""
+    with np.errstate(divide="ignore"):
+        odds = np.log(probability) - np.log1p(-probability)
+    key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
+    low, high = key // len(size), key % len(size)
+    ground = 0.0 if unlisted is None else float(np.log(unlisted) - np.log1p(-unlisted))
+    weight = np.bincount(place, odds, len(key)) - ground * np.bincount(place, minlength=len(key))
+    block = biconnected(len(size), low, high) if unlisted is None else components(len(size), low, high)[low]
+    return Graph(low, high, weight, size, ground, block)

@@ -1,0 +1,330 @@
+"""What fits are judged by: one number of weighted rows, and the influence of every row on it.
+
+With P the weighted rows and θ(P) the number, the influence of a row i is the slope of θ as P moves towards it,
+
+    IF_i = d/dt θ((1 − t) P + t δ_i) at t = 0,      Σ_i w_i IF_i = 0,
+
+so that with Σ w = 1 the variance of θ is that of sums of `w_i IF_i` over what is independent. Of a mean it is the deviation
+from the mean; of a function of means its gradient times deviations; of the area under the ROC curve Hajek's projection
+(DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988). With S and P of the rows of score ≥ t, all and positive,
+
+    average precision = 1/π Σ_{i+} w_i P_i/S_i,
+    IF_j = 1/π {1[j+] (P_j/S_j − AP) + Σ_{i+, s_i ≤ s_j} w_i (1[j+] − P_i/S_i)/S_i}.
+
+Negative weights take records out again that do not belong: what is a function of means, and the area, are then exact.
+"""
+
+import abc
+import inspect
+import pickle
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from .._metrics import area
+from ._solve import Shape
+
+Needs = Literal["response", "label", "probability", "probabilities", "decision"]
+Numbers = NDArray[np.float64]
+STEP = 1e-3  # of a mean weight, or of a mean: slopes by central differences, off by its square
+
+
+class AbstractFunctional(abc.ABC):
+    """A number of weighted rows: its value, and its value plus each row's influence (whose weighted mean it is)."""
+
+    signed: bool  # are weights allowed that are negative?
+
+    @abc.abstractmethod
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float: ...
+
+    @abc.abstractmethod
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]: ...
+
+
+class Picklable:
+    """A function that is kept in a pickle where it can be; else its name is, and a call says so."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.function(*args, **named)
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:
+            pickle.dumps(self.function)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return {"function": Gone(called(self.function))}
+        return {"function": self.function}
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What stands for a function that could not be pickled."""
+
+    name: str
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        raise TypeError(f"{self.name} was not kept when this was pickled; define it in a module, by def.")
+
+
+@dataclass(frozen=True)
+class Mean(AbstractFunctional):
+    """`sign` times the mean of a loss of single rows; `function` is vectorised over fits, or `own`, asked fit by fit."""
+
+    function: Callable[[Numbers, Numbers], NDArray]
+    sign: float = 1.0
+    own: bool = False
+    signed = True
+
+    def records(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
+        """The losses of many fits, `[fits, rows]` given predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
+        if not self.own:
+            return self.sign * np.asarray(self.function(y, prediction), np.float64)
+        each = np.broadcast_to(y, prediction.shape[:2])
+        value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
+        return self.sign * value.reshape(prediction.shape[:2])
+
+    def value(self, y, prediction, weight):
+        return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
+
+    def pseudo(self, y, prediction, weight):
+        return self.records(y, prediction[None])[0]
+
+
+@dataclass(frozen=True)
+class OfMeans(AbstractFunctional):
+    """A function of the means of a few numbers a row: R², a root of a mean, all that is read off a table of classes."""
+
+    statistics: Callable[[Numbers, Numbers], NDArray]  # [rows, numbers]
+    combine: Callable[[NDArray], float]
+    signed = True
+
+    def value(self, y, prediction, weight):
+        return float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
+
+    def pseudo(self, y, prediction, weight):
+        each = self.statistics(y, prediction)
+        mean = weight @ each / weight.sum()
+        return self.combine(mean) + (each - mean) @ self._gradient(each, mean)
+
+    def _gradient(self, each: NDArray, mean: NDArray) -> NDArray[np.float64]:
+        """By differences, in the numbers that are not all zero."""
+        slope = np.zeros(len(mean))
+        for k in np.flatnonzero(np.abs(each).max(0) > 0):
+            off = np.zeros(len(mean))
+            off[k] = STEP * STEP * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
+            slope[k] = (self.combine(mean + off) - self.combine(mean - off)) / (2 * off[k])
+        return slope
+
+
+@dataclass(frozen=True)
+class Ranks(AbstractFunctional):
+    """The area under the ROC curve, or average precision, of two classes; of more the mean of each against the rest, plain
+    or weighted by how frequent it is. `flipped`: the first of two classes is the one that is sought."""
+
+    of: Literal["area", "precision"]
+    flipped: bool = False
+    frequent: bool = False
+    signed = True
+
+    def value(self, y, prediction, weight):
+        return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
+
+    def pseudo(self, y, prediction, weight):
+        one = area if self.of == "area" else precision
+        if prediction.ndim == 1:
+            sought = (y > 0) != self.flipped
+            return one(_both(sought, weight), -prediction if self.flipped else prediction, weight)
+        share = np.array([weight[y == k].sum() for k in range(prediction.shape[1])]) / weight.sum()
+        if (share <= 0).any():
+            raise ValueError("an area of several classes needs rows of each of them; use fewer folds.")
+        parts = np.array([one(y == k, prediction[:, k], weight) for k in range(prediction.shape[1])])
+        if not self.frequent:
+            return parts.mean(0)
+        areas = parts @ weight / weight.sum()
+        return share @ parts + (areas[y.astype(int)] - share @ areas)
+
+
+@dataclass(frozen=True)
+class Weighted(AbstractFunctional):
+    """Any `function(y, prediction, sample_weight=)`; each row's influence is the slope in its weight, by differences."""
+
+    function: Callable[..., float]
+    signed = False
+
+    def value(self, y, prediction, weight):
+        return float(quietly(self.function, y, prediction, sample_weight=weight))
+
+    def pseudo(self, y, prediction, weight):
+        step, slope = STEP * np.mean(weight[weight > 0]), np.zeros(len(y))
+        for i in np.flatnonzero(weight > 0):
+            each = [weight.copy(), weight.copy()]
+            each[0][i] += step
+            each[1][i] -= min(step, weight[i] / 2)
+            ends = [self.value(y, prediction, w) for w in each]
+            slope[i] = (ends[0] - ends[1]) / (each[0][i] - each[1][i])
+        if not slope.any():
+            raise ValueError("it does not change with the weights of rows, as a median, so it has no influence, and no SE.")
+        return self.value(y, prediction, weight) + weight.sum() * slope
+
+
+@dataclass(frozen=True)
+class Whole(AbstractFunctional):
+    """Any `function(y, prediction)` that knows no weights: without influence, so without a standard error over data."""
+
+    function: Callable[..., float]
+    signed = False
+
+    def value(self, y, prediction, weight):
+        if np.ptp(weight[weight != 0]) > 0 or weight.min() < 0:
+            raise ValueError("it takes no sample_weight, so rows cannot be weighted.")
+        seen = weight > 0
+        return float(quietly(self.function, y[seen], prediction[seen]))
+
+    def pseudo(self, y, prediction, weight):
+        raise ValueError("it takes no sample_weight, so rows have no influence on it, and it no SE.")
+
+
+@dataclass(frozen=True)
+class Score:
+    """What fits are judged by, and the sign and the bounds of it.
+
+    `needs` says what is predicted: the response, the probability of the second class, those of all classes, a decision value
+    that grows with the second class, or a label; but for the response, y is the class's number. It lies between `low` and
+    `high` (None: no bound).
+    """
+
+    name: str
+    needs: Needs
+    functional: AbstractFunctional
+    more_is_better: bool = False
+    low: float | None = 0.0
+    high: float | None = None
+
+    @property
+    def per_record(self) -> bool:
+        """Is it a mean over rows?"""
+        return isinstance(self.functional, Mean)
+
+    @property
+    def weighs(self) -> bool:
+        """Does it take weights, so that rows have an influence?"""
+        return not isinstance(self.functional, Whole)
+
+    @property
+    def shape(self) -> Shape:
+        """Of its curve over what leaks."""
+        return Shape(self.more_is_better, self.low, self.high)
+
+    @property
+    def worst(self) -> float | None:
+        """The bound that no correction can pass."""
+        return self.low if self.more_is_better else self.high
+
+    @property
+    def classes(self) -> bool:
+        return self.needs != "response"
+
+    def losses(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
+        """Of a mean over rows, those of all rows of many fits, given predictions `[fits, rows, ...]`."""
+        assert isinstance(self.functional, Mean)
+        value = self.functional.records(y, prediction)
+        self.check(value)
+        return value
+
+    def target(self, y: NDArray) -> Float[np.ndarray, " rows"]:
+        """y as this takes it: the numbers of classes in order, or y itself."""
+        return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
+
+    def __call__(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> float:
+        """Of rows, `target(y)` and their predictions."""
+        return self._asked("value", y, prediction, weight)
+
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
+        """The value plus the influence of each row: their weighted mean is the value."""
+        return self._asked("pseudo", y, prediction, weight)
+
+    def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
+        """`Σ w_i IF_i = 0`. Raises ValueError where rows have none: see `weighs`."""
+        weight = np.ones(len(y)) if weight is None else weight
+        found = self.pseudo(y, prediction, weight)
+        return found - np.average(found, weights=weight)
+
+    def _asked(self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None) -> Any:
+        weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
+        if weight.min(initial=0) < 0 and not self.functional.signed:
+            raise ValueError(f"{self.name}: {NO_MIXTURE}")
+        try:
+            found = getattr(self.functional, what)(y, prediction, weight)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+        self.check(found)
+        return found
+
+    def check(self, value: Any) -> None:
+        """ValueError on what is no number."""
+        if not np.isfinite(value).all():
+            raise ValueError(
+                f"leakage_corrected: the loss {self.name} is not finite for {np.sum(~np.isfinite(value))} predictions, such "
+                "as a probability of zero for what came true; use loss='brier' or 'zero_one', or an estimator that smooths."
+            )
+
+
+NO_MIXTURE = (
+    "records that do not belong cannot be taken out of it again: it is neither a function of means, nor an area, nor average "
+    "precision"
+)
+
+
+def precision(positive: NDArray, predicted: NDArray, weight: NDArray) -> Float[np.ndarray, " rows"]:
+    """Average precision plus each row's influence. Where weights are negative, what lies above a threshold is first made to
+    grow as it falls: then precisions are shares."""
+    order = np.argsort(-predicted, kind="stable")
+    ranked, w, sought = predicted[order], weight[order], positive[order]
+    last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
+    group = np.cumsum(np.append(0, np.diff(ranked) != 0))
+    hits, all_ = np.cumsum(w * sought)[last], np.cumsum(w)[last]
+    if weight.min() < 0:
+        misses = np.clip(np.maximum.accumulate(all_ - hits), 0, (all_ - hits)[-1])
+        hits = np.clip(np.maximum.accumulate(hits), 0, hits[-1])
+        all_ = hits + misses
+    own = np.diff(hits, prepend=0.0)  # the weight of positives at each threshold
+    base = np.maximum(all_, 1e-300)
+    share = hits / base
+    value = own @ share / hits[-1]
+    below = lambda x: np.cumsum(x[::-1])[::-1]
+    gained, lost = below(own / base), below(own * share / base)
+    slope = np.where(sought, (share - value + gained)[group], 0.0) - lost[group]
+    out = np.empty(len(w))
+    out[order] = value + w.sum() * slope / hits[-1]
+    return out
+
+
+def quietly(function: Callable, *args: Any, **named: Any) -> Any:
+    """Without scikit-learn's word on classes that were never predicted: a ratio of nothing is zero there."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return function(*args, **named)
+
+
+def takes_weights(function: Callable) -> bool:
+    try:
+        return "sample_weight" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def called(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _both(sought: NDArray, weight: NDArray) -> NDArray[np.bool_]:
+    if weight[sought].sum() <= 0 or weight[~sought].sum() <= 0:
+        raise ValueError("it needs rows of both classes among those that are scored; use fewer folds.")
+    return sought

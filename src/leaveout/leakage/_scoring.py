@@ -1,0 +1,278 @@
+"""scikit-learn's names and scorers as scores of ours: more of them is better, in their own sign, with their own bounds.
+
+Means over rows and functions of means are known as such; labels are read off the table of classes, whose cells are means;
+of all else that takes `sample_weight` the influence is by differences, and what takes none has none.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sklearn.metrics
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+
+from .._fit import Fit
+from ..interop.sklearn import inner
+from ..models.losses import NAMED, AbstractLoss
+from ._losses import OTHERS, Decoded, absolute, brier, deviance, resolve, squares, surprise
+from ._score import (
+    AbstractFunctional,
+    Mean,
+    Needs,
+    OfMeans,
+    Picklable,
+    Ranks,
+    Score,
+    Weighted,
+    Whole,
+    called,
+    quietly,
+    takes_weights,
+)
+
+CELLS = 1024  # of a table of classes, above which influences are by weights
+USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
+LOG_LOSS = np.finfo(np.float64).eps  # probabilities are kept from 0 and 1 by so much, as scikit-learn does
+
+
+def relative(y: NDArray, mu: NDArray) -> NDArray:
+    return np.abs(y - mu) / np.maximum(np.abs(y), np.finfo(np.float64).eps)
+
+
+def squared_logs(y: NDArray, mu: NDArray) -> NDArray:
+    return (np.log1p(y) - np.log1p(mu)) ** 2
+
+
+def kept_deviance(y: NDArray, p: NDArray) -> NDArray:
+    return deviance(y, np.clip(p, LOG_LOSS, 1 - LOG_LOSS))
+
+
+def kept_surprise(y: NDArray, p: NDArray) -> NDArray:
+    return surprise(y, np.clip(p, LOG_LOSS, 1 - LOG_LOSS))
+
+
+def moments(y: NDArray, mu: NDArray) -> NDArray:
+    """Of the residual and of the response, first and second."""
+    return np.stack([y - mu, (y - mu) ** 2, y, y**2], axis=-1)
+
+
+def determination(mean: NDArray, centred: bool) -> float:
+    """R², or with the residual's mean taken out the share of the variance that is explained."""
+    left, spread = mean[1] - centred * mean[0] ** 2, mean[3] - mean[2] ** 2
+    return 1 - left / spread if spread > 0 else float(left == 0)
+
+
+def one_mean(y: NDArray, mu: NDArray, loss: Callable) -> NDArray:
+    return loss(y, mu)[:, None]
+
+
+def minus_root(mean: NDArray) -> float:
+    return -float(np.sqrt(max(mean[0], 0.0)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Which cell of the table of classes a row is in, `[rows, classes²]`, and a metric of it with the cells as weights."""
+
+    metric: Callable[..., float]
+    labels: NDArray
+
+    def cells(self, y: NDArray, code: NDArray) -> NDArray[np.float64]:
+        count = len(self.labels)
+        return np.eye(count**2)[(y * count + code).astype(int)]
+
+    def __call__(self, cells: NDArray[np.float64]) -> float:
+        y, predicted = (self.labels[part] for part in np.divmod(np.arange(len(cells)), len(self.labels)))
+        seen = cells > 0
+        return float(quietly(self.metric, y[seen], predicted[seen], sample_weight=cells[seen]))
+
+
+METRICS = sklearn.metrics
+MEANS: dict[Callable, Callable] = {
+    METRICS.mean_squared_error: squares,
+    METRICS.mean_absolute_error: absolute,
+    METRICS.mean_absolute_percentage_error: relative,
+    METRICS.mean_squared_log_error: squared_logs,
+}
+OF_MEANS: dict[tuple[Callable, int], OfMeans] = {
+    (METRICS.r2_score, 1): OfMeans(moments, functools.partial(determination, centred=False)),
+    (METRICS.explained_variance_score, 1): OfMeans(moments, functools.partial(determination, centred=True)),
+    (METRICS.root_mean_squared_error, -1): OfMeans(functools.partial(one_mean, loss=squares), minus_root),
+    (METRICS.root_mean_squared_log_error, -1): OfMeans(functools.partial(one_mean, loss=squared_logs), minus_root),
+}
+RANKS = {METRICS.roc_auc_score: "area", METRICS.average_precision_score: "precision"}
+SHARES = {
+    *(METRICS.accuracy_score, METRICS.balanced_accuracy_score, METRICS.top_k_accuracy_score, METRICS.roc_auc_score),
+    *(METRICS.average_precision_score, METRICS.f1_score, METRICS.fbeta_score, METRICS.precision_score),
+    *(METRICS.recall_score, METRICS.jaccard_score),
+}
+CORRELATIONS = {METRICS.matthews_corrcoef, METRICS.cohen_kappa_score}
+AT_MOST_ONE = {
+    *(METRICS.r2_score, METRICS.explained_variance_score, METRICS.d2_absolute_error_score, METRICS.d2_pinball_score),
+    *(METRICS.d2_tweedie_score, METRICS.d2_log_loss_score, METRICS.d2_brier_score),
+    *CORRELATIONS,
+}
+
+
+def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Score:
+    """From scikit-learn's name or scorer (None: what the estimator's own `score` is), or a loss of ours by name or object.
+
+    Raises ValueError on unknown names, TypeError on what cannot be asked with predictions alone.
+    """
+    y = np.asarray(y)
+    if isinstance(scoring, Score):
+        return scoring
+    if scoring is None:
+        scoring = USUAL.get(getattr(type(inner(estimator)), "score", None))  # type: ignore[arg-type]
+        if scoring is None:
+            raise TypeError(f"scoring=None: {type(estimator).__name__} has a score of its own; name one by scoring=.")
+    if isinstance(scoring, AbstractLoss) or (isinstance(scoring, str) and scoring in {*NAMED, *OTHERS}):
+        return resolve(scoring, "auto", y, classifies(estimator, y))
+    name = scoring if isinstance(scoring, str) else ""
+    scorer = _scorer(scoring)
+    metric, sign, given = scorer._score_func, scorer._sign, dict(scorer._kwargs)
+    name = name or ("neg_" if sign < 0 else "") + called(metric)
+    if not classifies(estimator, y):
+        if scorer._response_method != "predict" and "predict" not in scorer._response_method:
+            raise TypeError(f"scoring={name} is of classes; {type(estimator).__name__} predicts numbers.")
+        return Score(name, "response", _of_numbers(metric, given, sign), True, *_bounds(metric, sign))
+    labels = np.unique(y)
+    needs = _needs(name, scorer._response_method, estimator, len(labels))
+    functional = _of_classes(name, metric, given, sign, needs, labels)
+    return Score(name, needs, functional, True, *_bounds(metric, sign))
+
+
+def classifies(estimator: Any, y: NDArray) -> bool:
+    """Does it predict classes?"""
+    if not isinstance(estimator, Fit):
+        return is_classifier(estimator)
+    classes = estimator.objective.units.classes
+    return bool(classes) or (
+        type(getattr(estimator.objective, "loss_function", None)).__name__ == "Binomial" and len(np.unique(y)) == 2
+    )
+
+
+def predicted(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
+    """What a fitted estimator predicts, as a score takes it; `labels` are all classes in order."""
+    if needs == "response":
+        return np.asarray(model.predict(X), np.float64).reshape(-1)
+    if needs == "label":
+        return np.searchsorted(labels, model.predict(X)).astype(np.float64)
+    if needs == "decision" and hasattr(model, "decision_function"):
+        return np.asarray(model.decision_function(X), np.float64)
+    p = np.zeros((X.shape[0], len(labels)))
+    p[:, np.searchsorted(labels, model.classes_)] = model.predict_proba(X)
+    return p if needs == "probabilities" else p[:, 1]
+
+
+def _scorer(scoring: Any) -> Any:
+    if isinstance(scoring, str):
+        if scoring not in METRICS.get_scorer_names():
+            raise ValueError(
+                f"scoring={scoring!r}: neither a scorer of scikit-learn's (sklearn.metrics.get_scorer_names()) nor a loss of "
+                f"ours ({', '.join([*NAMED, *OTHERS])})."
+            )
+        return METRICS.get_scorer(scoring)
+    if not hasattr(scoring, "_score_func"):
+        what = scoring.__name__ if hasattr(scoring, "__name__") else type(scoring).__name__
+        raise TypeError(
+            f"scoring={what}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
+            "predictions; a function of (estimator, X, y) cannot."
+        )
+    return scoring
+
+
+def _needs(name: str, methods: Any, estimator: Any, classes: int) -> Needs:
+    """The first of the methods that the estimator has."""
+    methods = (methods,) if isinstance(methods, str) else methods
+    there = [m for m in methods if isinstance(estimator, Fit) or hasattr(estimator, m)]
+    if not there:
+        raise TypeError(
+            f"scoring={name} needs {' or '.join(methods)}, which {type(estimator).__name__} has not; give scoring='accuracy' "
+            "or another of labels, or wrap it in CalibratedClassifierCV."
+        )
+    if there[0] == "predict":
+        return "label"
+    if classes > 2 and "predict_proba" not in there:
+        raise TypeError(f"scoring={name} of {classes} classes needs predict_proba; {type(estimator).__name__} has it not.")
+    return "probabilities" if classes > 2 else "decision" if there[0] == "decision_function" else "probability"
+
+
+def _of_numbers(metric: Callable, given: dict, sign: float) -> AbstractFunctional:
+    if not given and metric in MEANS:
+        return Mean(MEANS[metric], sign)
+    if not given and (metric, sign) in OF_MEANS:
+        return OF_MEANS[metric, sign]  # type: ignore[index]
+    return _generic(functools.partial(_signed, metric=metric, sign=sign, given=given), metric)
+
+
+def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Needs, labels: NDArray) -> AbstractFunctional:
+    two = len(labels) == 2
+    if two:
+        _check_labels(name, metric, given, needs, labels)
+    flipped = two and given.get("pos_label") is not None and given["pos_label"] == labels[0]
+    plain = {key: value for key, value in given.items() if key != "pos_label" or not two}
+    if metric is METRICS.accuracy_score and not given:
+        return Mean(right, sign)
+    if metric is METRICS.log_loss and not plain:
+        return Mean(kept_deviance if two else kept_surprise, sign)
+    if metric is METRICS.brier_score_loss and not plain:
+        return Mean(squares if two else brier, sign)
+    if metric in RANKS and (two or (plain.get("multi_class") == "ovr" and needs == "probabilities")):
+        average = plain.pop("average", "macro")
+        plain.pop("multi_class", None)
+        if not plain and average in ("macro", "weighted"):
+            return Ranks(RANKS[metric], flipped, average == "weighted" and not two)  # type: ignore[arg-type]
+    if metric in RANKS and not two and "multi_class" not in given:
+        raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: use 'roc_auc_ovr'.")
+    ask = functools.partial(_signed, metric=metric, sign=sign, given=given)
+    if needs == "label":
+        if takes_weights(metric) and len(labels) ** 2 <= CELLS:
+            table = Table(Picklable(ask), labels)
+            return OfMeans(table.cells, table)
+        return _generic(Decoded(ask, labels, True), metric)
+    return _generic(Decoded(functools.partial(_turned, ask=ask, flipped=flipped, needs=needs), labels), metric)
+
+
+def _check_labels(name: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> None:
+    """Which class is sought must be known: of words scikit-learn wants to be told."""
+    try:
+        quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
+    except ValueError as error:
+        raise ValueError(
+            f"scoring={name}: {error} Give make_scorer({called(metric)}, pos_label={labels[1].item()!r}, ...), or y of 0 and 1."
+        ) from error
+
+
+def right(y: NDArray, code: NDArray) -> NDArray:
+    return (y == code) * 1.0
+
+
+def _generic(ask: Callable, metric: Callable) -> AbstractFunctional:
+    return Weighted(Picklable(ask)) if takes_weights(metric) else Whole(Picklable(ask))
+
+
+def _signed(y: NDArray, prediction: NDArray, metric: Callable, sign: float, given: dict, **named: Any) -> float:
+    return sign * metric(y, prediction, **given, **named)
+
+
+def _turned(y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any) -> float:
+    """Predictions are of the class that is sought, which may be the first."""
+    if flipped:
+        prediction = -prediction if needs == "decision" else 1 - prediction
+    return ask(y, prediction, **named)
+
+
+def _bounds(metric: Callable, sign: float) -> tuple[float | None, float | None]:
+    """Of the score, lowest and highest."""
+    low, high = None, None
+    if metric in SHARES:
+        low, high = 0.0, 1.0
+    elif metric in AT_MOST_ONE:
+        low, high = (-1.0 if metric in CORRELATIONS else None), 1.0
+    elif getattr(metric, "__module__", "").startswith("sklearn.metrics") and sign < 0:
+        low, high = 0.0, (2.0 if metric is METRICS.brier_score_loss else None)
+    return (low, high) if sign > 0 else (None if high is None else -high, None if low is None else -low)

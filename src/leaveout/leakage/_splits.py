@@ -1,0 +1,132 @@
+"""Which rows train and which are tested: folds nearest to the filed ones, bundles of exposed rows, controls of like size."""
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from ._models import Fold
+
+ROOM = 1.3  # times the mean size of a fold: no fold may be larger
+Rows = Int[np.ndarray, " rows"]  # a label of every row
+Some = NDArray[np.int64]  # rows by number
+
+
+def components(filed: Rows, left: NDArray[np.int64], right: NDArray[np.int64]) -> Rows:
+    """Filed clusters, joined by pairs of rows: the component of every row."""
+    size = int(filed.max()) + 1
+    graph = sparse.coo_matrix((np.ones(len(left), bool), (filed[left], filed[right])), shape=(size, size))
+    return connected_components(graph, directed=False)[1][filed].astype(np.int64)
+
+
+def joined(filed: Rows, drawn: Rows) -> Rows:
+    """The components of rows that share one or the other."""
+    first = np.unique(drawn, return_index=True, return_inverse=True)
+    return components(filed, np.arange(len(drawn)), first[1][first[2]])
+
+
+def fold_of(folds: list[Fold]) -> Rows | None:
+    """The fold that tests each row, where every row is tested once, by what was trained on all others; else None."""
+    n = len(folds[0].clusters)
+    times, found = np.zeros(n, int), np.zeros(n, np.int64)
+    for k, fold in enumerate(folds):
+        np.add.at(times, fold.test, 1)
+        found[fold.test] = k
+    whole = len(folds) > 1 and np.all(times == 1) and all(len(fold.train) + len(fold.test) == n for fold in folds)
+    return found if whole else None
+
+
+def capped(filed: Rows, left: Some, right: Some, probability: NDArray[np.float64], most: int) -> Rows:
+    """Filed clusters joined by pairs, the likeliest first, but for joins that would make more than so many rows.
+
+    Without that bound, what is joined by weak pairs is soon one giant component.
+    """
+    a, b = np.minimum(filed[left], filed[right]), np.maximum(filed[left], filed[right])
+    order = np.lexsort((b, a, -probability))
+    joins = pd.DataFrame({"a": a[order], "b": b[order]})[a[order] != b[order]].drop_duplicates().to_numpy()
+    sizes, root = np.bincount(filed).tolist(), list(range(int(filed.max()) + 1))
+    for first, second in joins.tolist():
+        x, y = _root(root, first), _root(root, second)
+        if x != y and sizes[x] + sizes[y] <= most:
+            root[y] = x
+            sizes[x] += sizes[y]
+    found = np.array([_root(root, k) for k in range(len(root))])
+    return np.unique(found, return_inverse=True)[1][filed]
+
+
+def _root(root: list[int], k: int) -> int:
+    while root[k] != k:
+        root[k] = root[root[k]]
+        k = root[k]
+    return k
+
+
+def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
+    """Folds of whole clusters, each where most of its rows are already and there is room, else where there is most of it; None
+    where a cluster is too large for any.
+
+    The pieces of a cluster that is cut stay where they are: what changes is only what must.
+    """
+    count, names = int(fold.max()) + 1, int(clusters.max()) + 1
+    votes = sparse.coo_matrix((np.ones(len(fold)), (clusters, fold)), shape=(names, count)).tocsr()
+    kept, sizes = np.asarray(votes.argmax(axis=1)).ravel(), np.bincount(clusters, minlength=names)
+    room = ROOM * len(fold) / count
+    if sizes.max() > room:
+        return None
+    if np.bincount(kept[clusters], minlength=count).max() > room:
+        filled = np.zeros(count)
+        for name in np.argsort(-sizes, kind="stable"):
+            k = kept[name] if filled[kept[name]] + sizes[name] <= room else int(np.argmin(filled))
+            kept[name] = k
+            filled[k] += sizes[name]
+    moved = kept[clusters].astype(np.int64)
+    return moved if np.bincount(moved, minlength=count).min() > 0 else None
+
+
+def as_folds(fold: Rows, clusters: Rows) -> list[Fold]:
+    """Each fold tested by what all others train."""
+    return [Fold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters) for k in range(int(fold.max()) + 1)]
+
+
+def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) -> list[Some]:
+    """Rows in so many parts of like size, whole clusters each."""
+    names, code, sizes = np.unique(clusters[rows], return_inverse=True, return_counts=True)
+    order = rng.permutation(len(names))
+    part = np.empty(len(names), np.int64)
+    part[order] = (np.cumsum(sizes[order]) - 1) * count // len(rows)
+    return [some for k in range(count) if len(some := rows[part[code] == k])]
+
+
+def like_size(
+    drop: Bool[np.ndarray, " rows"], train: Some, clusters: Rows, rng: np.random.Generator
+) -> Bool[np.ndarray, " rows"]:
+    """As many other rows of `train` as `drop` holds, by clusters of like size: from each the share that is dropped of its like.
+
+    Clusters that lose a row by `drop` are taken last. Each is matched within its class of sizes (by powers of two).
+    """
+    inside = np.zeros(len(drop), bool)
+    inside[train] = True
+    size = np.bincount(clusters[train], minlength=int(clusters.max()) + 1)
+    lost = np.bincount(clusters[drop & inside], minlength=len(size))
+    wanted = int((drop & inside).sum())
+    kind = np.log2(np.maximum(size, 1)).astype(int)
+    take = np.zeros(len(size))  # the share of each other cluster that is taken
+    free = (size > 0) & (lost == 0)
+    for k in np.unique(kind[lost > 0]):
+        mine, others = np.flatnonzero((lost > 0) & (kind == k)), np.flatnonzero(free & (kind == k))
+        count = min(len(mine), len(others))
+        take[rng.permutation(others)[:count]] = rng.permutation(lost[mine] / size[mine])[:count]
+    rows = rng.permutation(train[~drop[train]])
+    code = clusters[rows]
+    order = np.argsort(code, kind="stable")  # within each cluster, rows in random order
+    first = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(size)))])[code[order]]
+    rank = np.empty(len(rows))
+    rank[order] = np.arange(len(rows)) - first
+    chosen = rank < np.round(take * size)[code]
+    turn = rng.permutation(len(size))  # what is wanting is made up by whole clusters, untouched ones first
+    last = np.lexsort((rank, turn[code], lost[code] > 0, ~chosen))
+    out = np.zeros(len(drop), bool)
+    out[rows[last[:wanted]]] = True
+    return out

@@ -1,0 +1,216 @@
+"""What all answers share: folds as filed, who may be whose mate across them, predictions as filed, and how any are scored."""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from ._models import Fold
+from ._splits import Rows, fold_of
+from ._variance import Spread, as_trained, over_clusters
+from ._work import Ask, Work
+
+HELD = (0.5, 0.8, 0.95, 1.0)  # of the expected mates across folds: what pairs above each cut of the sweep hold
+LEAST = 0.5  # of the exposure: an answer that takes out less of it is none
+Predictions = list[NDArray[np.float64]]  # of what each fold tests, in the order of its rows
+
+
+class Scored(NamedTuple):
+    """A score over all folds, and every row's influence on it (their sum is zero)."""
+
+    value: float
+    influence: Float[np.ndarray, " rows"]
+
+
+class Point(NamedTuple):
+    """What one way of taking mates out of training changes: the score's raw difference, its influences, its Monte-Carlo
+    variance, and what stays exposed."""
+
+    cut: float
+    difference: float
+    influence: Float[np.ndarray, " rows"]
+    monte_carlo: float
+    exposed: float
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A score with no mates in training, or `refusal`, why there is none; its difference from the naive one; both influences.
+
+    `exposed` is the expected share of tested records that still have a mate in training, `between` what an uncertain linkage
+    adds to the variance of the correction, `curve` what came of every cut.
+    """
+
+    name: str
+    assumption: str
+    refusal: str = ""
+    score: float = float("nan")
+    correction: float = float("nan")
+    influence: Float[np.ndarray, " rows"] | None = None
+    change: Float[np.ndarray, " rows"] | None = None
+    exposed: float = float("nan")
+    monte_carlo: float = 0.0
+    between: float = 0.0
+    curve: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The folds as filed, and what is known of links between rows; `clusters` `[draws, rows]` are drawn partitions, or the
+    filed clusters alone where pairs are not known."""
+
+    folds: list[Fold]
+    y: NDArray[np.float64]
+    score: Any
+    linkage: Any
+    work: Work
+    seed: int
+    clusters: Int[np.ndarray, "draws rows"]
+
+    @functools.cached_property
+    def tested(self) -> NDArray[np.bool_]:
+        found = np.zeros(len(self.y), bool)
+        for fold in self.folds:
+            found[fold.test] = True
+        return found
+
+    @property
+    def filed(self) -> Rows:
+        return self.folds[0].clusters
+
+    @functools.cached_property
+    def fold(self) -> Rows | None:
+        return fold_of(self.folds)
+
+    @functools.cached_property
+    def predicted(self) -> Predictions:
+        """As filed."""
+        return self.work([Ask(fold.train, fold.test) for fold in self.folds])
+
+    @functools.cached_property
+    def naive(self) -> Scored:
+        return self.scored(self.predicted)
+
+    def scored(self, predicted: Predictions, folds: list[Fold] | None = None) -> Scored:
+        """Σ_k n_k/n score(fold k); mean losses: their mean over all rows."""
+        folds = self.folds if folds is None else folds
+        size = sum(len(fold.test) for fold in folds)
+        values = np.array([self.score(self.y[fold.test], own) for fold, own in zip(folds, predicted, strict=True)])
+        value = float(values @ [len(fold.test) for fold in folds] / size)
+        influence = np.zeros(len(self.y))
+        for fold, own, of_fold in zip(folds, predicted, values, strict=True):
+            influence[fold.test] += (self.score.influence(self.y[fold.test], own) + of_fold - value) / size
+        return Scored(value, influence)
+
+    @functools.cached_property
+    def mates(self) -> list[NDArray[np.float64]]:
+        """P(a mate is trained on) of every row that a fold tests, as filed."""
+        return [self.linkage.mates(fold.train, fold.test) for fold in self.folds]
+
+    @functools.cached_property
+    def exposed(self) -> float:
+        return float(np.mean(np.concatenate(self.mates))) if self.linkage.knows_pairs else float("nan")
+
+    @functools.cached_property
+    def across(self) -> NDArray[np.bool_]:
+        """Which listed pairs have one record tested by what was trained on the other."""
+        found = np.zeros(len(self.linkage.left), bool)
+        for fold in self.folds:
+            side = np.zeros(len(self.y), int)
+            side[fold.train], side[fold.test] = 1, 2
+            found |= side[self.linkage.left] + side[self.linkage.right] * 3 == 7
+            found |= side[self.linkage.right] + side[self.linkage.left] * 3 == 7
+        return found
+
+    @functools.cached_property
+    def candidates(self) -> pd.DataFrame:
+        """Tested rows that are in a listed pair with a training row: `place`, the likeliest mate's `mate_place`, the pair's
+        `probability`, and `exposed`, the probability of any mate in training."""
+        if not self.linkage.knows_pairs:
+            return pd.DataFrame({"place": [], "mate_place": [], "probability": [], "exposed": []})
+        found = []
+        for fold, mates in zip(self.folds, self.mates, strict=True):
+            tested, trained = (np.isin(np.arange(len(self.y)), rows) for rows in (fold.test, fold.train))
+            exposed = np.zeros(len(self.y))
+            exposed[fold.test] = mates
+            for own, other in ((self.linkage.left, self.linkage.right), (self.linkage.right, self.linkage.left)):
+                use = tested[own] & trained[other] & (self.linkage.probability > 0)
+                columns = {"place": own[use], "mate_place": other[use], "probability": self.linkage.probability[use]}
+                found.append(pd.DataFrame(columns).assign(exposed=exposed[own[use]]))
+        pairs = pd.concat(found).sort_values("probability", ascending=False, kind="stable")
+        return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
+
+    @functools.cached_property
+    def trained(self) -> float:
+        """What training clusters add to the variance, by fits without pairs of folds."""
+        count = len(self.folds)
+        if self.fold is None or count < 3:
+            return 0.0
+        tests = [fold.test for fold in self.folds]
+        pairs = [(j, k) for j in range(count) for k in range(j + 1, count)]
+        asks = [Ask(np.flatnonzero(~np.isin(self.fold, pair)), np.concatenate([tests[k] for k in pair])) for pair in pairs]
+        found = {}
+        for (j, k), both in zip(pairs, self.work(asks), strict=True):
+            found[j, k], found[k, j] = np.split(both, [len(tests[j])])
+        share = np.array([len(fold.test) for fold in self.folds]) / len(self.y)
+        moved = np.zeros(count)
+        for (i, left), own in found.items():
+            moved[left] -= share[i] * (self.score(self.y[tests[i]], own) - self.score(self.y[tests[i]], self.predicted[i]))
+        tested = np.array([self.naive.influence[rows].sum() for rows in tests])
+        return as_trained(tested, moved)
+
+    @functools.cached_property
+    def cuts(self) -> list[float]:
+        """Probabilities, falling, above which pairs hold given shares of the expected mates across folds."""
+        p = np.sort(self.linkage.probability[self.across])[::-1]
+        p = p[p > 0]
+        if not len(p):
+            return []
+        held = np.cumsum(p) / p.sum()
+        at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in HELD]
+        return sorted({float(p[k]) for k in at}, reverse=True)
+
+    def spread(self, influence: NDArray[np.float64]) -> Spread:
+        return over_clusters(influence, self.clusters, self.tested)
+
+    def removed(self, exposed: float) -> float:
+        """The share of the naive exposure that is no more."""
+        return 1 - exposed / self.exposed if self.exposed > 0 else float("nan")
+
+    def answer(self, name: str, assumption: str, point: Point, **more: Any) -> Answer:
+        """The naive score and the difference, as large as it would be were all of the exposure taken out: each exposed record
+        is taken to gain alike."""
+        part = self.removed(point.exposed)
+        change = point.influence / part
+        return Answer(
+            name,
+            assumption,
+            score=self.naive.value + point.difference / part,
+            correction=point.difference / part,
+            influence=self.naive.influence + change,
+            change=change,
+            exposed=point.exposed,
+            monte_carlo=point.monte_carlo / part**2,
+            **more,
+        )
+
+    def best(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:
+        """The answer at the cut at which the correction has the smallest variance."""
+        if not points:
+            return Answer(name, assumption, why)
+        rows = []
+        for point in points:
+            part = self.removed(point.exposed)
+            variance = (self.spread(point.influence).variance + point.monte_carlo) / part**2
+            rows.append({"cut": point.cut, "exposed": point.exposed, "removed": part, "difference": point.difference,
+                         "correction": point.difference / part, "se": float(np.sqrt(variance))})  # fmt: skip
+        curve = pd.DataFrame(rows)
+        usable = curve.index[curve.removed >= LEAST]
+        if not len(usable):
+            most = f"no cut takes out more than {curve.removed.max():.0%} of the expected mates; half is the least"
+            return replace(Answer(name, assumption, most), curve=curve)
+        return self.answer(name, assumption, points[curve.se[usable].idxmin()], curve=curve)

@@ -1,0 +1,162 @@
+"""Tables of scored pairs, from whatever linked the records, as rows `left < right` and probabilities, each pair once."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
+
+from .._read import numbers, pandas_of
+
+ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))  # as Splink calls the two records; as ours are
+WEIGHT = "match_weight"  # Splink's log₂ of the odds
+PROBABILITY = ("match_probability", "probability")
+AGREE = 1e-9  # probabilities that are one number written twice
+
+
+class Pairs(NamedTuple):
+    left: Int[np.ndarray, " pairs"]
+    right: Int[np.ndarray, " pairs"]
+    probability: Float[np.ndarray, " pairs"]
+
+    def once(self, caller: str) -> "Pairs":
+        """Each pair once, the lower row left; ValueError on a row with itself, and on two probabilities for one pair."""
+        same = np.flatnonzero(self.left == self.right)
+        if len(same):
+            raise ValueError(f"{caller}: a pair names one record twice, row {self.left[same[0]]}; drop such pairs.")
+        low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
+        order = np.lexsort((self.probability, high, low))
+        low, high, p = low[order], high[order], self.probability[order]
+        again = np.r_[False, (low[1:] == low[:-1]) & (high[1:] == high[:-1])][: len(low)]
+        other = np.flatnonzero(again & (np.r_[0.0, np.abs(np.diff(p))][: len(p)] > AGREE))
+        if len(other):
+            k = other[0]
+            raise ValueError(
+                f"{caller}: rows {low[k]} and {high[k]} are a pair twice, of probability {p[k - 1]:g} and {p[k]:g}; keep one."
+            )
+        return Pairs(low[~again], high[~again], p[~again])
+
+
+def read_pairs(caller: str, pairs: Any, ids: Any, probability: str | None, default: float | None = None) -> tuple[Pairs, int]:
+    """The pairs by row, and how many rows there are: those of `ids`, a number itself, or up to the last that a pair names.
+
+    `default` is the probability where the table has none.
+    """
+    frame = frame_of(caller, pairs)
+    left, right, rows = ends(caller, frame, ids)
+    return Pairs(left, right, _probability(caller, frame, probability, default)).once(caller), rows
+
+
+def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str) -> Pairs:
+    """Pairs of a training row, left, and a test row, right, each numbered from 0 among so many; certain unless said."""
+    frame = frame_of(caller, pairs)
+    columns = frame.columns[:2] if len(frame) else []
+    numbered = [_numbered(caller, pd.Index(frame[name])) for name in columns] or [np.zeros(0, np.int64)] * 2
+    for name, rows, count in zip(("left", "right"), numbered, sides, strict=True):
+        if (rows >= count).any():
+            raise ValueError(f"{caller}: {name} names row {rows.max()}, but that side has {count} rows, from 0.")
+    p = _probability(caller, frame, probability, 1.0)
+    return Pairs(numbered[0], numbered[1] + sides[0], p).once(caller)
+
+
+def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
+    """A table with the two names first, whether a frame, a Series or frame by pairs, dedupe's tuples or arrays."""
+    pairs = pandas_of(caller, "pairs", pairs)
+    if isinstance(pairs, pd.Series | pd.DataFrame) and isinstance(pairs.index, pd.MultiIndex) and pairs.index.nlevels == 2:
+        values = pairs.to_frame("probability") if isinstance(pairs, pd.Series) else pairs  # as recordlinkage gives them
+        return values.set_axis(values.index.set_names(["left", "right"])).reset_index()
+    if isinstance(pairs, pd.DataFrame):
+        return pairs
+    if isinstance(pairs, np.ndarray) and pairs.dtype.names:  # as dedupe's own scores
+        return pd.DataFrame({"left": pairs["pairs"][:, 0], "right": pairs["pairs"][:, 1], "probability": pairs["score"]})
+    if isinstance(pairs, tuple) and len(pairs) in (2, 3) and all(np.ndim(column) == 1 for column in pairs):
+        return pd.DataFrame(dict(zip(("left", "right", "probability"), pairs, strict=False)))
+    if not isinstance(pairs, np.ndarray):
+        try:
+            pairs = [(*one[0], *one[1:]) if isinstance(one[0], tuple | list | np.ndarray) else tuple(one) for one in pairs]
+        except TypeError:
+            raise TypeError(f"{caller}: pairs must be a table; got {type(pairs).__name__}.") from None
+    frame = pd.DataFrame(pairs)
+    if len(frame) and frame.shape[1] not in (2, 3):
+        raise ValueError(f"{caller}: pairs needs rows of two names and a probability; got shape {frame.shape}.")
+    return frame.set_axis(["left", "right", "probability"][: frame.shape[1]], axis=1)
+
+
+def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """The rows of both names of each pair, and how many rows there are."""
+    if not len(frame):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), 0 if ids is None else len(_names(caller, ids))
+    named = next((list(both) for both in ENDS if set(both) <= set(frame.columns)), list(frame.columns[:2]))
+    sources = ["source_dataset_l", "source_dataset_r"]
+    names = None if ids is None else _names(caller, ids)
+    if isinstance(names, pd.MultiIndex):
+        if not set(sources) <= set(frame.columns):
+            raise ValueError(
+                f"{caller}: ids name a row by {names.nlevels} labels, but the pairs have no {sources[0]!r} column."
+            )
+        both = [pd.MultiIndex.from_frame(frame[[source, name]]) for source, name in zip(sources, named, strict=True)]
+    else:
+        both = [pd.Index(frame[name]) for name in named]
+    if names is None:
+        left, right = (_numbered(caller, index) for index in both)
+        return left, right, int(max(left.max(), right.max())) + 1
+    left, right = (_found(caller, index, names) for index in both)
+    return left, right, len(names)
+
+
+def _names(caller: str, ids: Any) -> pd.Index:
+    """Of all rows; a whole number of them are called by their numbers."""
+    if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
+        return pd.RangeIndex(int(ids))
+    if isinstance(ids, pd.DataFrame):
+        ids = ids.index
+    names = ids if isinstance(ids, pd.Index) else pd.Index(pandas_of(caller, "ids", ids))
+    if not names.is_unique:
+        raise ValueError(f"{caller}: ids must name each row once; {names[names.duplicated()][0]!r} is there twice.")
+    return names
+
+
+def _numbered(caller: str, index: pd.Index) -> NDArray[np.int64]:
+    values = index.to_numpy()
+    if values.dtype.kind not in "iuf" or not np.all((values >= 0) & (values == np.floor(values))):
+        raise ValueError(
+            f"{caller}: without ids= pairs name rows by number, from 0; got {values[0]!r}. Give ids=, one name a row."
+        )
+    return values.astype(np.int64)
+
+
+def _found(caller: str, index: pd.Index, names: pd.Index) -> NDArray[np.int64]:
+    rows = names.get_indexer(index)
+    if (rows < 0).any():
+        raise ValueError(f"{caller}: no row is called {index[rows < 0].tolist()[0]!r}; ids= must name every row of the data.")
+    return rows.astype(np.int64)
+
+
+def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: float | None) -> Float[np.ndarray, " pairs"]:
+    known = [column for column in (name, *PROBABILITY) if column is not None and column in frame.columns]
+    if known:
+        p = numbers(caller, "pairs", frame[known[0]])
+    elif WEIGHT in frame.columns:
+        p = 1 / (1 + np.exp2(-numbers(caller, "pairs", frame[WEIGHT]).astype(np.float64)))
+    elif default is not None or not len(frame):
+        return np.full(len(frame), 1.0 if default is None else default)
+    elif frame.shape[1] == 3:
+        p, known = numbers(caller, "pairs", frame.iloc[:, 2]), [frame.columns[2]]
+    else:
+        raise ValueError(
+            f"{caller}: pairs needs rows of two names and a probability; the columns are {', '.join(map(str, frame.columns))}. "
+            "Say which by probability=."
+        )
+    return check_probability(caller, p, str(known[0] if known else WEIGHT))
+
+
+def check_probability(caller: str, p: ArrayLike, name: str) -> Float[np.ndarray, " pairs"]:
+    p = np.asarray(p, np.float64)
+    if not np.all((p >= 0) & (p <= 1)):
+        wrong = p[~((p >= 0) & (p <= 1))][0]
+        raise ValueError(
+            f"{caller}: probabilities must lie in [0, 1], without NaN; {name} holds {wrong:g}. Scores of another scale become "
+            "probabilities by Linkage.from_labelled(sample, pairs)."
+        )
+    return p

@@ -1,0 +1,181 @@
+"""The report: answers side by side, how far they part, which to believe, and what is left unknown."""
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from .._printed import Printed
+from ._study import Answer
+from ._unlisted import TOLERATED, Near
+from ._variance import Spread, half_width, over_clusters
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+APART = 2.0  # standard errors of their difference, beyond which answers part
+ORDER = ("purge", "coarser", "imputed", "extrapolated")  # the first that there is, is recommended
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LeakageReport(Printed):
+    """Answers to what the score on new clusters is, `answers` by name, "naive" among them.
+
+    `table` has them side by side, `recommended` names the one to believe (None: none is), `verdict` says why and what is
+    left unknown, `curves` has every cut that was tried, `rows` the tested rows that carry the inflation.
+    """
+
+    answers: dict[str, Answer]
+    scoring: str
+    more_is_better: bool
+    level: float
+    learner: str
+    fits: int
+    trained: float
+    clusters: Int[np.ndarray, "draws rows"]
+    tested: NDArray[np.bool_]
+    links: str
+    candidates: pd.DataFrame
+    names: pd.Index
+    near: Near | None
+    of: dict[str, str]
+
+    def spread(self, influence: Float[np.ndarray, " rows"]) -> Spread:
+        """The variance over clusters as tested of what has these influences."""
+        return over_clusters(influence, self.clusters, self.tested)
+
+    @functools.cached_property
+    def table(self) -> pd.DataFrame:
+        """By answer: `score`, its interval `low`, `high`; `correction`, the difference from the naive score, with an interval
+        of its own, paired over clusters; of the score `se_data` over clusters, `se_mc` over draws and `se_links` for
+        uncertain links; `exposed`, the expected share of tested records that have a mate in training; `assumption`;
+        `refusal`, why there is no number."""
+        rows = pd.DataFrame.from_dict({name: self._row(answer) for name, answer in self.answers.items()}, orient="index")
+        return rows.astype(dict.fromkeys(COLUMNS, float))
+
+    def _row(self, answer: Answer) -> dict[str, Any]:
+        row: dict[str, Any] = dict.fromkeys(COLUMNS, float("nan"))
+        if not answer.refusal:
+            row |= {"score": answer.score, "correction": answer.correction, "exposed": answer.exposed}
+            data, change = self._errors(answer)
+            more = answer.monte_carlo + answer.between
+            half = half_width(data.variance + more, data.freedom, self.level)
+            own = half_width(change.variance + more, change.freedom, self.level)
+            row |= {"low": answer.score - half, "high": answer.score + half}
+            row |= {"correction_low": answer.correction - own, "correction_high": answer.correction + own}
+            row |= {"se_data": data.variance**0.5, "se_mc": answer.monte_carlo**0.5, "se_links": answer.between**0.5}
+        return row | {"assumption": answer.assumption, "refusal": answer.refusal}
+
+    def _errors(self, answer: Answer) -> tuple[Spread, Spread]:
+        """Of the score, training clusters included, and of the correction."""
+        score = Spread(float("nan"), 1.0) if answer.influence is None else self.spread(answer.influence)
+        change = Spread(float("nan"), 1.0) if answer.change is None else self.spread(answer.change)
+        return score._replace(variance=score.variance + self.trained), change
+
+    @property
+    def doubt(self) -> str:
+        """Why no answer is to be believed although there are some; empty where nothing speaks against them."""
+        if self.near is None or self.near.share <= TOLERATED:
+            return ""
+        some = ", ".join(map(str, self.names[self.near.rows[:3]]))
+        return (
+            f"about {self.near.share:.0%} of the tested records with a near-duplicate in training are not listed with it, such "
+            f"as {some}: the list is not complete (lo.Linkage.from_embeddings finds such pairs)"
+        )
+
+    @functools.cached_property
+    def recommended(self) -> str | None:
+        """The answer to believe."""
+        if self.doubt:
+            return None
+        if self.answers["naive"].exposed == 0:
+            return "naive"
+        return next((name for name in ORDER if not self.answers[name].refusal), None)
+
+    @functools.cached_property
+    def differences(self) -> pd.DataFrame:
+        """Between every two answers: `difference`, its `se` (paired over clusters), `apart`, whether beyond twice that."""
+        there = [answer for answer in self.answers.values() if not answer.refusal and answer.change is not None]
+        rows = []
+        for k, first in enumerate(there):
+            for second in there[k + 1 :]:
+                assert first.change is not None and second.change is not None
+                noise = first.monte_carlo + first.between + second.monte_carlo + second.between
+                se = (self.spread(first.change - second.change).variance + noise) ** 0.5
+                apart = first.score - second.score
+                rows.append({"first": first.name, "second": second.name, "difference": apart, "se": se,
+                             "apart": abs(apart) > APART * se})  # fmt: skip
+        return pd.DataFrame(rows, columns=["first", "second", "difference", "se", "apart"])
+
+    @property
+    def verdict(self) -> str:
+        """Which answer to believe, whether others part from it, and what none of them knows."""
+        if self.recommended is None:
+            why = self.doubt or "; ".join(f"{name}: {self.answers[name].refusal}" for name in ORDER)
+            return f"no answer: {why}."
+        if self.recommended == "naive":
+            return "nothing to correct: no listed pair stands across a fold; if all are listed, the naive score stands."
+        row, answer = self.table.loc[self.recommended], self.answers[self.recommended]
+        clear = row.correction_low * row.correction_high > 0
+        moved = f"the naive score is off by {-row.correction:.3g} ({-row.correction_high:.3g} to {-row.correction_low:.3g})"
+        told = moved if clear else f"{moved}, which may be nothing"
+        return f"believe {self.recommended}: {told}. {self._parting()} It takes for granted: {answer.assumption}."
+
+    def _parting(self) -> str:
+        found = self.differences
+        mine = found[((found["first"] == self.recommended) | (found["second"] == self.recommended)) & found.apart]
+        others = [name for pair in zip(mine["first"], mine["second"], strict=True) for name in pair if name != self.recommended]
+        rivals = [name for name in others if name != "naive"]
+        return f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it." if rivals else "No other answer parts from it."
+
+    @functools.cached_property
+    def rows(self) -> pd.DataFrame:
+        """Tested rows that may have mates in training, by what each adds to the correction: `mate`, the likeliest, with its
+        `probability`; `exposed`, that some mate is in training; `carries`, its part of the correction (all rows' sum to it)."""
+        name = next((name for name in ("purge", self.recommended) if name and self.answers[name].change is not None), None)
+        found = self.candidates.copy()
+        if name is None or self.answers[name].change is None:
+            return found.assign(carries=np.nan)
+        answer = self.answers[name]
+        assert answer.change is not None
+        carries = answer.change + answer.correction / self.tested.sum()
+        found["carries"] = carries[found.pop("place").to_numpy()]
+        return found.reindex(found.carries.abs().sort_values(ascending=False, kind="stable").index)
+
+    @property
+    def curves(self) -> dict[str, pd.DataFrame]:
+        """By answer, what came of every cut: `cut`, `exposed`, `removed`, `difference`, `correction`, `se`."""
+        return {name: answer.curve for name, answer in self.answers.items() if answer.curve is not None}
+
+    def _lines(self) -> list[tuple[str, str]]:
+        better = "more is better" if self.more_is_better else "less is better"
+        lines = [
+            ("learner", f"{self.learner}; {self.fits} fits; score {self.scoring}, {better}"),
+            ("links", self.links),
+        ]
+        lines += [(name, self._told(name)) for name in self.answers]
+        return [*lines, ("recommended", str(self.recommended)), ("verdict", self.verdict)]
+
+    def _told(self, name: str) -> str:
+        row = self.table.loc[name]
+        if row.refusal:
+            return f"none: {row.refusal}"
+        errors = f"± {row.se_data:.2g} (data)" + (f" ± {row.se_mc:.2g} (Monte Carlo)" if row.se_mc > 0 else "")
+        score = f"{row.score:.5g}, {row.low:.5g} to {row.high:.5g} {errors}; {row.exposed:.2g} exposed"
+        if name == "naive":
+            return f"{score}; {row.assumption}"
+        moved = f"correction {row.correction:.3g} ({row.correction_low:.3g} to {row.correction_high:.3g})"
+        return f"{score}; {moved}; if {row.assumption}"
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Answers with their intervals, beside what came of every cut."""
+        from .. import plot
+
+        return plot.leakage_report(self, ax)
+
+
+COLUMNS = ("score", "low", "high", "correction", "correction_low", "correction_high", "se_data", "se_mc", "se_links", "exposed")
