@@ -1,4 +1,4 @@
-"""Problems of near-duplicates across a fixed split: rows of the test set that are copies of training rows, and a list of the pairs.
+"""Problems of near-duplicates across a fixed split: test rows that are copies of training rows, and a list of the pairs.
 
 The list is complete, has false candidates besides, or lacks pairs without saying so. What leaks is known row by row: each copy
 is predicted once more by a fit without the rows that it is a copy of.
@@ -75,7 +75,7 @@ def answered(seed: int) -> dict[str, Any]:
 def listed(
     kind: str, copies: NDArray[np.int64], source: NDArray[np.int64], test: NDArray[np.int64], rng: np.random.Generator
 ) -> pd.DataFrame:
-    """Pairs of a test and a training row: of the true ones all, or a share; false candidates are as improbable as they are false."""
+    """Pairs of a test and a training row: of the true ones all, or a share; false candidates as improbable as they are."""
     keep = rng.random(len(copies)) < (rng.uniform(0.3, 0.9) if kind == LISTS[2] else 1.0)
     pairs = pd.DataFrame({"l": copies[keep], "r": source[keep], "match_probability": 0.99})
     if kind != LISTS[1]:

@@ -10,12 +10,14 @@ new people, each record counting alike; *over data* its mean over all data sets,
 """
 
 import argparse
+import itertools
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,7 +37,10 @@ FRESH = 3000  # new people, on whom the five fits are scored
 DRAWS = 200
 QUICK = 4
 LEVEL = 0.95
-ANSWERS = ("naive", "coarser", "purge", "imputed", "extrapolated")
+LEAST = 0.01  # pairs less probable are left out, as linkage programs do
+ANSWERS = ("naive", "coarser", "purge", "imputed", "unmated", "extrapolated")
+TOLD = ("score", "low", "high", "correction", "correction_low", "correction_high", "se_data", "se_mc", "exposed")
+INJECTION = lo.Injection(num_levels=6, num_boot=4)  # for the row "extrapolated", which is to be had cheaply 2,000 times
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,19 +72,21 @@ DESIGNS = {
     "ridge": Design(lambda: Ridge(10.0), "neg_mean_squared_error", 120, 0.3, 1.0),
     "logistic": Design(lambda: LogisticRegression(C=0.02, max_iter=500), "neg_log_loss", 120, 0.3, 2.0, classes=True),
     "forest": Design(
-        lambda: RandomForestRegressor(40, min_samples_leaf=2, max_features=0.5, random_state=0),
+        lambda: RandomForestRegressor(20, min_samples_leaf=2, max_features=0.5, random_state=0),
         "neg_mean_squared_error", 6, 0.3, 1.0,
     ),
     "boosting": Design(
-        lambda: HistGradientBoostingClassifier(max_iter=50, max_leaf_nodes=16, min_samples_leaf=5, random_state=0),
+        lambda: HistGradientBoostingClassifier(max_iter=25, max_leaf_nodes=12, min_samples_leaf=5, random_state=0),
         "neg_brier_score", 6, 0.2, 2.0, classes=True,
     ),
     "neighbours": Design(lambda: KNeighborsRegressor(5), "neg_mean_squared_error", 4, 0.3, 1.0),
 }  # fmt: skip
 
 
-def wanted(design: Design, X: NDArray[np.float64], y: NDArray[np.float64], person: NDArray[np.int64], matter: bool, seed: int) -> float:
-    """The score on new people of the learner trained on four fifths of these, the mean of five folds of the true people."""
+def wanted(
+    design: Design, X: NDArray[np.float64], y: NDArray[np.float64], person: NDArray[np.int64], matter: bool, seed: int
+) -> float:
+    """The score on new people of the learner trained on four fifths of these: the mean over folds of the true people."""
     rng = np.random.default_rng([12, seed])
     new, response = design.draw(np.repeat(np.arange(FRESH), sizes(FRESH, rng)), rng, matter)
     folds = GroupKFold(5, shuffle=True, random_state=seed).split(X, y, person)
@@ -87,104 +94,129 @@ def wanted(design: Design, X: NDArray[np.float64], y: NDArray[np.float64], perso
     return float(np.mean([score(design.learner().fit(X[train], y[train]), new, response) for train, _ in folds]))
 
 
+class World(NamedTuple):
+    """One population: whose each record is, the clusters as filed, and what is known of the links; all designs share it."""
+
+    person: NDArray[np.int64]
+    filed: NDArray[np.int64]
+    linkage: lo.Linkage
+
+
+@lru_cache(1)
+def world(seed: int) -> World:
+    rng = np.random.default_rng([11, seed])
+    of, made = records(sizes(PEOPLE, rng), rng), linker(PEOPLE)
+    table = made.pairs(of)
+    likely = table[table["match_probability"] >= LEAST]
+    return World(of.person, components(table, made.threshold, len(of.person)), lo.Linkage.from_pairs(likely, len(of.person)))
+
+
 def drawn(name: str, seed: int, matter: bool) -> dict[str, Any]:
     """One data set, its report, and what is true of it."""
-    design, rng = DESIGNS[name], np.random.default_rng([11, seed])
-    of = records(sizes(PEOPLE, rng), rng)
-    X, y = design.draw(of.person, rng, matter)
-    made = linker(PEOPLE)
-    table = made.pairs(of)
-    filed = components(table, made.threshold, len(y))
+    design, (person, filed, linkage) = DESIGNS[name], world(seed)
+    X, y = design.draw(person, np.random.default_rng([14, seed, int(matter)]), matter)
     start = time.perf_counter()
     report = lo.leakage_report(
-        design.learner(), X, y, linkage=lo.Linkage.from_pairs(table), groups=filed, scoring=design.scoring, level=LEVEL, seed=seed
+        design.learner(),
+        X,
+        y,
+        linkage=linkage,
+        groups=filed,
+        scoring=design.scoring,
+        level=LEVEL,
+        seed=seed,
+        injection=INJECTION,
     )
     row: dict[str, Any] = {"seed": seed, "seconds": time.perf_counter() - start, "recommended": report.recommended or ""}
     for answer in ANSWERS:
         told = report.table.loc[answer]
-        row |= {f"{answer} {what}": told[what] for what in ("score", "low", "high")}
-    right = GroupKFold(5, shuffle=True, random_state=seed).split(X, y, of.person)
+        row |= {f"{answer} {what}": told[what] for what in TOLD}
+    right = GroupKFold(5, shuffle=True, random_state=seed).split(X, y, person)
     score = get_scorer(design.scoring)
     tested = [(len(test), score(design.learner().fit(X[train], y[train]), X[test], y[test])) for train, test in right]
     row["right clusters score"] = float(np.average([own for _, own in tested], weights=[size for size, _ in tested]))
-    return row | {"truth": wanted(design, X, y, of.person, matter, seed)}
+    return row | {"truth": wanted(design, X, y, person, matter, seed)}
 
 
-def kept(name: str, matter: bool, draws: int, folder: Path) -> pd.DataFrame:
-    """The draws of one design, those that the folder has and those still to be made."""
-    file = folder / f"{name}{'' if matter else '-alike'}.csv"
-    rows = pd.read_csv(file, keep_default_na=False).to_dict("records") if file.exists() else []
-    for seed in range(len(rows), draws):
-        rows.append(drawn(name, seed, matter))
-        pd.DataFrame(rows).to_csv(file, index=False)
-    return pd.read_csv(file, na_values=[""]).iloc[:draws]
+def make(names: list[str], draws: int, folder: Path) -> None:
+    """All draws that the folder does not have yet, seed by seed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    done = {key: len(rows) for key in itertools.product(names, (True, False)) if (rows := stored(*key, folder)) is not None}
+    for seed in range(draws):
+        for name, matter in itertools.product(names, (True, False)):
+            if seed >= done.get((name, matter), 0):
+                file = place(name, matter, folder)
+                pd.DataFrame([drawn(name, seed, matter)]).to_csv(file, mode="a", header=not file.exists(), index=False)
 
 
-def accuracy(rows: pd.DataFrame, answer: pd.Series, truth: Any) -> tuple[float, float]:
-    """RMSE over that of naive, on the same draws, with its standard error by the delta method."""
+def place(name: str, matter: bool, folder: Path) -> Path:
+    return folder / f"{name}{'' if matter else '-alike'}.csv"
+
+
+def stored(name: str, matter: bool, folder: Path) -> pd.DataFrame | None:
+    file = place(name, matter, folder)
+    return pd.read_csv(file) if file.exists() else None
+
+
+def against_naive(rows: pd.DataFrame, answer: pd.Series, truth: Any) -> tuple[float, float]:
+    """RMSE over that of naive, on the draws that have the answer, with its standard error by the delta method."""
     there = answer.notna()
-    mine, naive = ((rows.loc[there, "naive score"] * 0 + part[there] - truth) ** 2 for part in (answer, rows["naive score"]))
+    mine, naive = ((part[there] - truth) ** 2 for part in (answer, rows["naive score"]))
     ratio = float(np.sqrt(mine.mean() / naive.mean()))
     influence = ratio / 2 * (mine / mine.mean() - naive / naive.mean())
     return ratio, float(influence.std(ddof=1) / np.sqrt(there.sum()))
 
 
-def of_recommended(rows: pd.DataFrame, what: str, refused: bool = False) -> pd.Series:
-    """The recommended answer's; of refused draws, if wanted, that of the first answer that there is."""
+def of_recommended(rows: pd.DataFrame, what: str) -> pd.Series:
+    """The recommended answer's; NaN where refused."""
     out = pd.Series(np.nan, rows.index)
-    for answer in ANSWERS[1:] if refused else ():
-        out = out.fillna(rows[f"{answer} {what}"])
-    out = out.where(rows["recommended"].isna())
     for answer in ANSWERS:
         out = out.where(rows["recommended"] != answer, rows[f"{answer} {what}"])
     return out
 
 
+def covers(low: pd.Series, high: pd.Series, truth: Any) -> float:
+    """Of the intervals that there are."""
+    there = low.notna() & high.notna()
+    return float(((low <= truth) & (truth <= high))[there].mean())
+
+
 def designs(options: argparse.Namespace) -> None:
     """RMSE of the recommended answer beside naive's, coverage of its interval, and what was refused."""
-    options.keep.mkdir(parents=True, exist_ok=True)
-    ratios: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    names = options.only or list(DESIGNS)
+    make(names, QUICK if options.quick else options.draws, options.keep)
     for matter in (True, False):
         print(f"\nclusters {'matter' if matter else 'do not matter'}; RMSE as a share of naive's (± SE), over data")
-        for name in options.only or DESIGNS:
-            rows = kept(name, matter, QUICK if options.quick else options.draws, options.keep)
-            ratios[matter].append(printed(name, rows))
-        mean, se = np.mean(ratios[matter], axis=0)[0], np.sqrt(np.sum(np.square(ratios[matter]), axis=0)[1]) / len(ratios[matter])
-        print(f"mean over designs: recommended {mean:.3f} ± {se:.3f} of naive; largest {max(ratios[matter])[0]:.3f}", flush=True)
+        found = [printed(name, rows) for name in names if (rows := stored(name, matter, options.keep)) is not None]
+        mean, se = np.mean([ratio for ratio, _ in found]), np.sqrt(np.sum(np.square([se for _, se in found]))) / len(found)
+        print(f"mean over designs: recommended {mean:.3f} ± {se:.3f} of naive; largest {max(found)[0]:.3f}", flush=True)
 
 
 def printed(name: str, rows: pd.DataFrame) -> tuple[float, float]:
-    truth, sign = rows["truth"].mean(), np.sign(rows["truth"].mean())
-    best = of_recommended(rows, "score")
-    ratio, se = accuracy(rows, best, truth)
-    inside = (of_recommended(rows, "low") <= truth) & (truth <= of_recommended(rows, "high"))
-    here = (of_recommended(rows, "low") <= rows["truth"]) & (rows["truth"] <= of_recommended(rows, "high"))
-    count = int(best.notna().sum())
-    covered = inside.sum() / max(count, 1)
-    print(f"{name}: {len(rows)} draws, {rows['seconds'].mean():.1f} s each; true {truth:.4f} (SD over data {rows['truth'].std():.4f}); "
+    truth, here = rows["truth"].mean(), rows["truth"]
+    best, low, high = (of_recommended(rows, what) for what in ("score", "low", "high"))
+    ratio, se = against_naive(rows, best, truth)
+    covered, count = covers(low, high, truth), int(best.notna().sum())
+    print(f"{name}: {len(rows)} draws, {rows['seconds'].mean():.1f} s each; true {truth:.4f} (SD over data {here.std():.4f}); "
           f"naive off by {rows['naive score'].mean() - truth:+.4f}, SD {rows['naive score'].std():.4f}")  # fmt: skip
-    print(f"  recommended {ratio:.3f} ± {se:.3f} of naive's RMSE (on these data {accuracy(rows, best, rows['truth'])[0]:.3f}), "
+    print(f"  recommended {ratio:.3f} ± {se:.3f} of naive's RMSE (on these data {against_naive(rows, best, here)[0]:.3f}), "
           f"off by {best.mean() - truth:+.4f}; covers {covered:.1%} ± {np.sqrt(covered * (1 - covered) / max(count, 1)):.1%} "
-          f"(these data {here.sum() / max(count, 1):.1%}; naive {inside_of(rows, 'naive', truth):.1%})")  # fmt: skip
-    for answer in (*ANSWERS[1:], "right clusters"):
+          f"(on these data {covers(low, high, here):.1%}), half width {(high - low).mean() / 2:.4f}, SD {best.std():.4f}")  # fmt: skip
+    for answer in (*ANSWERS, "right clusters"):
         there = rows[f"{answer} score"]
         if there.notna().sum() > 1:
-            told, error = accuracy(rows, there, truth)
-            cover = "" if answer == "right clusters" else f", covers {inside_of(rows, answer, truth):.1%}"
-            print(f"  {answer:15s} {told:.3f} ± {error:.3f}, off by {there.mean() - truth:+.4f}, given in {there.notna().mean():.0%}"
-                  f"{cover}, recommended in {(rows['recommended'] == answer).mean():.0%}")  # fmt: skip
-    refused = rows[rows["recommended"].isna()]
+            told, error = against_naive(rows, there, truth)
+            ends = [rows.get(f"{answer} {end}", pd.Series(np.nan, rows.index)) for end in ("low", "high")]
+            print(f"    {answer:15s} {told:.3f} ± {error:.3f}, off by {there.mean() - truth:+.4f}, given in {there.notna().mean():.0%}, "
+                  f"covers {covers(*ends, truth):.1%}, recommended in {(rows['recommended'] == answer).mean():.0%}")  # fmt: skip
+    refused = rows[best.isna()]
     if len(refused):
-        would = of_recommended(refused, "score", refused=True)
-        print(f"  refused {len(refused)}: would have been off by {sign * (would.mean() - truth):+.4f}, RMSE "
-              f"{np.sqrt(((would - truth) ** 2).mean()):.4f}, naive's there {np.sqrt(((refused['naive score'] - truth) ** 2).mean()):.4f}")  # fmt: skip
-    print(end="", flush=True)
+        would = refused["coarser score"].fillna(refused["purge score"])
+        rmse = [np.sqrt(((part - truth) ** 2).mean()) for part in (would, refused["naive score"])]
+        print(
+            f"    refused {len(refused)}: coarser, or else purge, would have had RMSE {rmse[0]:.4f}, naive's there {rmse[1]:.4f}"
+        )
     return ratio, se
-
-
-def inside_of(rows: pd.DataFrame, answer: str, truth: float) -> float:
-    there = rows[rows[f"{answer} low"].notna()]
-    return float(((there[f"{answer} low"] <= truth) & (truth <= there[f"{answer} high"])).mean())
 
 
 def links(options: argparse.Namespace) -> None:
@@ -214,7 +246,9 @@ def duplicates(options: argparse.Namespace) -> None:
     """Near-duplicates across a fixed split: each corrected to within its interval, or refused."""
     rows = pd.DataFrame([answered(seed) for seed in range(QUICK if options.quick else PROBLEMS)])
     given = rows[~rows["refused"]]
-    print(f"\n{len(rows)} problems of near-duplicates across a fixed split: {rows['refused'].sum()} refused; of {len(given)} answered")
+    print(
+        f"\n{len(rows)} problems of near-duplicates across a fixed split: {rows['refused'].sum()} refused; of {len(given)} answered"
+    )
     print(f"  inside the interval of the correction {given['inside'].sum()}, outside on the safe side {given['safe'].sum()}, "
           f"false assurances {given['false'].sum()}; new records' loss inside the score's interval {given['fresh'].mean():.1%}")  # fmt: skip
     for kind, part in rows.groupby("list"):
@@ -225,7 +259,9 @@ def duplicates(options: argparse.Namespace) -> None:
 
 def singletons(options: argparse.Namespace) -> None:
     """Records filed alone, each with one candidate at ε: how many of a fold are the training clusters'."""
-    print("\nsingletons, one candidate each at ε, 1000 rows, 5 folds: p_test (its standard error over folds), P(mate in training)")
+    print(
+        "\nsingletons, one candidate each at ε, 1000 rows, 5 folds: p_test (its standard error over folds), P(mate in training)"
+    )
     rng = np.random.default_rng(0)
     at = rng.permutation(1000).reshape(-1, 2)
     for eps in (0.3, 0.1, 0.01, 1e-6):
@@ -255,7 +291,10 @@ def large(options: argparse.Namespace) -> None:
     took = time.perf_counter() - start
     print(f"\nLightGBM, {n} records, {len(table)} pairs, two workers: {took:.0f} s\n{report}")
     row = report.table.loc[report.recommended or "coarser"]
-    print(f"Monte-Carlo error {row['se_mc']:.2g}, data's {row['se_data']:.2g}: ratio {row['se_mc'] / row['se_data']:.2f}", flush=True)
+    print(
+        f"Monte-Carlo error {row['se_mc']:.2g}, data's {row['se_data']:.2g}: ratio {row['se_mc'] / row['se_data']:.2f}",
+        flush=True,
+    )
 
 
 def calibrated(person: NDArray[np.int64], rng: np.random.Generator) -> pd.DataFrame:
