@@ -1,6 +1,8 @@
 """The report: against enumeration and designs whose truth is known, refused where it must be, and on wrong input."""
 
 import itertools
+import pickle
+import time
 
 import matplotlib
 
@@ -8,10 +10,16 @@ matplotlib.use("agg")
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from sklearn.dummy import DummyRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
+from leaveout.leakage import _splits, _variance, _work
+from leaveout.leakage._extrapolated import share_hidden
+from leaveout.leakage._models import Fold
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 QUICK = lo.Injection(num_boot=4, num_levels=4)
@@ -66,7 +74,9 @@ def test_one_neighbour_without_its_copies():
     assert report.answers["unmated"].score == pytest.approx(naive[copied:].mean())
     assert report.recommended == "purge" and report.table.low["purge"] < 2 < report.table.high["purge"]
     np.testing.assert_allclose(report.rows["carries"].sum(), report.answers["purge"].correction)
-    assert sorted(report.rows.index) == list(range(300, 300 + copied)) and (report.rows["mate"] == report.rows.index - 300).all()
+    assert (
+        sorted(report.rows.index) == list(range(300, 300 + copied)) and (report.rows["mate"] == report.rows.index - 300).all()
+    )
     for name in ("coarser", "imputed", "extrapolated"):
         assert report.table.refusal[name]
     assert "injecting" in report.table.refusal["extrapolated"]
@@ -92,3 +102,218 @@ def test_what_learns_nothing_from_mates_is_not_corrected():
     for name in ("purge", "coarser"):
         assert report.answers[name].correction == pytest.approx(0, abs=1e-12)
         assert report.answers[name].score == pytest.approx(np.mean(y**2))
+
+
+def test_rows_of_a_cluster_share_a_fold_and_the_others_stay():
+    rng = np.random.default_rng(0)
+    fold, clusters = rng.integers(0, 4, 200), rng.integers(0, 60, 200)
+    moved = _splits.nearest_folds(fold, clusters)
+    assert all(len(np.unique(moved[clusters == c])) == 1 for c in range(60))
+    assert np.bincount(moved).max() <= _splits.ROOM * 50
+    whole = np.repeat(np.arange(40), 5)
+    np.testing.assert_array_equal(_splits.nearest_folds(whole % 4, whole), whole % 4)  # nothing must change
+    pieces = np.where(np.arange(200) % 5 == 0, 40 + whole, whole)  # of every cluster one row is cut off: it stays
+    np.testing.assert_array_equal(_splits.nearest_folds(whole % 4, pieces), whole % 4)
+    assert _splits.nearest_folds(fold, np.minimum(clusters, 5)) is None  # one of 180 rows
+
+
+@pytest.mark.parametrize("most", [6, 12, 1000])
+def test_joins_are_the_likeliest_first_and_none_too_large(most):
+    rng = np.random.default_rng(1)
+    filed = rng.permutation(np.repeat(np.arange(50), 2))
+    left, right = (rng.integers(0, 100, 120) for _ in range(2))
+    p = rng.random(120)
+    found = _splits.capped(filed, left, right, p, most)
+    sizes = {frozenset(np.flatnonzero(filed == c)) for c in range(50)}
+    for k in np.argsort(-p):  # by hand
+        a, b = (next(s for s in sizes if row in s) for row in (left[k], right[k]))
+        if a != b and len(a) + len(b) <= most:
+            sizes = sizes - {a, b} | {a | b}
+    assert {frozenset(np.flatnonzero(found == c)) for c in np.unique(found)} == sizes
+    if most == 1000:
+        np.testing.assert_array_equal(found, _splits.components(filed, left, right))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_controls_drop_as_many_others_from_clusters_of_like_size(seed):
+    rng = np.random.default_rng(seed)
+    clusters = np.repeat(np.arange(60), np.r_[np.full(40, 4), np.full(20, 16)])
+    train = np.sort(rng.choice(len(clusters), 400, replace=False))
+    drop = np.isin(clusters, [41, 42, 45]) & (rng.random(len(clusters)) < 0.5)
+    others = _splits.like_size(drop, train, clusters, np.random.default_rng(seed))
+    inside = np.isin(np.arange(len(clusters)), train)
+    assert others.sum() == (drop & inside).sum() and not (others & drop).any() and inside[others].all()
+    assert (clusters[others] >= 40).mean() > 0.8 and len(np.unique(clusters[others])) <= 6
+
+
+def test_a_variance_over_drawn_clusters_is_a_sum_over_pairs():
+    rng = np.random.default_rng(2)
+    influence, partitions = rng.normal(size=30), rng.integers(0, 12, (7, 30))
+    tested = np.ones(30, bool)
+    found = _variance.over_clusters(influence, partitions, tested)
+    share = np.array([np.bincount(own)[own] for own in partitions]) / 30
+    together = partitions[:, :, None] == partitions[:, None, :]
+    by_hand = np.mean([influence @ (same / (1 - h)[:, None]) @ influence for same, h in zip(together, share, strict=True)])
+    assert found.variance == pytest.approx(by_hand)
+    single = _variance.over_clusters(influence, np.arange(30)[None], tested)
+    assert single.variance == pytest.approx(np.sum(influence**2) * 30 / 29) and single.freedom == pytest.approx(29)
+
+
+def test_the_mean_of_clusters_has_the_interval_of_students_t():
+    """A constant prediction: the score is a mean, its interval Student's over clusters of equal size, as trained on nothing."""
+    rng = np.random.default_rng(3)
+    person = np.repeat(np.arange(30), 5)
+    y = rng.normal(size=30)[person] + 0.01 * rng.normal(size=150)
+    pairs = pd.DataFrame([(a, b, 1.0) for c in range(30) for a, b in itertools.combinations(range(5 * c, 5 * c + 5), 2)])
+    model = DummyRegressor(strategy="constant", constant=0.0)
+    report = lo.leakage_report(model, np.zeros((150, 1)), y, linkage=lo.Linkage.from_pairs(pairs, 150), scoring="mse")
+    means = (y**2).reshape(30, 5).mean(1)
+    row = report.table.loc["naive"]
+    assert row.score == pytest.approx(means.mean()) and row.se_data == pytest.approx(means.std(ddof=1) / 30**0.5)
+    assert row.high - row.score == pytest.approx(stats.t.ppf(0.975, 29) * row.se_data, rel=0.01)  # records differ a little
+    assert report.recommended == "naive" and "nothing to correct" in report.verdict
+
+
+def test_what_training_adds_is_a_sum_over_pairs_of_folds():
+    """By a loop of scikit-learn's fits without each pair of four folds."""
+    X, y, filed, pairs = linked(3)
+    folds = [np.flatnonzero(filed % 4 == k) for k in range(4)]
+    cv = [(np.setdiff1d(np.arange(len(y)), rows), rows) for rows in folds]
+    linkage = lo.Linkage.from_pairs(pairs.iloc[:0], len(y))
+    report = lo.leakage_report(LinearRegression(), X, y, linkage=linkage, groups=filed, cv=cv, scoring="mse", injection=QUICK)
+
+    def lost(k, without):
+        train = np.setdiff1d(np.arange(len(y)), np.concatenate([folds[j] for j in {k, without}]))
+        return np.sum((LinearRegression().fit(X[train], y[train]).predict(X[folds[k]]) - y[folds[k]]) ** 2) / len(y)
+
+    moved = {(i, j): lost(i, j) - lost(i, i) for i, j in itertools.permutations(range(4), 2)}
+    mean = np.mean(list(moved.values()))
+    by_hand = sum((moved[i, j] - mean) * (moved[j, i] - mean) for i, j in moved)
+    assert by_hand > 0 and report.answers["naive"].trained == pytest.approx(by_hand)
+    across = np.array([[np.nan, 1.0, -2.0], [-3.0, np.nan, 0.0], [4.0, 0.0, np.nan]])
+    assert _variance.as_trained(across) == 0.0 and _variance.as_trained(-across.T) == 0.0
+    assert _variance.as_trained(np.where(np.eye(4, dtype=bool), np.nan, 0.3)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_mates_that_have_none_beside_them_are_hidden():
+    clusters = np.array([0, 0, 1, 1, 2, 3, 0, 1, 1, 4])
+    fold = Fold(np.arange(6), np.arange(6, 10), np.arange(10))
+    assert share_hidden([fold], clusters[None], True) == pytest.approx(1 / 3)  # of rows 6, 7, 8 only 6 is alone
+    filed = np.array([0, 0, 1, 1, 2, 3, 4, 4, 5, 6])
+    assert share_hidden([fold._replace(clusters=filed)], filed[None], False) == pytest.approx(0.5)
+
+
+def everything(model, seed=0, scoring="neg_mean_squared_error", classes=False, **more):
+    X, y, filed, pairs = linked(seed)
+    y = (y > 0).astype(int) if classes else y
+    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": scoring, "injection": QUICK}
+    return lo.leakage_report(model, X, y, **arguments | more)
+
+
+@QUIET
+def test_labels_say_which_row_is_which():
+    X, y, filed, pairs = linked()
+    linkage = lo.Linkage.from_pairs(pairs, len(y))
+    names = pd.Index([f"r{k}" for k in range(len(y))])
+    frame, response = pd.DataFrame(X, names), pd.Series(y, names)
+    shuffled = np.random.default_rng(4).permutation(len(y))
+    arguments = {"linkage": linkage, "scoring": "mse", "injection": QUICK}
+    plain = lo.leakage_report(DecisionTreeRegressor(), X, y, groups=filed, **arguments)
+    named = lo.leakage_report(
+        DecisionTreeRegressor(), frame, response.iloc[shuffled], groups=pd.Series(filed, names).iloc[shuffled], **arguments
+    )
+    assert plain.table.drop(columns=["refusal"]).equals(named.table.drop(columns=["refusal"]))
+    assert list(named.rows.index) == [f"r{k}" for k in plain.rows.index] and set(named.rows["mate"]) <= set(names)
+
+
+@QUIET
+def test_more_is_better_and_ratios_have_intervals():
+    report = everything(LogisticRegression(), scoring="roc_auc", classes=True)
+    assert report.more_is_better and "more is better" in str(report)
+    row = report.table.loc["purge"]
+    assert row.low < row.score < row.high and row.correction_low < row.correction < row.correction_high
+    flipped = everything(KNeighborsRegressor(1), scoring="neg_mean_squared_error").table
+    loss = everything(KNeighborsRegressor(1), scoring="mse").table
+    np.testing.assert_allclose(flipped.score.iloc[:4], -loss.score.iloc[:4])
+    np.testing.assert_allclose(flipped.correction_low.iloc[1:4], -loss.correction_high.iloc[1:4])
+
+
+@QUIET
+def test_it_is_printed_pickled_and_drawn():
+    report = everything(LinearRegression())
+    start = time.perf_counter()
+    text = str(report)
+    assert time.perf_counter() - start < 1 and "believe" in text and report.to_markdown().count("|") > 20
+    again = pickle.loads(pickle.dumps(report))
+    assert again.table.equals(report.table) and again.verdict == report.verdict
+    ax = report.plot()
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sum("*" in label for label in labels) == 1 and len(labels) == 1 + (report.table.refusal.iloc[1:] == "").sum()
+
+
+@QUIET
+def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
+    whole = everything(DecisionTreeRegressor(max_features=1))
+    two = everything(DecisionTreeRegressor(max_features=1), n_jobs=2)
+    assert whole.table.equals(two.table)
+    fitted, most = _work._one, 60
+
+    def stops(*given):
+        nonlocal most
+        most -= 1
+        if most < 0:
+            raise KeyboardInterrupt
+        return fitted(*given)
+
+    monkeypatch.setattr(_work, "_one", stops)
+    file = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt, match="is done") as stop:
+        everything(DecisionTreeRegressor(max_features=1), checkpoint=file)
+    partial = stop.value.partial
+    assert partial.table.score["naive"] == whole.table.score["naive"]
+    assert "stopped" in partial.table.refusal["extrapolated"]
+    most = 10**6
+    resumed = everything(DecisionTreeRegressor(max_features=1), checkpoint=file)
+    assert resumed.table.equals(whole.table)
+
+
+@QUIET
+def test_a_fit_of_ours_is_refitted_and_agrees_with_the_estimator():
+    X, y, filed, pairs = linked()
+    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": "mse", "injection": QUICK}
+    ours = lo.leakage_report(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1e-9))), X, y, **arguments)
+    theirs = lo.leakage_report(LinearRegression(), X, y, **arguments)
+    np.testing.assert_allclose(ours.table.score.iloc[:4].astype(float), theirs.table.score.iloc[:4].astype(float), rtol=1e-5)
+
+
+@QUIET
+def test_rates_alone_leave_the_extrapolated_answer():
+    X, y, filed, _ = linked(doubtful=4)
+    arguments = {"scoring": "mse", "injection": QUICK, "linkage": lo.Linkage.from_rates(0.95, 0.95)}
+    report = lo.leakage_report(KNeighborsRegressor(3), X, y, groups=filed, **arguments)
+    assert all("only rates" in report.table.refusal[name] for name in ("purge", "coarser", "imputed", "unmated"))
+    assert report.recommended in ("extrapolated", None)
+    with pytest.raises(ValueError, match="give groups="):
+        lo.leakage_report(KNeighborsRegressor(3), X, y, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "match"),
+    [
+        ({"linkage": lo.RecordLeakage(0.1)}, TypeError, "lo.Linkage.*got RecordLeakage"),
+        ({"linkage": None}, TypeError, "got NoneType"),
+        ({"level": 1.0}, ValueError, "level must lie between 0 and 1; got 1.0"),
+        ({"draws": 1}, ValueError, "draws must be a whole number, 2 or more; got 1"),
+        ({"scoring": "no such"}, ValueError, "no such"),
+        ({"groups": np.zeros(3)}, ValueError, "groups"),
+        ({"groups": None, "cv": [(np.arange(100), np.arange(90, 192))]}, ValueError, "both sides"),
+        ({"linkage": lo.Linkage.from_pairs([(0, 500, 0.5)])}, ValueError, "rows"),
+    ],
+)
+def test_what_is_wrong_is_said(more, error, match):
+    with pytest.raises(error, match=match):
+        everything(LinearRegression(), **more)
+    with pytest.raises(ValueError, match="NaN"):
+        lo.leakage_report(
+            LinearRegression(), np.zeros((3, 1)), [1.0, np.nan, 2.0], linkage=lo.Linkage.from_pairs([(0, 1, 0.5)])
+        )

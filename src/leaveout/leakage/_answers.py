@@ -31,7 +31,7 @@ def price(study: Study) -> int:
     """How many fits the first look at every answer takes; more are made where their Monte-Carlo error is not small. What
     `leakage_corrected` needs it says itself."""
     count = len(study.folds)
-    found = count + count * (count - 1) // 2
+    found = count + (count * (count - 1) // 2 if study.fold is not None and count > 2 else 0)
     if not study.linkage.knows_pairs:
         return found
     purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (1 + CONTROLS[0])
@@ -49,9 +49,8 @@ class Bundle(NamedTuple):
 def naive(study: Study) -> Answer:
     """As filed."""
     value, influence = study.naive
-    return Answer(
-        "naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence, exposed=study.exposed
-    )
+    whole = Answer("naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence)
+    return replace(whole, exposed=study.exposed, trained=study.trained)
 
 
 def coarser(study: Study) -> Answer:

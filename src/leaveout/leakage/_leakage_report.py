@@ -170,7 +170,6 @@ def _report(study: Study, answers: dict[str, Answer], X: Any, index: pd.Index | 
         level=level,
         learner=study.work.learner.name,
         fits=study.work.made,
-        trained=study.trained,
         clusters=study.clusters,
         tested=study.tested,
         links=_links(study),

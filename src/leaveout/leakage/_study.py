@@ -9,7 +9,9 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from ._linkage import Linkage
 from ._models import Fold
+from ._score import Score
 from ._splits import Rows, fold_of
 from ._variance import Spread, as_trained, over_clusters
 from ._work import Ask, Work
@@ -42,7 +44,8 @@ class Answer:
     """A score with no mates in training, or `refusal`, why there is none; its difference from the naive one; both influences.
 
     `exposed` is the expected share of tested records that still have a mate in training, `between` what an uncertain linkage
-    adds to the variance of the correction, `curve` what came of every cut.
+    adds to the variance of the correction, `trained` what training clusters add to that of every score, `curve` what came of
+    every cut.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Answer:
     exposed: float = float("nan")
     monte_carlo: float = 0.0
     between: float = 0.0
+    trained: float = 0.0
     curve: pd.DataFrame | None = None
 
 
@@ -65,8 +69,8 @@ class Study:
 
     folds: list[Fold]
     y: NDArray[np.float64]
-    score: Any
-    linkage: Any
+    score: Score
+    linkage: Linkage
     work: Work
     seed: int
     clusters: Int[np.ndarray, "draws rows"]
@@ -99,11 +103,11 @@ class Study:
         """Σ_k n_k/n score(fold k); mean losses: their mean over all rows."""
         folds = self.folds if folds is None else folds
         size = sum(len(fold.test) for fold in folds)
-        values = np.array([self.score(self.y[fold.test], own) for fold, own in zip(folds, predicted, strict=True)])
-        value = float(values @ [len(fold.test) for fold in folds] / size)
+        judged = [_judged(self.score, self.y[fold.test], own) for fold, own in zip(folds, predicted, strict=True)]
+        value = float(sum(of_fold * len(fold.test) for fold, (of_fold, _) in zip(folds, judged, strict=True)) / size)
         influence = np.zeros(len(self.y))
-        for fold, own, of_fold in zip(folds, predicted, values, strict=True):
-            influence[fold.test] += (self.score.influence(self.y[fold.test], own) + of_fold - value) / size
+        for fold, (of_fold, own) in zip(folds, judged, strict=True):
+            influence[fold.test] += (own + of_fold - value) / size
         return Scored(value, influence)
 
     @functools.cached_property
@@ -146,22 +150,20 @@ class Study:
 
     @functools.cached_property
     def trained(self) -> float:
-        """What training clusters add to the variance, by fits without pairs of folds."""
+        """What training clusters add to the variance, by fits without pairs of folds; of a split that is fixed nothing."""
         count = len(self.folds)
         if self.fold is None or count < 3:
             return 0.0
         tests = [fold.test for fold in self.folds]
         pairs = [(j, k) for j in range(count) for k in range(j + 1, count)]
         asks = [Ask(np.flatnonzero(~np.isin(self.fold, pair)), np.concatenate([tests[k] for k in pair])) for pair in pairs]
-        found = {}
-        for (j, k), both in zip(pairs, self.work(asks), strict=True):
-            found[j, k], found[k, j] = np.split(both, [len(tests[j])])
-        share = np.array([len(fold.test) for fold in self.folds]) / len(self.y)
-        moved = np.zeros(count)
-        for (i, left), own in found.items():
-            moved[left] -= share[i] * (self.score(self.y[tests[i]], own) - self.score(self.y[tests[i]], self.predicted[i]))
-        tested = np.array([self.naive.influence[rows].sum() for rows in tests])
-        return as_trained(tested, moved)
+        found = self.work(asks)
+        moved = np.full((count, count), np.nan)
+        score = lambda k, predicted: self.score(self.y[tests[k]], predicted) * len(tests[k]) / len(self.y)
+        for (j, k), both in zip(pairs, found, strict=True):
+            for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
+                moved[own, other] = score(own, predicted) - score(own, self.predicted[own])
+        return as_trained(moved)
 
     @functools.cached_property
     def cuts(self) -> list[float]:
@@ -214,3 +216,9 @@ class Study:
             most = f"no cut takes out more than {curve.removed.max():.0%} of the expected mates; half is the least"
             return replace(Answer(name, assumption, most), curve=curve)
         return self.answer(name, assumption, points[curve.se[usable].idxmin()], curve=curve)
+
+
+def _judged(score: Score, y: NDArray[np.float64], predicted: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """The score of some rows, and their influences on it."""
+    pseudo = score.pseudo(y, predicted)
+    return float(pseudo.mean()), pseudo - pseudo.mean()

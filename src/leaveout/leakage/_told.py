@@ -35,7 +35,6 @@ class LeakageReport(Printed):
     level: float
     learner: str
     fits: int
-    trained: float
     clusters: Int[np.ndarray, "draws rows"]
     tested: NDArray[np.bool_]
     links: str
@@ -74,7 +73,7 @@ class LeakageReport(Printed):
         """Of the score, training clusters included, and of the correction."""
         score = Spread(float("nan"), 1.0) if answer.influence is None else self.spread(answer.influence)
         change = Spread(float("nan"), 1.0) if answer.change is None else self.spread(answer.change)
-        return score._replace(variance=score.variance + self.trained), change
+        return score._replace(variance=score.variance + self.answers["naive"].trained), change
 
     @property
     def doubt(self) -> str:

@@ -6,7 +6,7 @@ P(i ~ j) the probability that two records are of one entity: the mean over drawn
     V = Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n),
 
 the within-part of Rubin's rules. Student's degrees of freedom are Satterthwaite's for clusters of these sizes. What clusters do
-by being trained on is seen by leaving groups of them out of the training sets as well.
+by being trained on is seen by leaving pairs of folds out.
 """
 
 from typing import NamedTuple
@@ -45,11 +45,17 @@ def _of_one(influence: NDArray[np.float64], clusters: NDArray[np.int64]) -> Spre
     return Spread(variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0))
 
 
-def as_trained(tested: Float[np.ndarray, " groups"], trained: Float[np.ndarray, " groups"]) -> float:
-    """What training adds to the variance: Σ_b (W_b + U_b)² − W_b² over groups of clusters, W as tested, U as trained on."""
-    moved = trained - trained.mean()
-    count = len(tested)
-    return max(float(np.sum((tested + moved) ** 2 - tested**2)) * count / (count - 1), 0.0)
+def as_trained(moved: Float[np.ndarray, "folds folds"]) -> float:
+    """What training adds to the variance of a score over folds: Σ_{i ≠ j} C_ij C_ji, if that is positive.
+
+    `moved[i, j]` is what fold i adds to the score without fold j in its training, less what it adds as it is; C is that less
+    its mean. The losses of two clusters in different folds depend on one another as each is in the other's training set:
+    their covariance is the expected product of what the one does to the other, both ways. What a cluster does to all others
+    alike is in no product of first order; squares of C would count what is in the variance as tested already.
+    """
+    off = ~np.eye(len(moved), dtype=bool)
+    C = np.where(off, moved - moved[off].mean(), 0.0)
+    return max(float(np.sum(C * C.T)), 0.0)
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
