@@ -200,22 +200,21 @@ def printed(name: str, rows: pd.DataFrame) -> tuple[float, float]:
     print(f"{name}: {len(rows)} draws, {rows['seconds'].mean():.1f} s each; true {truth:.4f} (SD over data {here.std():.4f}); "
           f"naive off by {rows['naive score'].mean() - truth:+.4f}, SD {rows['naive score'].std():.4f}")  # fmt: skip
     print(f"  recommended {ratio:.3f} ± {se:.3f} of naive's RMSE (on these data {against_naive(rows, best, here)[0]:.3f}), "
-          f"off by {best.mean() - truth:+.4f}; covers {covered:.1%} ± {np.sqrt(covered * (1 - covered) / max(count, 1)):.1%} "
-          f"(on these data {covers(low, high, here):.1%}), half width {(high - low).mean() / 2:.4f}, SD {best.std():.4f}")  # fmt: skip
+          f"off by {best.mean() - truth:+.4f}, SD {best.std():.4f}; half width {(high - low).mean() / 2:.4f}, covers "
+          f"{covered:.1%} ± {np.sqrt(covered * (1 - covered) / max(count, 1)):.1%} (on these data {covers(low, high, here):.1%})")  # fmt: skip
     for answer in (*ANSWERS, "right clusters"):
         there = rows[f"{answer} score"]
         if there.notna().sum() > 1:
             told, error = against_naive(rows, there, truth)
             ends = [rows.get(f"{answer} {end}", pd.Series(np.nan, rows.index)) for end in ("low", "high")]
-            print(f"    {answer:15s} {told:.3f} ± {error:.3f}, off by {there.mean() - truth:+.4f}, given in {there.notna().mean():.0%}, "
-                  f"covers {covers(*ends, truth):.1%}, recommended in {(rows['recommended'] == answer).mean():.0%}")  # fmt: skip
+            named = (rows["recommended"] == answer).mean()
+            print(f"    {answer:15s} {told:.3f} ± {error:.3f}, off by {there.mean() - truth:+.4f}, covers "
+                  f"{covers(*ends, truth):.1%}, given in {there.notna().mean():.0%}, recommended in {named:.0%}")  # fmt: skip
     refused = rows[best.isna()]
     if len(refused):
         would = refused["coarser score"].fillna(refused["purge score"])
         rmse = [np.sqrt(((part - truth) ** 2).mean()) for part in (would, refused["naive score"])]
-        print(
-            f"    refused {len(refused)}: coarser, or else purge, would have had RMSE {rmse[0]:.4f}, naive's there {rmse[1]:.4f}"
-        )
+        print(f"    refused {len(refused)}: coarser, or else purge, would have RMSE {rmse[0]:.4f}, naive's there {rmse[1]:.4f}")
     return ratio, se
 
 
@@ -229,14 +228,18 @@ def links(options: argparse.Namespace) -> None:
         filed = components(table, made.threshold, len(of.person))
         precision, recall = rates(filed, of.person)
         left, right = of.person[table[["unique_id_l", "unique_id_r"]].to_numpy()].T
-        many = np.bincount(of.person)
+        same, many = left == right, np.bincount(of.person)
         pieces = pd.DataFrame({"person": of.person, "filed": filed}).groupby("person")["filed"].nunique()
         found.append({
-            "records": len(of.person), "candidate pairs": len(table), "true pairs among them": (left == right).sum() / (many * (many - 1) / 2).sum(),
-            "precision": precision, "recall": recall, "people of one record": np.mean(many == 1),
+            "records": len(of.person),
+            "candidate pairs": len(table),
+            "of the true pairs, candidates": same.sum() / (many * (many - 1) / 2).sum(),
+            "precision": precision,
+            "recall": recall,
+            "people of one record": np.mean(many == 1),
             "clusters of one record": np.mean(np.bincount(filed) == 1),
-            "records with a mate elsewhere": many[pieces.index[pieces > 1]].sum() / many.sum(),
-            "expected over true matches": table["match_probability"].sum() / (left == right).sum(),
+            "records with a mate filed elsewhere": many[pieces.index[pieces > 1]].sum() / many.sum(),
+            "expected over true matches": table["match_probability"].sum() / same.sum(),
         })  # fmt: skip
     print(f"\nlinks of {PEOPLE} people, threshold {made.threshold:.2f} tuned on others; mean over {len(found)} data sets")
     print(pd.DataFrame(found).mean().round(3).to_string(), flush=True)
@@ -246,15 +249,13 @@ def duplicates(options: argparse.Namespace) -> None:
     """Near-duplicates across a fixed split: each corrected to within its interval, or refused."""
     rows = pd.DataFrame([answered(seed) for seed in range(QUICK if options.quick else PROBLEMS)])
     given = rows[~rows["refused"]]
-    print(
-        f"\n{len(rows)} problems of near-duplicates across a fixed split: {rows['refused'].sum()} refused; of {len(given)} answered"
-    )
+    print(f"\n{len(rows)} problems of near-duplicates across a split: refused {rows['refused'].sum()}, answered {len(given)}")
     print(f"  inside the interval of the correction {given['inside'].sum()}, outside on the safe side {given['safe'].sum()}, "
-          f"false assurances {given['false'].sum()}; new records' loss inside the score's interval {given['fresh'].mean():.1%}")  # fmt: skip
+          f"false assurances {given['false'].sum()}; the score's interval holds new rows' in {given['fresh'].mean():.1%}")  # fmt: skip
     for kind, part in rows.groupby("list"):
         there = part[~part["refused"]]
         print(f"  pairs {kind}: {len(part)}, refused {part['refused'].sum()}, false {there['false'].sum()}; naive off by "
-              f"{part['naive off'].mean():+.1%}, answers by {there['off'].mean():+.1%} of the loss", flush=True)  # fmt: skip
+              f"{part['naive off'].mean():+.1%} of the loss, answers by {there['off'].mean():+.1%}", flush=True)  # fmt: skip
 
 
 def singletons(options: argparse.Namespace) -> None:
