@@ -18,11 +18,10 @@ from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
 from leaveout.leakage import _splits, _variance, _work
-from leaveout.leakage._extrapolated import share_hidden
-from leaveout.leakage._models import Fold
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 QUICK = lo.Injection(num_boot=4, num_levels=4)
+FITTED = ("purge", "coarser", "both", "imputed", "unmated")
 
 
 def copies(seed=0, size=300, copied=80, noise=0.01):
@@ -77,9 +76,9 @@ def test_one_neighbour_without_its_copies():
     assert (
         sorted(report.rows.index) == list(range(300, 300 + copied)) and (report.rows["mate"] == report.rows.index - 300).all()
     )
-    for name in ("coarser", "imputed", "extrapolated"):
+    for name in ("coarser", "both", "imputed", "extrapolated"):
         assert report.table.refusal[name]
-    assert "injecting" in report.table.refusal["extrapolated"]
+    assert "inject" in report.table.refusal["extrapolated"]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -97,9 +96,9 @@ def test_what_learns_nothing_from_mates_is_not_corrected():
     X, y, filed, pairs = linked()
     linkage = lo.Linkage.from_pairs(pairs, len(y))
     report = lo.leakage_report(
-        DummyRegressor(strategy="constant", constant=0.0), X, y, linkage=linkage, groups=filed, scoring="mse", injection=QUICK
+        DummyRegressor(strategy="constant", constant=0.0), X, y, linkage=linkage, groups=filed, scoring="mse", answers=FITTED
     )
-    for name in ("purge", "coarser"):
+    for name in ("purge", "coarser", "both"):
         assert report.answers[name].correction == pytest.approx(0, abs=1e-12)
         assert report.answers[name].score == pytest.approx(np.mean(y**2))
 
@@ -180,7 +179,7 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
     folds = [np.flatnonzero(filed % 4 == k) for k in range(4)]
     cv = [(np.setdiff1d(np.arange(len(y)), rows), rows) for rows in folds]
     linkage = lo.Linkage.from_pairs(pairs.iloc[:0], len(y))
-    report = lo.leakage_report(LinearRegression(), X, y, linkage=linkage, groups=filed, cv=cv, scoring="mse", injection=QUICK)
+    report = lo.leakage_report(LinearRegression(), X, y, linkage=linkage, groups=filed, cv=cv, scoring="mse", answers=())
 
     def lost(k, without):
         train = np.setdiff1d(np.arange(len(y)), np.concatenate([folds[j] for j in {k, without}]))
@@ -195,18 +194,10 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
     assert _variance.as_trained(np.where(np.eye(4, dtype=bool), np.nan, 0.3)) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_mates_that_have_none_beside_them_are_hidden():
-    clusters = np.array([0, 0, 1, 1, 2, 3, 0, 1, 1, 4])
-    fold = Fold(np.arange(6), np.arange(6, 10), np.arange(10))
-    assert share_hidden([fold], clusters[None], True) == pytest.approx(1 / 3)  # of rows 6, 7, 8 only 6 is alone
-    filed = np.array([0, 0, 1, 1, 2, 3, 4, 4, 5, 6])
-    assert share_hidden([fold._replace(clusters=filed)], filed[None], False) == pytest.approx(0.5)
-
-
 def everything(model, seed=0, scoring="neg_mean_squared_error", classes=False, **more):
     X, y, filed, pairs = linked(seed)
     y = (y > 0).astype(int) if classes else y
-    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": scoring, "injection": QUICK}
+    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": scoring, "answers": FITTED}
     return lo.leakage_report(model, X, y, **arguments | more)
 
 
@@ -217,7 +208,7 @@ def test_labels_say_which_row_is_which():
     names = pd.Index([f"r{k}" for k in range(len(y))])
     frame, response = pd.DataFrame(X, names), pd.Series(y, names)
     shuffled = np.random.default_rng(4).permutation(len(y))
-    arguments = {"linkage": linkage, "scoring": "mse", "injection": QUICK}
+    arguments = {"linkage": linkage, "scoring": "mse", "answers": FITTED}
     plain = lo.leakage_report(DecisionTreeRegressor(), X, y, groups=filed, **arguments)
     named = lo.leakage_report(
         DecisionTreeRegressor(), frame, response.iloc[shuffled], groups=pd.Series(filed, names).iloc[shuffled], **arguments
@@ -271,7 +262,7 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
         everything(DecisionTreeRegressor(max_features=1), checkpoint=file)
     partial = stop.value.partial
     assert partial.table.score["naive"] == whole.table.score["naive"]
-    assert "stopped" in partial.table.refusal["extrapolated"]
+    assert "stopped" in partial.table.refusal["unmated"]
     most = 10**6
     resumed = everything(DecisionTreeRegressor(max_features=1), checkpoint=file)
     assert resumed.table.equals(whole.table)
@@ -280,7 +271,7 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
 @QUIET
 def test_a_fit_of_ours_is_refitted_and_agrees_with_the_estimator():
     X, y, filed, pairs = linked()
-    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": "mse", "injection": QUICK}
+    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": "mse", "answers": FITTED}
     ours = lo.leakage_report(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1e-9))), X, y, **arguments)
     theirs = lo.leakage_report(LinearRegression(), X, y, **arguments)
     np.testing.assert_allclose(ours.table.score.iloc[:4].astype(float), theirs.table.score.iloc[:4].astype(float), rtol=1e-5)
@@ -317,3 +308,24 @@ def test_what_is_wrong_is_said(more, error, match):
         lo.leakage_report(
             LinearRegression(), np.zeros((3, 1)), [1.0, np.nan, 2.0], linkage=lo.Linkage.from_pairs([(0, 1, 0.5)])
         )
+
+
+def test_learners_are_compared_over_the_same_clusters():
+    a, b = everything(KNeighborsRegressor(1)), everything(LinearRegression())
+    table = lo.compare({"one": a, "line": b})
+    best, other = table.index
+    difference = a.table.score["both"] - b.table.score["both"]
+    assert abs(table.difference[other]) == pytest.approx(abs(difference))
+    change = a.answers["both"].influence - b.answers["both"].influence
+    assert table.se_difference[other] == pytest.approx(
+        _variance.over_clusters(change, a.clusters, a.tested).variance ** 0.5, rel=0.1
+    )
+    assert table["mean"][best] == max(a.table.score["both"], b.table.score["both"])  # more is better
+    purged = lo.compare({"one": a.by("purge"), "line": b.by("purge")})
+    assert purged["mean"].max() == max(a.table.score["purge"], b.table.score["purge"])
+    with pytest.raises(ValueError, match="another answer"):
+        lo.compare({"one": a.by("purge"), "line": b})
+    with pytest.raises(ValueError, match=r"another.*folds"):
+        lo.compare({"one": a, "line": everything(LinearRegression(), seed=1)})
+    with pytest.raises(ValueError, match=r"no answer is called 'extrapolated'.*there are naive, purge, coarser, both"):
+        a.by("extrapolated")

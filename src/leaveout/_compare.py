@@ -1,16 +1,17 @@
 """Estimates of several models side by side: which predicts best, by how much, and how sure that is."""
 
+import abc
 import os
 import warnings
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
 
-from ._errors import independent
+from ._errors import Spread, independent
 from ._estimate import ROUNDING, Estimate
 from ._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._plan import Plan
@@ -19,6 +20,27 @@ from ._results import RESULTS
 Array = np.ndarray
 FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296)
+
+
+class Compared(NamedTuple):
+    """A number that others of the same data are compared with: `spread`, the influence of the data on it (None where there is
+    none), `drawn` `[folds, draws]`, its values over Monte-Carlo draws that are common to all, which `weight` `[folds]`
+    weighs; `of`, by names, what must be the same in all."""
+
+    value: float
+    more_is_better: bool
+    spread: Spread | None
+    drawn: Float[Array, "folds draws"] | None
+    weight: Float[Array, " folds"] | None
+    of: dict[str, str]
+
+
+class AbstractComparable(abc.ABC):
+    """What `compare` takes beside estimates."""
+
+    @abc.abstractmethod
+    def compared(self) -> Compared:
+        """Raises ValueError where there is no number."""
 
 
 class Comparison(pd.DataFrame):
@@ -31,10 +53,12 @@ class Comparison(pd.DataFrame):
         """Write the comparison to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
         from ._report import report
 
+        if not all(isinstance(each, Estimate) for each in self.estimates.values()):
+            raise TypeError("report: pages are of estimates of cross_validate; show this table by its to_markdown().")
         return report(self.estimates, path, title=title)
 
 
-def compare(estimates: dict[str, Estimate]) -> Comparison:
+def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
     """Estimates of several models side by side, and each one's paired difference from the best.
 
     Columns: `mean`, `se`, `difference` (from the lowest mean), `se_difference` (of the paired per-unit difference, by the same
@@ -45,8 +69,14 @@ def compare(estimates: dict[str, Estimate]) -> Comparison:
     Warns where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
     fewer than 100 independent units, or models whose summed log densities differ by less than 4.
 
-    Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score.
+    Results of `leakage_corrected` and reports of leakage are compared too, of the same folds, clusters and scores: then the
+    difference is from the best, and `approximation_error` is the Monte-Carlo error of it, over draws that both share.
+
+    Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score; `TypeError`
+    on what is no estimate, or not all of one kind.
     """
+    if any(isinstance(each, AbstractComparable) for each in estimates.values()):
+        return _of_numbers(estimates)
     _comparable(estimates)
     values = _of_same_units(estimates)
     best = min(values, key=lambda name: estimates[name]._mean(values[name]))
@@ -70,6 +100,50 @@ def compare(estimates: dict[str, Estimate]) -> Comparison:
     found = Comparison(table.sort_values("mean"))
     found.estimates = dict(estimates)
     return found
+
+
+def _of_numbers(given: dict[str, Any]) -> Comparison:
+    """Of numbers with their influences."""
+    if any(not isinstance(each, AbstractComparable) for each in given.values()):
+        kinds = ", ".join(f"{name!r}: {type(each).__name__}" for name, each in given.items())
+        raise TypeError(f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}.")
+    if len(given) < 2:
+        raise ValueError(f"compare: give two or more results, {{name: result}}; got {len(given)}.")
+    numbers = {name: each.compared() for name, each in given.items()}
+    first, reference = next(iter(numbers.items()))
+    for name, number in numbers.items():
+        other = [what for what in reference.of | number.of if reference.of.get(what) != number.of.get(what)]
+        if other:
+            raise ValueError(f"compare: {first!r} and {name!r} are of another {', '.join(other)}; give both calls the same.")
+    sign = -1.0 if reference.more_is_better else 1.0
+    best = min(numbers, key=lambda name: sign * numbers[name].value)
+    found = Comparison(pd.DataFrame.from_dict({k: _apart(v, numbers[best]) for k, v in numbers.items()}, orient="index"))
+    found = Comparison(found.sort_values("mean", ascending=not reference.more_is_better))
+    found.estimates = dict(given)
+    return found
+
+
+def _apart(number: Compared, best: Compared) -> dict[str, Any]:
+    """A row of the table."""
+    same, apart = number is best, number.value - best.value
+    se = se_apart = float("nan")
+    if number.spread is not None and best.spread is not None:
+        se, se_apart = number.spread.error, 0.0 if same else number.spread.minus(best.spread).error
+    error = 0.0 if same else _drawn_error(number, best)
+    towards = -1.0 if number.more_is_better else 1.0
+    worse = 0.5 if same else _worse(towards * apart, float(np.hypot(se_apart, error)))
+    over = "over clusters, as tested and trained on"
+    names = ("mean", "se", "difference", "se_difference", "worse", "approximation_error", "kind")
+    return dict(zip(names, (number.value, se, apart, se_apart, worse, error, over), strict=True))
+
+
+def _drawn_error(a: Compared, b: Compared) -> float:
+    """The Monte-Carlo error of a difference, over the draws that both have."""
+    if a.drawn is None or b.drawn is None or a.weight is None:
+        return 0.0
+    count = min(a.drawn.shape[1], b.drawn.shape[1])
+    variance = np.var(a.drawn[:, :count] - b.drawn[:, :count], axis=1, ddof=1) / count
+    return float(np.sqrt(a.weight**2 @ variance))
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:

@@ -8,9 +8,11 @@
 Never the SD of folds over √(number of folds): it goes to zero with more folds of the same data.
 """
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from ._plan import Plan
@@ -33,6 +35,52 @@ class Independent(NamedTuple):
     units: int
     kind: str
     enough: bool = True
+
+
+class Trained(NamedTuple):
+    """The influence of groups of records as trained on, the group of each, and the Monte-Carlo variance of their squares."""
+
+    change: Float[np.ndarray, " groups"]
+    group: Int[np.ndarray, " records"]
+    noise: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The influence of data on a number: `tested` `[records]`, sums to zero; `unit`, the cluster (or record) that each is of,
+    or several such partitions, `[partitions, records]`, over which variances are averaged."""
+
+    tested: Float[np.ndarray, " records"]
+    unit: Int[np.ndarray, "*partitions records"]
+    trained: Trained | None = None
+
+    @property
+    def error(self) -> float:
+        """The standard error, from one unit to the next."""
+        variance = 0.0
+        for unit in (each := np.atleast_2d(self.unit)):
+            own = np.bincount(unit, self.tested)
+            number = max(len(np.unique(unit[self.tested != 0])), 2)
+            variance += np.sum(own**2) * number / (number - 1) / len(each)
+        if self.trained is not None:
+            change, group, noise = self.trained
+            tested, count = np.bincount(group, self.tested, len(change)), len(change)
+            variance += max((np.sum((tested + change) ** 2 - tested**2) - noise) * count / (count - 1), 0.0)
+        return float(np.sqrt(variance))
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom: units as tested, as many as equally large ones would be, less one."""
+        size = np.bincount(np.atleast_2d(self.unit)[0], self.tested != 0)
+        return float(max(size.sum() ** 2 / max(np.sum(size**2), 1) - 1, 1))
+
+    def minus(self, other: "Spread") -> "Spread":
+        """Of the difference of two numbers of the same records."""
+        both = None
+        if self.trained is not None and other.trained is not None:
+            change = self.trained.change - other.trained.change
+            both = self.trained._replace(change=change, noise=self.trained.noise + other.trained.noise)
+        return replace(self, tested=self.tested - other.tested, trained=both)
 
 
 def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> Independent:

@@ -52,6 +52,12 @@ class Slow:
         if "bar" in vars(self):
             self.bar.update(self.bar.task_ids[0], completed=self.done)
 
+    def expect(self, total: int, label: str) -> None:
+        """So much in all, as is known now."""
+        self.total, self.label = total, label
+        if "bar" in vars(self):
+            self.bar.update(self.bar.task_ids[0], total=total, description=label)
+
     def line(self, label: str) -> Callable[..., None]:
         """A line of its own for a part of the whole: `tell("what is known of it")`, at the end `tell(..., done=True)`."""
         task = self.bar.add_task(label, total=1)

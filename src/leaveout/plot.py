@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-16  # errors below it are drawn there
 NEAR = (0.06, 0.04)  # of the picture: names of points no further apart would cover one another
+COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # of answers
 SAID = {  # of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
@@ -437,10 +438,10 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     there = [name for name in table.index[1:] if not table.refusal[name]]
     width = max(naive.exposed, 1e-3) if np.isfinite(naive.exposed) else 1.0
     ax.axhline(naive.score, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
-    color = dict(zip(table.index, ("0.3", "tab:blue", "tab:green", "tab:purple", "tab:brown", "tab:orange"), strict=True))
+    color = dict(zip(table.index, COLORS, strict=True))
     for name, curve in report.curves.items():
         scores = naive.score + curve.difference
-        ax.errorbar(curve.exposed, scores, curve.se * curve.removed, fmt="o", markersize=4, color=color[name], linewidth=0.8)
+        ax.errorbar(curve.exposed, scores, 2 * curve.se, fmt="o", markersize=4, color=color[name], linewidth=0.8)
         for cut, x, y in zip(curve.cut, curve.exposed, scores, strict=True):
             ax.annotate(f"{cut:.2g}", (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color[name])
     for place, name in enumerate(["naive", *there]):

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 
 from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
-from ._study import Answer, Point, Predictions, Study
+from ._study import LEAST, Answer, Point, Predictions, Study, few_removed
 from ._work import Ask
 
 DROPPED = 0.1  # of a training set: where one fit would drop more, rows are tested in several bundles
@@ -77,7 +77,7 @@ def coarser(study: Study) -> Answer:
         difference = other.naive.value - study.naive.value + after.difference
         influence = other.naive.influence - study.naive.influence + after.influence
         points.append(after._replace(difference=difference, influence=influence))
-    return study.best("coarser", ALL_LISTED, points, why)
+    return study.line("coarser", ALL_LISTED, points, why)
 
 
 def imputed(study: Study) -> Answer:
@@ -97,8 +97,8 @@ def imputed(study: Study) -> Answer:
     influence, exposed = np.mean([p.influence for p in points], axis=0), float(np.mean([p.exposed for p in points]))
     differences = np.array([p.difference for p in points])
     part = study.removed(exposed)
-    if not part >= 0.5:
-        return Answer("imputed", assumption, f"it takes out {part:.0%} of the expected mates only; half is the least")
+    if not part >= LEAST:
+        return Answer("imputed", assumption, few_removed(part))
     between = float(np.var(differences, ddof=1))
     point = Point(float("nan"), float(differences.mean()), influence, between / len(points), exposed)
     return study.answer("imputed", assumption, point, between=between / part**2)
@@ -114,7 +114,26 @@ def purge(study: Study) -> Answer:
             why = f"at {cut:.2g} it would drop {_dropped(study, parts):.0%} of a training set"
             break
         points.append(_purged(study, parts, cut))
-    return study.best("purge", assumption, points, why)
+    return study.line("purge", assumption, points, why)
+
+
+def both(study: Study, purge: Answer, coarser: Answer) -> Answer:
+    """The mean of two answers whose errors have other reasons: other folds, other controls."""
+    if purge.refusal or coarser.refusal:
+        return Answer("both", ALL_LISTED, f"{'purge' if purge.refusal else 'coarser'} has no answer")
+    assert purge.change is not None and coarser.change is not None
+    change = (purge.change + coarser.change) / 2
+    moved = (purge.correction + coarser.correction) / 2
+    return Answer(
+        "both",
+        ALL_LISTED,
+        score=study.naive.value + moved,
+        correction=moved,
+        influence=study.naive.influence + change,
+        change=change,
+        exposed=(purge.exposed + coarser.exposed) / 2,
+        monte_carlo=(purge.monte_carlo + coarser.monte_carlo) / 4,
+    )
 
 
 def unmated(study: Study) -> Answer:

@@ -14,6 +14,7 @@ from scipy import stats
 from ._solve import differences, nonincreasing
 
 NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions
+TAIL = 12  # standard deviations (and as many counts) from the mean, beyond which they all are
 
 
 def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
@@ -123,7 +124,8 @@ def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> N
 
 def _marked(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np.float64]]:
     """The law of the marked records among `draws`, from the first count with a probability worth keeping."""
-    counts = np.arange(draws + 1)
+    reach = TAIL * (np.sqrt(draws * p * (1 - p)) + 1)
+    counts = np.arange(max(0, int(draws * p - reach)), min(draws, int(draws * p + reach) + 1) + 1)
     if pool is None:
         law = stats.binom.pmf(counts, draws, p)
     else:
@@ -133,7 +135,7 @@ def _marked(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np.flo
         if share > 0:
             law = law + share * _hypergeometric(counts, pool, low + 1, draws)
     kept = np.flatnonzero(law > NEGLIGIBLE)
-    return int(kept[0]), law[kept[0] : kept[-1] + 1]
+    return int(counts[kept[0]]), law[kept[0] : kept[-1] + 1]
 
 
 def _hypergeometric(counts: NDArray[np.int64], pool: int, marked: int, draws: int) -> NDArray[np.float64]:

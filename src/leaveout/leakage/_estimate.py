@@ -6,26 +6,27 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._checkpoint import File, keeping, kept
+from .._errors import Spread, Trained
+from .._fingerprint import fingerprint
 from .._fit import Fit
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ..refit import AbstractRefit
-from ._fits import AbstractLearner
 from ._hosts import make_learner
 from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level
 from ._losses import Loss
-from ._models import Fold, Leakage, check_known
-from ._pool import ORDER, pool
-from ._prepare import prepare
+from ._models import Drawn, Fold, Leakage, Shares, check_known
+from ._pool import ORDER, matrices, pool
+from ._prepare import Task, prepare
 from ._result import LeakageResult
-from ._run import FoldLosses, known, run
+from ._run import Enough, FoldLosses, Work, known, run
 from ._score import NO_MIXTURE, Score
+from ._shown import unshown
 from ._slope import slope_test
-from ._spread import FEW
+from ._spread import FEW, as_tested, left_out, resolved, units
 
 DEFAULT = Injection()
 IID_REPEATS = 4
@@ -69,39 +70,77 @@ def leakage_corrected(
     task = prepare(caller, estimator_or_fit, X, y, loss, response, refit, scoring)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
     injection, said = _agreed(injection, leakage)
-    notes = _few_clusters(folds) + said
+    notes, score = _few_clusters(folds) + said, task.measure
     shares = leakage.shares(folds)
     outside = bool(np.any(shares.p_test > 0))
-    _check_score(task.measure, outside, injection, bins)
-    learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
+    _check_score(score, outside, injection, bins)
+    learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, score, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
-    mixture = shares.p_test / (1 - shares.p_train - shares.p_test) * (not task.measure.per_record)
-    edges = None if bins is None else _edges(bins)
-    common: dict[str, Any] = {"plan": plan, "shares": shares, "names": names, "measure": task.measure}
+    mixture = () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
+    work = Work(plan, learner, score, task.codes, outside, mixture, None if bins is None else _edges(bins))
+    common: dict[str, Any] = {
+        "shares": shares, "names": names, "measure": score, "seed": seed, "edges": work.edges, "learner": learner.name,
+        "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, Drawn) and leakage.knows_pairs else [],
+        "unshown": unshown(folds, leakage), "of": _of(task, folds),
+    }  # fmt: skip
+    known_notes = [*notes, *_size_notes(plan, injection)]
 
-    def result(runs: list[FoldLosses], iid: float, *more: str) -> LeakageResult:
-        pooled, slope = pool(plan, runs, shares, ORDER), slope_test(plan, runs, slope_level(plan))
-        told = (*more, *notes, *_size_notes(plan, injection))
-        return LeakageResult(runs=runs, pooled=pooled, slope_test=slope, iid=iid, notes=told, **common, **drawn)
+    def result(runs: list[FoldLosses], beside: dict[str, Any], *more: str) -> LeakageResult:
+        pooled, slope = pool(plan, runs, shares, ORDER), slope_test(plan, runs, slope_level(plan), score.more_is_better)
+        told = (*more, *known_notes)
+        return LeakageResult(plan=plan, runs=runs, pooled=pooled, slope_test=slope, notes=told, **beside, **common)
 
-    drawn: dict[str, Any] = {"seed": seed, "edges": edges, "learner": learner.name}
-    of = known(estimator_or_fit, task, folds, injection, seed) | {"bins": edges, "p_test above zero": outside}
-    runs: list[FoldLosses] = []
+    of = known(estimator_or_fit, task, folds, injection, seed) | {"bins": work.edges, "p_test above zero": outside}
+    beside: dict[str, Any] = {"iid": float("nan"), "trained": None}
     try:
         with keeping(caller, checkpoint, of):
+            beside = _beside(work, seed)
             runs = run(
-                plan, learner, task.measure, task.codes, injection.num_boot, outside=outside, mixture=mixture, edges=edges
+                work, injection.draws, None if injection.num_boot else _until(work, shares, injection, beside["trained"])
             )
-            iid = kept(lambda: {"iid": np.asarray(_iid(learner, task.measure, task.codes, plan, seed))})["iid"]
     except KeyboardInterrupt as stop:
-        runs = getattr(stop, "partial", runs)
+        runs = getattr(stop, "partial", [])
         draws = runs[0].test.shape[1] if runs else 0
-        told = f"stopped after {draws} of {injection.num_boot} draws of each fold"
-        partial = functools.partial(result, runs, float("nan"), f"{told}: this is what these say.")
+        told = f"stopped after {draws} of {injection.draws[1]} draws of each fold"
+        partial = functools.partial(result, runs, beside, f"{told}: this is what these say.")
         raise Interrupted(f"{caller}: {told}", partial if draws > 1 else lambda: None) from None
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
-    return result(runs, float(iid))
+    return result(runs, beside)
+
+
+def _beside(work: Work, seed: int) -> dict[str, Any]:
+    """What is fitted beside the draws: with all records independent, and without groups of clusters."""
+    iid = kept(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
+    if resolved(work.plan) or not work.score.weighs:
+        return {"iid": float(iid), "trained": None}
+    told = kept(lambda: left_out(work, seed)._asdict())
+    return {"iid": float(iid), "trained": Trained(told["change"], told["group"])}
+
+
+def _until(work: Work, shares: Shares, injection: Injection, trained: Trained | None) -> Enough | None:
+    """Until the Monte-Carlo error is small beside that of the data."""
+    if injection.num_boot is not None or not work.score.weighs:
+        return None
+    law, unit = matrices(work.plan, shares), units(work.plan)[0]
+
+    def enough(runs: list[FoldLosses]) -> int:
+        pooled = pool(work.plan, runs, shares, ORDER, law)
+        weights = pooled.solve(work.score.shape).weights
+        data = Spread(as_tested(work.plan, runs, pooled.combined, weights, shares), unit, trained).error
+        drawn = runs[0].test.shape[1]
+        return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-300) ** 2))
+
+    return enough
+
+
+def _of(task: Task, folds: list[Fold]) -> dict[str, str]:
+    """What two results must have in common to be compared."""
+    return {
+        "response": fingerprint(task.y),
+        "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),
+        "score": task.measure.name,
+    }
 
 
 def _few_clusters(folds: list[Fold]) -> list[str]:
@@ -159,10 +198,9 @@ def _edges(bins: ArrayLike) -> NDArray[np.float64]:
     return edges
 
 
-def _iid(
-    learner: AbstractLearner, measure: Score, y: Float[np.ndarray, " records"], plan: list[FoldInjection], seed: int
-) -> float:
+def _iid(work: Work, seed: int) -> float:
     """k-fold cross-validation that takes all records as independent, with training sets of the same size."""
+    plan = work.plan
     records = np.unique(np.concatenate([np.r_[part.fold.train, part.fold.test] for part in plan]))
     rng, values = np.random.default_rng([seed, 3]), []
     size = min(part.size for part in plan)
@@ -170,6 +208,6 @@ def _iid(
         for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
             rest = np.setdiff1d(records, test)
             rows = rng.permutation(rest)[: min(size, len(rest))][None]
-            predicted, _ = learner(rows, test, np.zeros((1, 0), np.int64), np.array([seed]))
-            values.append(measure(y[test], predicted[0]))
+            predicted, _ = work.learner.alone()(rows, test, np.zeros((1, 0), np.int64), np.array([seed]))
+            values.append(work.score(work.y[test], predicted[0]))
     return float(np.mean(values))

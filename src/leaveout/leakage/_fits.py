@@ -33,6 +33,15 @@ class AbstractLearner(abc.ABC):
     def cost(self) -> int:
         """Numbers a fit takes up for each record it is trained on."""
 
+    @property
+    def jobs(self) -> int:
+        """Processes that fits may be given to."""
+        return 1
+
+    def alone(self) -> "AbstractLearner":
+        """The same in one process."""
+        return self
+
     @abc.abstractmethod
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         """Predictions of every fit; `seeds` are for learners that draw random numbers of their own."""

@@ -20,7 +20,7 @@ from .._plan import Plan
 from ..interop.sklearn import Described, Host, described
 from ..models.linear import GLM
 from ..refit import AbstractRefit
-from ._fits import AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
+from ._fits import CAPACITY, AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
 from ._score import Needs, Score
 from ._scoring import predicted
 
@@ -41,11 +41,17 @@ class Estimator(AbstractLearner):
 
     @property
     def cost(self) -> int:
-        return 1024  # so that few fits are lost when a run is stopped
+        return 2 * CAPACITY  # draw by draw, so that few fits are lost when a run is stopped
+
+    @property
+    def jobs(self) -> int:
+        return joblib.effective_n_jobs(self.n_jobs)
+
+    def alone(self) -> "Estimator":
+        return Estimator(self.estimator, self.X, self.y, self.measure, 1)
 
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
-        jobs = joblib.effective_n_jobs(self.n_jobs)
-        parts = np.array_split(np.arange(len(train)), min(len(train), 4 * jobs if jobs > 1 else 1))
+        parts = np.array_split(np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1))
         done = joblib.Parallel(n_jobs=self.n_jobs)(
             joblib.delayed(_fit_and_predict)(
                 self.estimator, self.X, self.y, self.labels, self.measure.needs, train[p], shared, own[p], seeds[p]
@@ -74,9 +80,13 @@ class Refitted(AbstractLearner):
 
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         n = self.glm.num_units
-        times = np.stack([np.bincount(rows, minlength=n) for rows in train])
+        return self.counted(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
+
+    def counted(self, times: Int[np.ndarray, "fits records"], shared: Shared, own: Own) -> Predictions:
+        """Of fits to every record as many times as is said."""
+        n = self.glm.num_units
         fits, units = np.nonzero(times != 1)
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(train)))])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(times)))])
         weight = times[fits, units].astype(float)
         found = fold_parameters(self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit)
         coef, intercept = found["coef"], found["intercept"]

@@ -18,6 +18,7 @@ from ._models import Fold
 
 SLOPE_SHARE = 0.1  # of V̂: the level at which the slope is tested
 OUTSIDE = 0.05  # of T̂: left out at every level, where the training set is as large as can be
+FEWEST, MOST = 20, 200  # draws at each level, where their number is left to the errors
 NEVER = np.iinfo(np.int64).max
 
 
@@ -25,16 +26,19 @@ NEVER = np.iinfo(np.int64).max
 class Injection:
     """What is injected, at how many levels, how often.
 
-    `mechanism` "record" injects single records, "split" halves of clusters. `train_size` is n′, the records trained on; by
+    `mechanism` "record" injects single records, "split" halves of clusters. `num_boot` is how often at each level; by default
+    (None) 20 to 200 times, until the Monte-Carlo error of the estimate is at most `tolerance` times its data error: a third
+    makes an interval a twentieth wider. `train_size` is n′, the records trained on; by
     default as many as T̂ has but a twentieth, which are left out to be scored. `top` is the most that is injected (records
     or, for "split", clusters); by default half of V̂, at most n′ (all of its clusters).
     """
 
     mechanism: Literal["record", "split"] = "record"
     num_levels: int = 12
-    num_boot: int = 200
+    num_boot: int | None = None
     train_size: int | None = None
     top: int | None = None
+    tolerance: float = 1 / 3
 
     def __post_init__(self) -> None:
         if self.mechanism not in ("record", "split"):
@@ -43,6 +47,13 @@ class Injection:
             value = getattr(self, name)
             if value is not None and (int(value) != value or value < low):
                 raise ValueError(f"Injection: {name} must be a whole number, {low} or more; got {value}.")
+        if not 0 < self.tolerance < np.inf:
+            raise ValueError(f"Injection: tolerance must be a number above 0; got {self.tolerance}.")
+
+    @property
+    def draws(self) -> tuple[int, int]:
+        """The fewest and the most."""
+        return (FEWEST, MOST) if self.num_boot is None else (self.num_boot, self.num_boot)
 
 
 class Draws(NamedTuple):
@@ -70,8 +81,8 @@ class FoldInjection:
 
     @property
     def units(self) -> int:
-        """How many could leak: records trained on, or clusters of V̂."""
-        return self.size if self.mechanism == "record" else len(np.unique(self.fold.clusters[self.fold.test]))
+        """How many could leak: records trained on, or clusters of V̂ that have halves."""
+        return self.size if self.mechanism == "record" else _halved(self.fold)
 
     def draw(self, start: int, stop: int) -> Draws:
         """Draws number `start` to `stop`; each depends on the seed, the fold and its own number only."""
@@ -103,6 +114,7 @@ class FoldInjection:
             return rng.permutation(len(test)), self.levels
         codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
         members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+        members = [rows for rows in members if len(rows) > 1]  # a record by itself has no half
         halves = [rng.permutation(members[k])[: len(members[k]) // 2] for k in rng.permutation(len(members))]
         total = np.concatenate([[0], np.cumsum([len(half) for half in halves])])
         return np.concatenate(halves), total[self.levels]
@@ -136,9 +148,7 @@ def _top(k: int, fold: Fold, injection: Injection) -> int:
     size, _ = _size(k, fold, injection)
     if injection.mechanism == "split":
         sizes = np.bincount(fold.clusters[fold.test])
-        most, wanted = int(np.sum(sizes > 0)), injection.top
-        if np.any(sizes[sizes > 0] < 2):
-            raise ValueError(f"Injection: clusters of one record cannot be cut in two; fold {k} tests on some.")
+        most, wanted = _halved(fold), injection.top
         if np.sum(sizes // 2) >= size:
             raise ValueError(f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on.")
         top = most if wanted is None else wanted
@@ -147,12 +157,17 @@ def _top(k: int, fold: Fold, injection: Injection) -> int:
         top = min(len(fold.test) // 2, size) if injection.top is None else injection.top
     least = 3 if injection.mechanism == "record" else 2
     if top > most or top > size or most < least:
-        what = "records" if injection.mechanism == "record" else "clusters"
+        what = "records" if injection.mechanism == "record" else "clusters of two records or more"
         raise ValueError(
             f"Injection: V̂ is too small for the top level: fold {k} tests on {len(fold.test)} records and trains on {size}; "
-            f"{max(top, least)} {what} to inject. Leave more out at once (fewer folds), or give a smaller top=."
+            f"{max(top, least)} {what} to inject, of {max(most, 0)}. Leave more out at once (fewer folds), or lower top=."
         )
     return int(top)
+
+
+def _halved(fold: Fold) -> int:
+    """Clusters of V̂ of two records or more."""
+    return int(np.sum(np.bincount(fold.clusters[fold.test]) > 1))
 
 
 def _shares(top: int, injection: Injection, folds: list[Fold]) -> NDArray[np.float64]:
@@ -236,7 +251,7 @@ class InjectedSplits:
         count = X.shape[0] if hasattr(X, "shape") else len(X)
         folds, _ = make_folds("InjectedSplits", X, np.zeros(count) if y is None else np.asarray(y), groups, self.cv, self.seed)
         for k, fold in enumerate(folds):
-            whole = len(fold.test) if self.mechanism == "record" else len(np.unique(fold.clusters[fold.test]))
+            whole = len(fold.test) if self.mechanism == "record" else _halved(fold)
             level = np.array([round(self.share * whole)])
             if self.mechanism == "record" and level[0] >= min(len(fold.test), len(fold.train)):
                 raise ValueError(f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on.")

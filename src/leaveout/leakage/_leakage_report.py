@@ -1,7 +1,7 @@
 """The verb: several ways to the score on new clusters, each with its interval and its assumption, and which to believe."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from .._progress import Slow
 from .._read import matched
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
-from ._answers import coarser, imputed, naive, price, purge, unmated
+from ._answers import both, coarser, imputed, naive, price, purge, unmated
 from ._estimate import DEFAULT, leakage_corrected
 from ._extrapolated import extrapolated
 from ._hosts import make_learner
@@ -32,6 +32,7 @@ from ._told import LeakageReport
 from ._unlisted import unlisted
 from ._work import Work
 
+ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
 NO_PAIRS = "pairs are not known, only rates"
 
 
@@ -45,6 +46,7 @@ def leakage_report(
     scoring: Any = None,
     cv: Any = None,
     level: float = 0.95,
+    answers: Collection[str] = ANSWERS,
     draws: int = 20,
     injection: Injection = DEFAULT,
     seed: int = 0,
@@ -56,6 +58,7 @@ def leakage_report(
     naive         cross-validation by clusters as filed, or on the split as it is
     purge         rows that may have mates in training, by fits without these against fits that lack as many others
     coarser       cross-validation by clusters that are joined by weaker links too
+    both          the mean of these two
     imputed       cross-validation by clusters drawn from the linkage, `draws` of them at most
     unmated       the tested records that have no listed mate in training
     extrapolated  `leakage_corrected`: more leakage is injected, and the score extrapolated to none
@@ -66,12 +69,13 @@ def leakage_report(
     estimator's own score). A correction that leaves some of the mates that are expected across folds in training (see
     `exposed`) is enlarged by that share. Intervals are over clusters, drawn from the linkage, as tested and as trained on.
 
-    `checkpoint` names a file that keeps the fits; Ctrl-C raises `Interrupted` with the answers that are done.
+    `answers` names those that are wanted; each takes its fits. `checkpoint` names a file that keeps them; Ctrl-C raises
+    `Interrupted` with the answers that are done. `lo.compare` takes reports of several learners.
     Raises ValueError or TypeError on what cannot give a number. After Barnes and Dubrawski; Nadeau and Bengio 2003; Rubin 1987.
     """
     caller = "leakage_report"
     names, X, y, groups = matched(caller, X=X, y=y, groups=groups)
-    _check(caller, linkage, level, draws)
+    _check(caller, linkage, level, draws, answers)
     linkage = linkage.sized(len(np.asarray(y)))
     task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, np.asarray(y)))
     check_weighs(caller, task.measure)
@@ -85,32 +89,37 @@ def leakage_report(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
         cv=[(fold.train, fold.test) for fold in folds], injection=injection, seed=seed, n_jobs=n_jobs,
     )  # fmt: skip
-    answers: dict[str, Answer] = {}
-    told = functools.partial(_report, study, answers, task.X, names.index, level, of)
+    found: dict[str, Answer] = {}
+    told = functools.partial(_report, study, found, task.X, names.index, level, of)
     try:
         with keeping(caller, checkpoint, of | ran), Slow("fits", price(study)) as work.bar:
-            for answer in _answered(study, corrected):
-                answers[answer.name] = answer
+            for answer in _answered(study, {"naive", *answers}, corrected):
+                found[answer.name] = answer
     except KeyboardInterrupt:
-        done = ", ".join(answers) or "nothing"
-        raise Interrupted(f"{caller}: stopped; {done} is done", told if answers else lambda: None) from None
+        done = ", ".join(found) or "nothing"
+        raise Interrupted(f"{caller}: stopped; {done} is done", told if found else lambda: None) from None
     return told()
 
 
-def _answered(study: Study, corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
+def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
     """One answer after the other, those that tell most first."""
-    yield naive(study)
-    if study.linkage.knows_pairs:
-        yield purge(study)
-        yield coarser(study)
-        yield imputed(study)
-        yield unmated(study)
-    else:
-        yield from (Answer(name, "", NO_PAIRS) for name in ("purge", "coarser", "imputed", "unmated"))
-    yield extrapolated(study, corrected)
+    by_pairs = {"purge": purge, "coarser": coarser, "imputed": imputed, "unmated": unmated}
+    found: dict[str, Answer] = {}
+    for name in ANSWERS:
+        if name not in wanted:
+            found[name] = Answer(name, "", "not asked for")
+        elif name == "naive":
+            found[name] = naive(study)
+        elif name == "extrapolated":
+            found[name] = extrapolated(study, corrected)
+        elif not study.linkage.knows_pairs:
+            found[name] = Answer(name, "", NO_PAIRS)
+        else:
+            found[name] = both(study, found["purge"], found["coarser"]) if name == "both" else by_pairs[name](study)
+        yield found[name]
 
 
-def _check(caller: str, linkage: Any, level: float, draws: int) -> None:
+def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:
     if not isinstance(linkage, Linkage):
         raise TypeError(
             f"{caller}: linkage must be a lo.Linkage, such as lo.Linkage.from_pairs(pairs, ids); got {type(linkage).__name__}."
@@ -119,6 +128,9 @@ def _check(caller: str, linkage: Any, level: float, draws: int) -> None:
         raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
     if int(draws) != draws or draws < 2:
         raise ValueError(f"{caller}: draws must be a whole number, 2 or more; got {draws!r}.")
+    unknown = [name for name in answers if name not in ANSWERS]
+    if isinstance(answers, str) or unknown:
+        raise ValueError(f"{caller}: answers must be some of {', '.join(ANSWERS)}; got {answers!r}.")
 
 
 def check_weighs(caller: str, score: Score) -> None:
@@ -155,7 +167,7 @@ def _clusters(folds: list[Fold], linkage: Linkage, draws: int, seed: int) -> NDA
 def _report(study: Study, answers: dict[str, Answer], X: Any, index: pd.Index | None, level: float, of: dict) -> LeakageReport:
     """Of the answers that there are."""
     known = dict(answers)
-    for name in ("purge", "coarser", "imputed", "unmated", "extrapolated"):
+    for name in ANSWERS:
         known.setdefault(name, Answer(name, "", "stopped before it was done"))
     mates = study.candidates
     near = unlisted(X, study, mates) if study.linkage.knows_pairs else None

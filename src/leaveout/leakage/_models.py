@@ -43,6 +43,27 @@ class Leakage(Protocol):
     def shares(self, folds: list[Fold]) -> Shares: ...
 
 
+@runtime_checkable
+class Pairs(Protocol):
+    """A leakage that knows which records may be mates."""
+
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    probability: NDArray[np.float64]
+    knows_pairs: bool
+
+    def mates(self, train: ArrayLike, test: ArrayLike) -> NDArray[np.float64]: ...
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A leakage that is not known to be certain: the shares in each of many draws of it."""
+
+    knows_pairs: bool
+
+    def shares_drawn(self, folds: list[Fold]) -> list[Shares]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class RecordLeakage:
     """Single records are filed under a wrong cluster: a share `p_train` of T̂ and `p_test` of V̂.

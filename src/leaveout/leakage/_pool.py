@@ -1,6 +1,7 @@
 """All folds as one system: the share of leaked records on one grid, losses weighted by what each fold tests."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -69,13 +70,28 @@ class Pooled:
         return out
 
 
-def pool(plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, order: int) -> Pooled:
+class Matrices(NamedTuple):
+    """What the shares of leakage alone say: the grid, and the A of every fold."""
+
+    grid: Float[np.ndarray, " points"]
+    each: list[Float[np.ndarray, "levels points"]]
+    unseen: float
+
+
+def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
+    """How many leaked records the training sets hold, at the given shares of leakage."""
+    found = [_matrix(part, shares, k) for k, part in enumerate(plan)]
+    grid = _grid(plan, found)
+    each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(found, plan, strict=True)]
+    return Matrices(grid, each, float(_weight(plan) @ [matrix[0, 0] for matrix in found]))
+
+
+def pool(
+    plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, order: int, known: Matrices | None = None
+) -> Pooled:
     """The system of all folds at the given shares of leakage."""
-    matrices = [_matrix(part, shares, k) for k, part in enumerate(plan)]
-    grid = _grid(plan, matrices)
-    each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(matrices, plan, strict=True)]
-    weight = np.array([len(part.fold.test) for part in plan], float)
-    weight /= weight.sum()
+    grid, each, unseen = matrices(plan, shares) if known is None else known
+    weight = _weight(plan)
     combined = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)
     noise, b, A = np.zeros((levels, levels)), np.zeros(levels), np.zeros((levels, len(grid)))
@@ -83,8 +99,12 @@ def pool(plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, orde
         b += w * losses.mean(1)
         A += w * matrix
         noise += w**2 * np.atleast_2d(np.cov(losses)) / losses.shape[1]
-    unseen = float(weight @ [matrix[0, 0] for matrix in matrices])
     return Pooled(grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen)
+
+
+def _weight(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
+    weight = np.array([len(part.fold.test) for part in plan], float)
+    return weight / weight.sum()
 
 
 def combine(run: FoldLosses, test: NDArray[np.float64], shares: Shares, k: int) -> NDArray[np.float64]:

@@ -1,21 +1,27 @@
 """What came of it: the estimate, or why there is none; its errors; and all that it rests on."""
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
-from ._injection import FoldInjection
+from .._compare import AbstractComparable, Compared
+from .._errors import Spread, Trained
+from .._intervals import Interval
+from ._injection import MOST, FoldInjection
 from ._models import Shares
-from ._pool import ORDER, Pooled, combine, pool
+from ._pool import ORDER, Pooled, pool
 from ._run import FoldLosses
 from ._score import Score
+from ._shown import refusal as hidden_leak
 from ._slope import SlopeTest
 from ._solve import Curve, System
-from ._spread import data_error
+from ._spread import as_tested, drawn_influence, resolved, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,14 +29,16 @@ if TYPE_CHECKING:
 RARE = 1e-3  # of sets without leakage, below which ê₀ is extrapolated
 APART = 0.5  # of the correction: extrapolants further apart than that disagree
 SMALL = 0.05  # of the naive loss: extrapolants closer than that agree
+LIKELY = 50  # draws of the leakage, from which its error is told
+LOUD = 0.5  # of the data error: a Monte-Carlo error above it is worth a word
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LeakageResult:
-    """The loss on new clusters with the leakage taken out, and what it rests on.
+class LeakageResult(AbstractComparable):
+    """The loss (or score) on new clusters with the leakage taken out, and what it rests on.
 
-    `estimate` is NaN where it cannot be corrected: see `verdict`. `naive` is the loss with the clusters as filed, `iid` with
-    all records as independent, all for training sets of one size. `slope_test` needs no p.
+    `estimate` is NaN where it cannot be corrected: see `verdict`. `naive` is that with the clusters as filed, `iid` with all
+    records as independent, all for training sets of one size. `slope_test` needs no p.
     """
 
     plan: list[FoldInjection]
@@ -45,6 +53,10 @@ class LeakageResult:
     pooled: Pooled
     slope_test: SlopeTest
     iid: float
+    trained: Trained | None  # the influence of groups of clusters as trained on
+    drawn_shares: list[Shares]  # in draws of the leakage, where that is not certain
+    unshown: float  # of what may leak, the share that injection cannot show
+    of: dict[str, str]  # what a result must have in common with others to be compared
 
     @functools.cached_property
     def solved(self) -> Curve:
@@ -57,12 +69,18 @@ class LeakageResult:
 
     @property
     def lower(self) -> float:
-        """The least that the loss on new clusters can be, if leakage does not hurt: the loss with what leaks already."""
+        """The least that the loss on new clusters can be, if leakage does not hurt: the loss with what leaks already (of a
+        score, the most)."""
         return float(self.pooled.b[0])
 
     @property
     def estimate(self) -> float:
         return float("nan") if self.refusal else self.solved.estimate
+
+    @property
+    def correction(self) -> float:
+        """The estimate less the naive value."""
+        return self.estimate - self.naive
 
     @functools.cached_property
     def se_mc(self) -> float:
@@ -70,15 +88,86 @@ class LeakageResult:
         return self.pooled.monte_carlo_error(self.measure.shape, self.seed)
 
     @functools.cached_property
-    def _data(self) -> tuple[float, str]:
+    def se_p(self) -> float:
+        """How far other draws of the leakage would move the estimate; 0 where its shares are given."""
+        found = [pool(self.plan, self.runs, shares, ORDER).solve(self.measure.shape).estimate for shares in self._likely]
+        return float(np.std(found, ddof=1)) if found else 0.0
+
+    @property
+    def _likely(self) -> list[Shares]:
+        """Some of the draws of the leakage; of scores that are no means those that leave V̂ as it is."""
+        some = self.drawn_shares[:LIKELY]
+        if not any(run.mixture for run in self.runs):
+            return some
+        return [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in some]
+
+    @functools.cached_property
+    def spread(self) -> Spread | None:
+        """The influence of data on the estimate; None where the score takes no weights."""
+        return self._spread(self.pooled.combined, self.solved.weights, self.shares)
+
+    @functools.cached_property
+    def naive_spread(self) -> Spread | None:
+        """The influence of data on the naive value."""
+        first = np.eye(len(self.plan[0].levels))[0]
+        return self._spread([run.test for run in self.runs], first, None)
+
+    def _spread(self, levels: list[NDArray], weights: NDArray[np.float64], shares: Shares | None) -> Spread | None:
         if not self.measure.weighs:
-            return float("nan"), f"not available: {self.measure.name} takes no sample_weight"
-        return data_error(self.plan, self.runs, self.pooled, self.shares, self.solved.weights)
+            return None
+        tested, unit = as_tested(self.plan, self.runs, levels, weights, shares), units(self.plan)[0]
+        trained = drawn_influence(self.plan, self.runs, levels, weights) if resolved(self.plan) else self.trained
+        return Spread(tested, unit, trained)
+
+    @property
+    def influence(self) -> NDArray[np.float64] | None:
+        """Of every record on the estimate, as tested; the sum is zero."""
+        return None if self.spread is None else self.spread.tested
+
+    @property
+    def naive_influence(self) -> NDArray[np.float64] | None:
+        return None if self.naive_spread is None else self.naive_spread.tested
 
     @property
     def se_data(self) -> float:
-        """How far other data would move the estimate; `table()` says whether over clusters or records."""
-        return self._data[0]
+        """How far other data would move the estimate, over clusters as tested and as trained on (`table()` says so)."""
+        return float("nan") if self.spread is None else self.spread.error
+
+    @property
+    def _over(self) -> str:
+        if self.spread is None:
+            return f"not available: {self.measure.name} takes no sample_weight"
+        return "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
+
+    def interval(self, level: float = 0.95) -> Interval:
+        """For the value on new clusters: data, Monte Carlo and, where leakage is drawn, that; Student's, over clusters.
+
+        NaN where there is no estimate, or no error over data.
+        """
+        error = float(np.sqrt(self.se_data**2 + self.se_mc**2 + self.se_p**2))
+        return self._around(self.estimate, error, self.spread, level)
+
+    def correction_interval(self, level: float = 0.95) -> Interval:
+        """For `correction`: what the two have in common is in neither."""
+        if self.spread is None or self.naive_spread is None:
+            return self._around(self.correction, float("nan"), None, level)
+        apart = self.spread.minus(self.naive_spread)
+        drawn = [self.solved.weights @ c - run.test[0] for c, run in zip(self.pooled.combined, self.runs, strict=True)]
+        noise = sum(w**2 * np.var(d, ddof=1) / len(d) for w, d in zip(self.pooled.weight, drawn, strict=True))
+        return self._around(self.correction, float(np.sqrt(apart.error**2 + noise + self.se_p**2)), apart, level)
+
+    def _around(self, center: float, error: float, spread: Spread | None, level: float) -> Interval:
+        if not 0 < level < 1:
+            raise ValueError(f"interval: level must lie between 0 and 1; got {level}.")
+        width = error * float(stats.t.ppf((1 + level) / 2, 1 if spread is None else spread.freedom))
+        return Interval(center - width, center + width, level, "clusters" if units(self.plan)[1] else "records")
+
+    def compared(self) -> Compared:
+        """For `lo.compare`: with other results of the same folds and clusters."""
+        if self.refusal:
+            raise ValueError(f"compare: a result {self.verdict} Compare by another answer, or with a smaller train_size=.")
+        drawn = np.array([self.solved.weights @ losses for losses in self.pooled.combined])
+        return Compared(self.estimate, self.measure.more_is_better, self.spread, drawn, self.pooled.weight, self.of)
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -97,11 +186,14 @@ class LeakageResult:
     @functools.cached_property
     def refusal(self) -> str:
         """Why there is no estimate; empty if there is one."""
+        if float(self.pooled.weight @ self._p) > 0 and (hidden := hidden_leak(self.unshown)):
+            return hidden
         values = np.array(list(self.extrapolants.values()))
         spread, correction = np.ptp(values), abs(self.solved.estimate - self.lower)
         weights = [self.solved.weights, *(w for _, w in self._polynomials.values())]
         noise = max(np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights)
-        if self.pooled.unseen >= RARE or spread <= max(APART * correction, SMALL * abs(self.lower), 2 * noise):
+        best = (self.measure.high if self.measure.more_is_better else self.measure.low) or 0.0
+        if self.pooled.unseen >= RARE or spread <= max(APART * correction, SMALL * abs(self.lower - best), 2 * noise):
             return ""
         told = ", ".join(f"{name} {value:.4g}" for name, value in self.extrapolants.items())
         return (
@@ -127,8 +219,30 @@ class LeakageResult:
             out.append(self.verdict)
         if self.slope_test.exploits is None:
             out.append(f"slope test: {self.slope_test}.")
-        if self.measure.worst is not None and self.solved.estimate > self.measure.worst * (1 - 1e-9):
-            out.append(f"the estimate is at the loss's bound, {self.measure.worst:g}.")
+        if self._at_bound:
+            out.append(f"the estimate is at the bound of {self.measure.name}, {self.measure.worst:g}.")
+        return out + self._reservations
+
+    @property
+    def _at_bound(self) -> bool:
+        worst, at = self.measure.worst, self.solved.estimate
+        return worst is not None and abs(at - worst) <= 1e-9 * max(abs(worst), abs(self.naive))
+
+    @property
+    def _reservations(self) -> list[str]:
+        """What the estimate leaves out, and where more work would help."""
+        out = []
+        if self.unshown > 0 and not self.refusal and float(self.pooled.weight @ self._p) > 0:
+            out.append(
+                f"{self.unshown:.2g} of what may leak falls on tested records with no mate left beside them, which injection "
+                "does not show: so much of the naive bias may remain."
+            )
+        draws = self.runs[0].test.shape[1]
+        if draws >= MOST and self.se_mc > LOUD * self.se_data:
+            out.append(
+                f"Monte-Carlo error {self.se_mc:.2g} against a data error of {self.se_data:.2g} after {draws} draws; more of "
+                "them make it smaller: Injection(num_boot=)."
+            )
         return out
 
     def _at(self, scale: float) -> tuple[float, float, float]:
@@ -149,6 +263,11 @@ class LeakageResult:
         base = float(self.pooled.weight @ self._p)
         if base == 0:
             raise ValueError("sensitivity: the leakage given is zero; give a small p_train, from which others are scaled.")
+        if any(run.mixture for run in self.runs):
+            raise ValueError(
+                f"sensitivity: {self.measure.name} is no mean over records, and T̂'s records were taken out of it at the given "
+                "p_test; call leakage_corrected with another leakage."
+            )
         wanted = base * np.linspace(0, 2, 9) if p is None else np.atleast_1d(np.asarray(p, np.float64))
         worst = max(np.max(self._p + self.shares.p_test) / base, 1.0)
         inside = (wanted >= 0) & (wanted * worst < 1)
@@ -161,58 +280,58 @@ class LeakageResult:
         ]
 
     def largest_p(self, cap: float) -> float:
-        """The largest p at which the loss with no leakage stays below `cap`, by the linear solution: more would contradict
-        the cap. NaN where no p below the largest possible reaches it."""
-        base = float(self.pooled.weight @ self._p)
-        if base == 0 or self.lower > cap:
-            return float("nan") if base == 0 else 0.0
-        worst = max(np.max(self._p + self.shares.p_test) / base, 1.0)
-        grid = np.linspace(0, 0.95 / worst, 39)
-        values = []
-        for p in grid:
-            pooled = pool(self.plan, self.runs, self._scaled(p / base), ORDER)
-            values.append(pooled.solve(None).estimate)
-        above = np.flatnonzero(np.array(values) > cap)
-        if not len(above):
-            return float("nan")
-        k = max(above[0], 1)
-        return float(np.interp(cap, np.maximum.accumulate(values[k - 1 : k + 1]), grid[k - 1 : k + 1]))
+        """The largest p at which the loss with no leakage stays below `cap` (a score above it), by the linear solution: more
+        would contradict the cap. NaN where no p below the largest possible reaches it."""
+        base, sign = float(self.pooled.weight @ self._p), -1.0 if self.measure.more_is_better else 1.0
+        if base == 0 or any(run.mixture for run in self.runs) or sign * self.lower > sign * cap:
+            return float("nan") if sign * self.lower <= sign * cap else 0.0
+        grid = np.linspace(0, 0.95 * base / max(np.max(self._p + self.shares.p_test), base), 20)
+        before = -np.inf
+        for left, right in itertools.pairwise(grid):
+            now = sign * (pool(self.plan, self.runs, self._scaled(right / base), ORDER).solve(None).estimate - cap)
+            if now > 0:
+                return float(right if before == -np.inf else left - (right - left) * before / (now - before))
+            before = now
+        return float("nan")
 
     @functools.cached_property
     def per_cluster(self) -> pd.DataFrame:
-        """By cluster: `naive`, `estimate`, `se_mc` (λ as for all), `se_data` (over its records; NaN for one).
+        """By cluster: `naive`, `estimate` (by the weights of all, within the bounds of the loss), `se_mc` (with those weights),
+        `se_data` (over its records; NaN for one).
 
         NaN where the draws of some level left no record of a cluster.
         """
         if not self.measure.per_record:
             raise ValueError(f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record.")
-        rows = []
-        for k, run in enumerate(self.runs):
-            system = System(self.pooled.each[k], self.pooled.order)
-            weights = system.weights(self.solved.lam)
-            record = weights @ (run.record / np.maximum(run.times, 1))
-            p, q = self.shares.p_train[k], self.shares.p_test[k]
-            for c, name in enumerate(run.clusters):
-                losses = combine(run, run.cluster[:, :, c], self.shares, k)
-                seen = np.isfinite(losses)
-                known = bool(seen.any(axis=1).all())
-                mean = np.where(seen, losses, 0.0).sum(1) / np.maximum(seen.sum(1), 1)
-                off = np.where(seen, losses - mean[:, None], 0.0)
-                mine = record[run.members == c] * (1 - p) / (1 - p - q)
-                rows.append(
-                    {
-                        "cluster": self.names[name],
-                        "records": int(np.sum(run.members == c)),
-                        "naive": float(np.nanmean(run.cluster[0, :, c])),
-                        "estimate": system.solve(mean, self.solved.lam, self.measure.shape).estimate if known else np.nan,
-                        "se_mc": float(np.std(weights @ off, ddof=1) / np.sqrt(off.shape[1])) if known else np.nan,
-                        "se_data": float(np.std(mine, ddof=1) / np.sqrt(len(mine))) if len(mine) > 1 else float("nan"),
-                    }
-                )
-        frame = pd.DataFrame(rows)
+        tables = [self._clusters_of(k, run) for k, run in enumerate(self.runs)]
+        frame = pd.concat(tables, ignore_index=True)
         if self.refusal:
             frame["estimate"] = np.nan
         return frame.set_index("cluster") if frame["cluster"].is_unique else frame.groupby("cluster").mean()
+
+    def _clusters_of(self, k: int, run: FoldLosses) -> pd.DataFrame:
+        weights = System(self.pooled.each[k], self.pooled.order).weights(self.solved.lam)
+        p, q = self.shares.p_train[k], self.shares.p_test[k]
+        losses = run.cluster if q == 0 else ((1 - p) * run.cluster - q * run.outside[:, :, None]) / (1 - p - q)
+        seen, records = np.isfinite(losses), np.bincount(run.members)
+        times = seen.sum(1)
+        mean = np.where(seen, losses, 0.0).sum(1) / np.maximum(times, 1)
+        off = np.einsum("l,ldc->dc", weights, np.where(seen, losses - mean[:, None], 0.0))
+        known, draws = times.all(0), len(off)
+        record = (weights @ (run.record / np.maximum(run.times, 1))) * (1 - p) / (1 - p - q)
+        total, square = np.bincount(run.members, record), np.bincount(run.members, record**2)
+        variance = np.maximum(square - total**2 / records, 0.0) / np.maximum(records - 1, 1)
+        first = np.isfinite(run.cluster[0])
+        return pd.DataFrame(
+            {
+                "cluster": self.names[run.clusters],
+                "records": records,
+                "naive": np.where(first, run.cluster[0], 0.0).sum(0) / np.maximum(first.sum(0), 1),
+                "estimate": np.where(known, np.clip(weights @ mean, self.measure.low, self.measure.high), np.nan),
+                "se_mc": np.where(known, np.sqrt((off**2).sum(0) / (draws - 1) / draws), np.nan),
+                "se_data": np.where(records > 1, np.sqrt(variance / records), np.nan),
+            }
+        )
 
     @functools.cached_property
     def histogram(self) -> pd.DataFrame:
@@ -237,7 +356,13 @@ class LeakageResult:
             "estimate": self.estimate,
             "se_mc": self.se_mc,
             "se_data": self.se_data,
+            "se_p": self.se_p,
+            "low": self.interval().low,
+            "high": self.interval().high,
             "naive": self.naive,
+            "correction": self.correction,
+            "correction low": self.correction_interval().low,
+            "correction high": self.correction_interval().high,
             "iid": self.iid,
             "lower": self.lower,
             "p_train": float(self.pooled.weight @ self.shares.p_train),
@@ -252,31 +377,45 @@ class LeakageResult:
         return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
 
     def _lines(self) -> list[tuple[str, str]]:
-        first, row = self.plan[0], self.table()["value"]
+        fits, score = sum(run.test.size for run in self.runs), self.measure
         sizes = sorted({part.size for part in self.plan})
         trained = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]}–{sizes[-1]}"
-        fits = sum(run.test.size for run in self.runs)
-        leak = f"{row['exposed']:.3g} of V̂ has the other half of its cluster in T̂"
-        if first.mechanism == "record":
-            leak = f"{row['p_train']:.3g} of T̂ is the test clusters', {row['p_test']:.3g} of V̂ the training clusters'"
+        kind = "score" if score.more_is_better else "loss"
         told = ", ".join(f"{name} {value:.5g}" for name, value in self.extrapolants.items())
-        estimate = "none: see verdict"
-        if not self.refusal:
-            estimate = f"{self.estimate:.5g} ± {self.se_mc:.2g} (Monte Carlo) ± {self.se_data:.2g} (data, over {self._data[1]})"
+        bound = "at most" if score.more_is_better else "at least"
         lines = [
-            ("learner", f"{self.learner}; {fits} fits to {trained} records; loss {self.measure.name}"),
+            ("learner", f"{self.learner}; {fits} fits to {trained} records; {kind} {score.name}"),
             ("folds", f"{len(self.plan)}, of {len(self.names)} clusters"),
-            ("leakage", f"{leak} ({first.mechanism})"),
+            ("leakage", self._leak()),
             *([("i.i.d.", f"{self.iid:.5g}")] if np.isfinite(self.iid) else []),
             ("naive", f"{self.naive:.5g}, by cluster as filed"),
-            ("corrected", estimate),
+            *self._corrected(),
             ("extrapolants", told),
-            ("at least", f"{self.lower:.5g}, if leakage does not hurt the learner"),
+            (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
-        if self.measure.worst is not None and np.isfinite(most := self.largest_p(self.measure.worst)):
-            lines.append(("p at most", f"{most:.2g}, as the loss cannot exceed {self.measure.worst:g}"))
+        if score.worst is not None and np.isfinite(most := self.largest_p(score.worst)):
+            beyond = "fall below" if score.more_is_better else "exceed"
+            lines.append(("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}"))
         lines += [("slope test", str(self.slope_test)), ("verdict", self.verdict)]
-        return lines + [("note", note) for note in self.notes]
+        return lines + [("note", note) for note in (*self.notes, *self._reservations)]
+
+    def _leak(self) -> str:
+        p_train, p_test, exposed = (float(self.pooled.weight @ share) for share in self.shares)
+        if self.plan[0].mechanism == "split":
+            return f"{exposed:.3g} of V̂ has the other half of its cluster in T̂ (split)"
+        return f"{p_train:.3g} of T̂ is the test clusters', {p_test:.3g} of V̂ the training clusters' (record)"
+
+    def _corrected(self) -> list[tuple[str, str]]:
+        if self.refusal:
+            return [("corrected", "none: see verdict")]
+        parts = [f"± {self.se_mc:.2g} (Monte Carlo)", f"± {self.se_data:.2g} (data, over {self._over})"]
+        if self.se_p:
+            parts.append(f"± {self.se_p:.2g} (leakage)")
+        lines = [("corrected", f"{self.estimate:.5g} {' '.join(parts)}")]
+        if self.spread is None:
+            return lines
+        told = [f"{around.low:.4g} to {around.high:.4g} (95 %)" for around in (self.interval(), self.correction_interval())]
+        return [*lines, ("interval", told[0]), ("correction", f"{self.correction:+.4g}, {told[1]}")]
 
     def __repr__(self) -> str:
         return f"LeakageResult(estimate={self.estimate:.5g}, naive={self.naive:.5g})"

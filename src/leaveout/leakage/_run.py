@@ -1,14 +1,22 @@
-"""All fits of all folds: draw, fit, score what was neither injected nor trained on."""
+"""All fits of all folds: draw, fit, score what was neither injected nor trained on.
 
-import functools
+Draws come in rounds of all folds, and end where enough of them are there. What is fitted one by one is given to other
+processes as soon as the first draws say that this pays: no round waits for another, and what is under way when enough is
+there is left aside. A draw is the same whoever makes it, and whenever.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import joblib
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._checkpoint import Told, kept
+from .._checkpoint import Told, again, keep, making, there
 from .._fit import Fit
 from .._progress import Slow
 from .._stopping import Interrupted
@@ -18,6 +26,35 @@ from ._injection import FoldInjection, Injection
 from ._models import Fold
 from ._prepare import Task
 from ._score import Score
+
+ROUND = 10  # draws after which it is asked whether there are enough
+STARTING = 3.0  # seconds that other processes take to start: work worth less stays here
+PORTION = 0.5  # seconds of work that are sent to a process at once
+
+
+Item, Made = TypeVar("Item"), TypeVar("Made")
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What fits are made of, and how they are scored. `outside`: are records of T̂ scored too? `mixture`: the weight with which
+    each fold takes them out of a score that is no mean."""
+
+    plan: list[FoldInjection]
+    learner: AbstractLearner
+    score: Score
+    y: Float[np.ndarray, " records"]
+    outside: bool = False
+    mixture: tuple[float, ...] = ()
+    edges: NDArray[np.float64] | None = None
+
+
+class Piece(NamedTuple):
+    """Draws `start` to `stop` of a fold."""
+
+    fold: int
+    start: int
+    stop: int
 
 
 @dataclass(eq=False)
@@ -47,106 +84,189 @@ class FoldLosses:
         return replace(self, **{name: getattr(self, name)[:, :count] for name in self.BY_DRAW})
 
 
-def empty_losses(part: FoldInjection, num_boot: int, bins: int, mixture: float) -> FoldLosses:
-    """All NaN, sums zero."""
+def gathered(work: Work, fold: int, told: list[Told]) -> FoldLosses:
+    """What some pieces of a fold say."""
+    part = work.plan[fold]
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
-    levels, test = len(part.levels), len(part.fold.test)
-    lost = lambda *shape: np.full((levels, num_boot, *shape), np.nan)
-    sums = (np.zeros((levels, test)), np.zeros((levels, test)))
-    return FoldLosses(lost(), lost(), lost(len(clusters)), *sums, lost(bins), members, clusters, mixture)
+    levels, draws = len(part.levels), sum(each["test"].shape[1] for each in told)
+    shapes = {"cluster": (len(clusters),), "histogram": (0 if work.edges is None else len(work.edges) - 1,)}
+    found = {}
+    for name in FoldLosses.BY_DRAW:
+        there = [each[name] for each in told if name in each]
+        found[name] = np.concatenate(there, axis=1) if there else np.full((levels, draws, *shapes.get(name, ())), np.nan)
+    for name in FoldLosses.SUMS:
+        found[name] = sum((each[name] for each in told if name in each), np.zeros((levels, len(part.fold.test))))
+    return FoldLosses(**found, members=members, clusters=clusters, mixture=work.mixture[fold] if work.mixture else 0.0)
 
 
-def run(
-    plan: list[FoldInjection],
-    learner: AbstractLearner,
-    measure: Score,
-    y: Float[np.ndarray, " records"],
-    num_boot: int,
-    *,
-    outside: bool,
-    mixture: NDArray[np.float64] | None = None,
-    edges: NDArray[np.float64] | None = None,
-) -> list[FoldLosses]:
-    """The losses of every fold. Raises `Interrupted` on Ctrl-C, with those of as many draws as all folds have."""
-    bins = 0 if edges is None else len(edges) - 1
-    mixture = np.zeros(len(plan)) if mixture is None else mixture
-    results = [empty_losses(part, num_boot, bins, float(m)) for part, m in zip(plan, mixture, strict=True)]
-    chunks = [(k, *chunk) for k, part in enumerate(plan) for chunk in _chunks(part, learner, num_boot)]
-    chunks.sort(key=lambda chunk: chunk[1])  # the same draws of all folds together
-    drawn = np.zeros(len(plan), int)
+class _Progress:
+    """The pieces that are there, and whether there are enough."""
+
+    def __init__(self, work: Work, draws: tuple[int, int], enough: "Enough | None"):
+        self.work, self.enough = work, enough
+        self.fewest, self.most = draws
+        self.wanted, self.stopped = draws[0], False
+        self.told: list[list[Told]] = [[] for _ in work.plan]
+        self.drawn = np.zeros(len(work.plan), int)
+
+    def add(self, piece: Piece, told: Told) -> None:
+        if self.stopped:
+            return
+        self.told[piece.fold].append(told)
+        self.drawn[piece.fold] = piece.stop
+        least = int(self.drawn.min())
+        if self.enough is None or least < self.fewest or least % ROUND or np.any(self.drawn != least):
+            return
+        self.wanted = min(max(self.enough(self.runs(least)), least), self.most)
+        self.stopped = self.wanted <= least
+
+    def runs(self, draws: int) -> list[FoldLosses]:
+        return [gathered(self.work, k, told).first(draws) for k, told in enumerate(self.told)]
+
+    @property
+    def left(self) -> int:
+        """Draws that are still to be made, as far as is known."""
+        return int(np.maximum(self.wanted - self.drawn, 0).sum())
+
+
+Enough = Callable[[list[FoldLosses]], int]  # how many draws are needed in all, as it looks now
+
+
+def run(work: Work, draws: tuple[int, int], enough: Enough | None = None) -> list[FoldLosses]:
+    """The losses of every fold: the most draws, or from the fewest on as many as `enough` says are needed, asked every ten.
+
+    Raises `Interrupted` on Ctrl-C, with those of as many draws as all folds have.
+    """
+    progress, levels = _Progress(work, draws, enough), len(work.plan[0].levels)
+    kept = _kept()
+    total = levels * len(work.plan) * progress.most
+    pieces = _pieces(work, progress, {piece[:2]: piece for piece in kept})
     try:
-        with Slow("draws", num_boot * len(plan)) as bar:
-            for k, start, stop in chunks:
-                make = functools.partial(
-                    _one_chunk, plan[k], start, stop, learner, measure, y, results[k], outside, mixture[k], edges
-                )
-                _add(results[k], start, stop, kept(make))
-                drawn[k] = stop
-                bar.advance(stop - start)
+        with Slow("fits", total) as bar:
+            began = time.perf_counter()
+            for piece, told in _made(work, progress, pieces, kept):
+                progress.add(piece, told)
+                bar.advance(levels * (piece.stop - piece.start))
+                each = (time.perf_counter() - began) / max(bar.done, 1)
+                known = progress.wanted if progress.wanted > progress.fewest or progress.stopped else progress.most
+                bar.expect(levels * len(work.plan) * known, f"fits, at most {total:,} in {total * each:.0f} s")
     except KeyboardInterrupt:
-        least = int(drawn.min())
-        some = lambda: [result.first(least) for result in results]
-        raise Interrupted(f"leakage: stopped after {least} of {num_boot} draws of each fold", some) from None
-    return results
+        least = int(progress.drawn.min())
+        far = f"leakage: stopped after {least} of {progress.most} draws of each fold"
+        raise Interrupted(far, lambda: progress.runs(least)) from None
+    return progress.runs(min(int(progress.drawn.min()), progress.most))
 
 
 def known(estimator: Host | Fit, task: Task, folds: list[Fold], injection: Injection, seed: int) -> dict[str, Any]:
-    """What the losses of injected fits depend on, by names."""
+    """What the losses of injected fits depend on, by names; not how many there are."""
     return {
         "estimator": estimator,
         "data": (task.X, task.y, task.codes),
         "folds": [(fold.train, fold.test, fold.clusters) for fold in folds],
         "loss": task.measure,
         "refit": task.refit,
-        "injection": injection,
+        "injection": replace(injection, num_boot=None, tolerance=1.0),
         "seed": seed,
     }
 
 
-def _chunks(part: FoldInjection, learner: AbstractLearner, num_boot: int) -> list[tuple[int, int]]:
-    """Runs of draws whose arrays stay within the capacity; they depend on nothing but sizes."""
-    each = len(part.levels) * (part.size * learner.cost + 4 * (len(part.fold.test) + part.left))
-    count = max(1, min(num_boot, 2 * CAPACITY // each))
-    return [(start, min(start + count, num_boot)) for start in range(0, num_boot, count)]
+def _kept() -> dict[Piece, Told]:
+    """Pieces that a run before this made, of whatever number of draws that was."""
+    found = {}
+    while there():
+        told = again()
+        found[Piece(*(int(x) for x in told.pop("piece")))] = told
+    return found
 
 
-def _one_chunk(
-    part: FoldInjection,
-    start: int,
-    stop: int,
-    learner: AbstractLearner,
-    measure: Score,
-    y: NDArray[np.float64],
-    result: FoldLosses,
-    outside: bool,
-    mixture: float,
-    edges: NDArray[np.float64] | None,
-) -> Told:
+def _pieces(work: Work, progress: _Progress, kept: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
+    """All draws, a round of all folds after the other, of each first what is kept; how they are cut depends on nothing but
+    sizes."""
+    at = [0] * len(work.plan)
+    for start in range(0, progress.most, ROUND):
+        end = min(start + ROUND, progress.most)
+        for fresh, (k, part) in itertools.product((False, True), enumerate(work.plan)):
+            each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.left))
+            size = max(1, min(ROUND, 2 * CAPACITY // each))
+            while at[k] < end and (fresh or (k, at[k]) in kept):
+                if progress.stopped:
+                    return
+                stop = min(start + ((at[k] - start) // size + 1) * size, end)
+                piece = kept.get((k, at[k]), Piece(k, at[k], stop))
+                at[k] = piece.stop
+                yield piece
+
+
+def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[Piece, Told]) -> Iterator[tuple[Piece, Told]]:
+    """Every piece and what it says."""
+    for piece in pieces:
+        if piece not in kept:
+            pieces = itertools.chain([piece], pieces)
+            break
+        yield piece, kept[piece]
+    for piece, told in shared_out(work, one_piece, pieces, lambda: progress.left):
+        if not progress.stopped:
+            keep({**told, "piece": np.array(piece)})
+        yield piece, told
+
+
+def shared_out(
+    work: Work, make: Callable[[Work, Item], Made], items: Iterator[Item], left: Callable[[], int]
+) -> Iterator[tuple[Item, Made]]:
+    """`make(work, item)` of all items in their order: here, and where the time that `left()` of them takes pays for it, in
+    other processes, which are sent so much at once that sending costs little."""
+    alone, jobs, each = replace(work, learner=work.learner.alone()), work.learner.jobs, 0.0
+    for number, item in enumerate(items):
+        began = time.perf_counter()
+        with making():
+            made = make(alone, item)
+        each += (time.perf_counter() - began - each) / (number + 1)
+        yield item, made
+        if jobs > 1 and each * left() > STARTING:
+            break
+    else:
+        return
+    size = max(1, round(PORTION / each))
+    sent: list[Item] = []
+
+    def tasks() -> Iterator[Any]:
+        for item in items:
+            sent.append(item)
+            yield joblib.delayed(make)(alone, item)
+
+    pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * jobs)
+    for number, made in enumerate(pool(tasks())):
+        yield sent[number], made
+
+
+def one_piece(work: Work, piece: Piece) -> Told:
     """Some draws of one fold: their losses by the names of `FoldLosses`, sums where these are sums."""
-    drawn = part.draw(start, stop)
+    part, score, y = work.plan[piece.fold], work.score, work.y
+    drawn = part.draw(piece.start, piece.stop)
     draws, levels, size = drawn.train.shape
-    rows = drawn.train.reshape(-1, size)
-    own = np.repeat(drawn.outside if outside else drawn.outside[:, :0], levels, axis=0)
-    seeds = np.repeat(np.array([_seed(part, r) for r in range(start, stop)]), levels)
-    shared, beside = learner(rows, part.fold.test, own, seeds)
+    rows, test = drawn.train.reshape(-1, size), part.fold.test
+    own = np.repeat(drawn.outside if work.outside else drawn.outside[:, :0], levels, axis=0)
+    seeds = np.repeat(np.array([_seed(part, r) for r in range(piece.start, piece.stop)]), levels)
+    shared, beside = work.learner(rows, test, own, seeds)
     scored = drawn.scored.reshape(len(rows), -1)
+    members = np.unique(part.fold.clusters[test], return_inverse=True)[1]
     back = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
     weight = scored * 1.0
     if part.mechanism == "split":  # what is left of a cluster stands for all of it
-        weight *= (np.bincount(result.members) / _by_cluster(weight, result))[:, result.members]
-    values, each = _judged(measure, y, part.fold.test, shared, weight, own, beside, mixture)
+        weight *= (np.bincount(members) / _by_cluster(weight, members))[:, members]
+    values, each = _judged(score, y, test, shared, weight, own, beside, work.mixture[piece.fold] if work.mixture else 0.0)
     told = {"test": back(values)}
     if each is None:
         return told
     each = np.where(scored, each, 0.0)
     with np.errstate(invalid="ignore"):
-        told["cluster"] = back(_by_cluster(each, result) / _by_cluster(scored * 1.0, result))
+        told["cluster"] = back(_by_cluster(each, members) / _by_cluster(scored * 1.0, members))
     told |= {"record": back(each).sum(1), "times": back(scored).sum(1)}
-    if outside and measure.per_record:
-        told["outside"] = back(measure.losses(y[own], beside).mean(1))
-    if edges is not None:
-        into = np.searchsorted(edges[1:-1], each, side="right")
-        shares = [np.where(scored, into == k, False).sum(1) / scored.sum(1) for k in range(len(edges) - 1)]
+    if work.outside and score.per_record:
+        told["outside"] = back(score.losses(y[own], beside).mean(1))
+    if work.edges is not None:
+        into = np.searchsorted(work.edges[1:-1], each, side="right")
+        shares = [np.where(scored, into == k, False).sum(1) / scored.sum(1) for k in range(len(work.edges) - 1)]
         told["histogram"] = back(np.stack(shares, -1))
     return told
 
@@ -185,18 +305,9 @@ def _judged(
     return values, each if score.weighs else None
 
 
-def _add(result: FoldLosses, start: int, stop: int, told: Told) -> None:
-    """Some draws more."""
-    for name, values in told.items():
-        if name in FoldLosses.SUMS:
-            getattr(result, name)[...] += values
-        else:
-            getattr(result, name)[:, start:stop] = values
-
-
-def _by_cluster(values: NDArray[np.float64], result: FoldLosses) -> NDArray[np.float64]:
-    order = np.argsort(result.members, kind="stable")
-    starts = np.searchsorted(result.members[order], np.arange(len(result.clusters)))
+def _by_cluster(values: NDArray[np.float64], members: NDArray[np.int64]) -> NDArray[np.float64]:
+    order = np.argsort(members, kind="stable")
+    starts = np.searchsorted(members[order], np.arange(members.max() + 1))
     return np.add.reduceat(values[:, order], starts, axis=1)
 
 

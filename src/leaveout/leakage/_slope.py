@@ -15,15 +15,16 @@ from ._hosts import make_learner
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
 from ._losses import Loss
 from ._prepare import prepare
-from ._run import FoldLosses, known, run
+from ._run import FoldLosses, Work, known, run
 
 LEVEL = 0.95  # of the interval
 FEW = 8  # clusters, below which the interval is over something else
+DRAWS = 50
 
 
 @dataclass(frozen=True)
 class SlopeTest:
-    """The fall of the loss when `share` of V̂ is injected, with a 95 % interval.
+    """The fall of the loss (`rising`: the rise of the score) when `share` of V̂ is injected, with a 95 % interval.
 
     It tells whether the learner *exploits* leakage; that it does not, or that the interval holds zero, says nothing about
     whether there is leakage.
@@ -34,6 +35,7 @@ class SlopeTest:
     high: float
     share: float
     kind: str
+    rising: bool = False
 
     @property
     def exploits(self) -> bool | None:
@@ -46,7 +48,8 @@ class SlopeTest:
             return "no verdict: the interval holds zero, which is no sign that nothing leaks"
         if self.exploits:
             return "the learner exploits leakage"
-        return "the loss rises when test records are injected: the learner does not exploit the leak"
+        change = "score falls" if self.rising else "loss rises"
+        return f"the {change} when test records are injected: the learner does not exploit the leak"
 
     def __str__(self) -> str:
         interval = f"{self.low:.3g} to {self.high:.3g}"
@@ -59,7 +62,8 @@ def leakage_slope_test(
     y: ArrayLike,
     *,
     groups: ArrayLike,
-    loss: Loss = "squared",
+    loss: Loss | None = None,
+    scoring: Any = None,
     injection: Injection | None = None,
     cv: Any = None,
     seed: int = 0,
@@ -72,20 +76,22 @@ def leakage_slope_test(
     1 + K |V|/|T| for the training data that K folds share (Nadeau & Bengio 2003); of a single fold with fewer than eight
     clusters in V̂ it is over draws only, and says so. `checkpoint` and Ctrl-C are as in `leakage_corrected`.
     """
-    injection = Injection(num_boot=50) if injection is None else injection
-    task = prepare("leakage_slope_test", estimator, X, y, loss, "auto")
+    injection = Injection(num_boot=DRAWS) if injection is None else injection
+    draws = injection.num_boot or DRAWS
+    task = prepare("leakage_slope_test", estimator, X, y, loss, "auto", scoring=scoring)
+    rising = task.measure.more_is_better
     folds, _ = make_folds("leakage_slope_test", X, task.y, groups, cv, seed)
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = [_two_levels(part) for part in plan_injection(folds, injection, seed)]
     of = known(estimator, task, folds, injection, seed)
     try:
         with keeping("leakage_slope_test", checkpoint, of):
-            return slope_test(plan, run(plan, learner, task.measure, task.codes, injection.num_boot, outside=False), 1)
+            return slope_test(plan, run(Work(plan, learner, task.measure, task.codes), (draws, draws)), 1, rising)
     except Interrupted as stop:
         runs = stop.partial
-        draws = runs[0].test.shape[1]
-        told = f"leakage_slope_test: stopped after {draws} of {injection.num_boot} draws of each fold"
-        raise Interrupted(told, lambda: slope_test(plan, runs, 1) if draws > 1 else None) from None
+        done = runs[0].test.shape[1]
+        told = f"leakage_slope_test: stopped after {done} of {draws} draws of each fold"
+        raise Interrupted(told, lambda: slope_test(plan, runs, 1, rising) if done > 1 else None) from None
 
 
 def _two_levels(part: FoldInjection) -> FoldInjection:
@@ -94,7 +100,7 @@ def _two_levels(part: FoldInjection) -> FoldInjection:
     return replace(part, levels=np.array([0, min(top, int(part.levels[-1]))]))
 
 
-def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int) -> SlopeTest:
+def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool = False) -> SlopeTest:
     """The test from losses that are there already, between levels 0 and `level`."""
     weight = np.array([len(part.fold.test) for part in plan], float)
     weight /= weight.sum()
@@ -107,7 +113,8 @@ def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int) ->
     else:
         se, freedom, kind = _many(plan, runs, level, fall, weight)
     width = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * se)
-    return SlopeTest(fall, fall - width, fall + width, share, kind)
+    fall = -fall if rising else fall
+    return SlopeTest(fall, fall - width, fall + width, share, kind, rising)
 
 
 def _many(

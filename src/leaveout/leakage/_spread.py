@@ -1,83 +1,120 @@
-"""How far ê₀ would move with other data: each cluster's influence, as tested and, by the infinitesimal jackknife, as trained.
+"""How far a number would move with other data: the influence of each record as tested, of each cluster as trained on.
 
-The influence of training on a cluster is the covariance, over draws, of how many of its records were drawn with the loss
-(Efron 2014); for n of N records without replacement it is scaled by (N − 1)/(N − n). Its Monte-Carlo bias is subtracted. Where
-draws hold most of T̂ that scale is large and the noise drowns the influence: then clusters vary as tested only.
+Tested, a record moves the number by what it lost (of scores that are no mean, by its influence on them). Trained on, a cluster
+moves it by what the loss of all others changes when it is left out: twenty groups of clusters are, one after the other, from
+the training set of every fold (a jackknife by groups, of the levels without injection). Both parts of a cluster are added
+before they are squared, as it is one cluster that is drawn in both roles.
+
+Where draws hold at most half of T̂ they tell it themselves, by the covariance of how many records of a cluster were drawn with
+the loss (the infinitesimal jackknife, Efron 2014; of n of N records without replacement scaled by (N − 1)/(N − n)), less its
+Monte-Carlo bias.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from .._errors import Trained
 from ._injection import FoldInjection
 from ._models import Shares
-from ._pool import Pooled
-from ._run import FoldLosses
+from ._run import FoldLosses, Work, shared_out
 
 FEW = 8  # clusters a side, below which records are what varies
-RESOLVED = 0.5  # of T̂: the largest training set from which the influence of training is told
+RESOLVED = 0.5  # of T̂: the largest training set from which draws tell the influence of training
+GROUPS = 20  # of clusters, that are left out of training one after the other
 CHUNK = 2**22  # numbers in the counts of a batch of draws
 
 
-def data_error(
-    plan: list[FoldInjection], runs: list[FoldLosses], pooled: Pooled, shares: Shares, weights: Float[np.ndarray, " levels"]
-) -> tuple[float, str]:
-    """The standard error of `weights @ b` over data, and over what: clusters, or records where clusters are few."""
+def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]:
+    """What varies, and whether it is clusters: records where those are few."""
     clusters = plan[0].fold.clusters
     sides = [len(np.unique(clusters[rows])) for part in plan for rows in (part.fold.train, part.fold.test)]
-    single = len(plan) == 1
-    by_cluster = min(sides) >= FEW if single else len(np.unique(clusters)) >= FEW
-    unit = clusters if by_cluster else np.arange(len(clusters))
-    size = int(unit.max()) + 1
-    tested, trained, bias = np.zeros(size), np.zeros(size), np.zeros(size)
-    resolved = all(part.mechanism == "record" and part.size <= RESOLVED * len(part.fold.train) for part in plan)
-    center = float(weights @ pooled.b)
-    for k, (part, run) in enumerate(zip(plan, runs, strict=True)):
-        mine = unit[part.fold.test]
-        tested += pooled.weight[k] * _as_tested(run, pooled.combined[k], shares, k, weights, center, mine, size)
-        if not resolved:
-            continue
-        influence, noise = _as_trained(part, run, pooled.combined[k], weights, unit, size)
-        trained += pooled.weight[k] * influence
-        bias += pooled.weight[k] ** 2 * noise
-    both = tested + trained
-    number = max(int(np.count_nonzero(tested)), 2)
-    variance = np.sum(tested**2) * number / (number - 1)
-    variance += max(np.sum(both**2 - tested**2) - np.sum(bias), 0.0)
-    kind = "clusters" if by_cluster else "records within these clusters; new clusters differ more"
-    return float(np.sqrt(variance)), kind if resolved else f"{kind}, as tested"
+    by_cluster = min(sides) >= FEW if len(plan) == 1 else len(np.unique(clusters)) >= FEW
+    return (clusters if by_cluster else np.arange(len(clusters))), by_cluster
 
 
-def _as_tested(
-    run: FoldLosses,
-    combined: NDArray[np.float64],
-    shares: Shares,
-    k: int,
-    weights: NDArray[np.float64],
-    center: float,
-    mine: NDArray[np.int64],
-    size: int,
-) -> NDArray[np.float64]:
-    """Each unit's share of the fold's mean, less the mean over all folds."""
-    p, q = shares.p_train[k], shares.p_test[k]
-    record = run.record / np.maximum(run.times, 1)
-    level = weights @ combined.mean(1)
-    scale = (1 - p) / (1 - p - q)
-    value = level + scale * (weights @ (record - record.mean(1, keepdims=True)))
-    return np.bincount(mine, value - center, size) / len(mine)
+def resolved(plan: list[FoldInjection]) -> bool:
+    """Do draws tell the influence of training?"""
+    return all(part.mechanism == "record" and part.size <= RESOLVED * len(part.fold.train) for part in plan)
+
+
+def left_out(work: Work, seed: int) -> Trained:
+    """What the score of all folds changes when a group of units is not trained on."""
+    unit, _ = units(work.plan)
+    number = int(unit.max()) + 1
+    count = min(GROUPS, number)
+    group = np.random.default_rng([seed, 5]).permutation(np.arange(number) % count)
+    tasks = [(k, g) for k in range(len(work.plan)) for g in range(-1, count)]
+    mine = group[unit]
+    found = np.zeros((len(work.plan), count + 1))
+    done = iter(range(len(tasks)))
+    for task, value in shared_out(work, _without(mine), iter(tasks), lambda: len(tasks) - next(done)):
+        found[task[0], task[1] + 1] = value
+    weight = np.array([len(part.fold.test) for part in work.plan], float)
+    change = weight / weight.sum() @ (found[:, :1] - found[:, 1:])
+    return Trained(change - change.mean(), mine)
+
+
+@dataclass(frozen=True)
+class _without:
+    """The score of a fold whose training set lacks a group (−1: none)."""
+
+    group: Int[np.ndarray, " records"]
+
+    def __call__(self, work: Work, task: tuple[int, int]) -> float:
+        k, g = task
+        train, test = work.plan[k].fold.train, work.plan[k].fold.test
+        rows = train[self.group[train] != g][None]
+        predicted, _ = work.learner(rows, test, np.zeros((1, 0), np.int64), np.array([work.plan[k].seed]))
+        return work.score(work.y[test], predicted[0])
+
+
+def as_tested(
+    plan: list[FoldInjection],
+    runs: list[FoldLosses],
+    levels: list[Float[np.ndarray, "levels draws"]],
+    weights: Float[np.ndarray, " levels"],
+    shares: Shares | None,
+) -> Float[np.ndarray, " records"]:
+    """The influence of every record on `Σ_k w_k weights @ mean(levels_k)`, w the share of the records that a fold tests."""
+    out = np.zeros(len(plan[0].fold.clusters))
+    total = sum(len(part.fold.test) for part in plan)
+    center = sum(len(part.fold.test) / total * float(weights @ level.mean(1)) for part, level in zip(plan, levels, strict=True))
+    for k, (part, run, level) in enumerate(zip(plan, runs, levels, strict=True)):
+        seen = run.times > 0
+        mean = np.sum(run.record / np.maximum(run.times, 1), 1, keepdims=True) / np.maximum(seen.sum(1, keepdims=True), 1)
+        record = np.where(seen, run.record / np.maximum(run.times, 1) - mean, 0.0)
+        scale = 1.0 if shares is None else (1 - shares.p_train[k]) / (1 - shares.p_train[k] - shares.p_test[k])
+        value = weights @ level.mean(1) + scale * (weights @ record)
+        out[part.fold.test] += (value - center) / total
+    return out
+
+
+def drawn_influence(
+    plan: list[FoldInjection],
+    runs: list[FoldLosses],
+    levels: list[Float[np.ndarray, "levels draws"]],
+    weights: Float[np.ndarray, " levels"],
+) -> Trained:
+    """The influence of training on every unit, by the covariance of counts and losses over draws."""
+    unit, _ = units(plan)
+    size, total = int(unit.max()) + 1, sum(len(part.fold.test) for part in plan)
+    change, noise = np.zeros(size), 0.0
+    for part, level in zip(plan, levels, strict=True):
+        influence, variance = _as_trained(part, level, weights, unit, size)
+        change += len(part.fold.test) / total * influence
+        noise += (len(part.fold.test) / total) ** 2 * float(np.sum(variance))
+    return Trained(change, unit, noise)
 
 
 def _as_trained(
-    part: FoldInjection,
-    run: FoldLosses,
-    combined: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    unit: NDArray[np.int64],
-    size: int,
+    part: FoldInjection, losses: NDArray[np.float64], weights: NDArray[np.float64], unit: NDArray[np.int64], size: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The influence of every unit by the covariance of counts and losses, and the variance of that by Monte Carlo."""
-    levels, draws = combined.shape
-    off = weights[:, None] * (combined - combined.mean(1, keepdims=True))
+    """The influence of every unit, and the variance of that by Monte Carlo."""
+    levels, draws = losses.shape
+    off = weights[:, None] * (losses - losses.mean(1, keepdims=True))
     train, test = len(part.fold.train), len(part.fold.test)
     total, square = np.zeros(size), np.zeros(size)
     step = max(1, CHUNK // max(part.size, size))

@@ -200,22 +200,33 @@ class Study:
             **more,
         )
 
-    def best(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:
-        """The answer at the cut at which the correction has the smallest variance."""
+    def line(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:
+        """By the mean difference over the cuts, for the mean share of the exposure that they take out: no cut is chosen by
+        what came of it."""
         if not points:
             return Answer(name, assumption, why)
-        rows = []
-        for point in points:
-            part = self.removed(point.exposed)
-            variance = (self.spread(point.influence).variance + point.monte_carlo) / part**2
-            rows.append({"cut": point.cut, "exposed": point.exposed, "removed": part, "difference": point.difference,
-                         "correction": point.difference / part, "se": float(np.sqrt(variance))})  # fmt: skip
-        curve = pd.DataFrame(rows)
-        usable = curve.index[curve.removed >= LEAST]
-        if not len(usable):
-            most = f"no cut takes out more than {curve.removed.max():.0%} of the expected mates; half is the least"
-            return replace(Answer(name, assumption, most), curve=curve)
-        return self.answer(name, assumption, points[curve.se[usable].idxmin()], curve=curve)
+        curve = pd.DataFrame([self._row(point) for point in points])
+        mean = Point(
+            float("nan"),
+            float(curve.difference.mean()),
+            np.mean([point.influence for point in points], axis=0),
+            float(np.mean([point.monte_carlo for point in points])),  # controls of all cuts are alike
+            float(curve.exposed.mean()),
+        )
+        if not self.removed(mean.exposed) >= LEAST:
+            return replace(Answer(name, assumption, few_removed(self.removed(mean.exposed))), curve=curve)
+        return self.answer(name, assumption, mean, curve=curve)
+
+    def _row(self, point: Point) -> dict[str, float]:
+        part = self.removed(point.exposed)
+        error = float(np.sqrt(self.spread(point.influence).variance + point.monte_carlo))
+        known = {"cut": point.cut, "exposed": point.exposed, "removed": part, "difference": point.difference}
+        return known | {"correction": point.difference / part if part > 0 else float("nan"), "se": error}
+
+
+def few_removed(part: float) -> str:
+    """Why there is no answer."""
+    return f"it takes out {part:.0%} of the expected mates; {LEAST:.0%} is the least"
 
 
 def _judged(score: Score, y: NDArray[np.float64], predicted: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

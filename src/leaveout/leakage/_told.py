@@ -1,7 +1,7 @@
 """The report: answers side by side, how far they part, which to believe, and what is left unknown."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +9,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from .._compare import AbstractComparable, Compared
+from .._errors import Spread as Influence
 from .._printed import Printed
 from ._study import Answer
 from ._unlisted import TOLERATED, Near
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 APART = 2.0  # standard errors of their difference, beyond which answers part
-ORDER = ("purge", "coarser", "imputed", "extrapolated")  # the first that there is, is recommended
+ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # the first that there is, is recommended
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LeakageReport(Printed):
+class LeakageReport(Printed, AbstractComparable):
     """Answers to what the score on new clusters is, `answers` by name, "naive" among them.
 
     `table` has them side by side, `recommended` names the one to believe (None: none is), `verdict` says why and what is
@@ -42,6 +44,7 @@ class LeakageReport(Printed):
     names: pd.Index
     near: Near | None
     of: dict[str, str]
+    chosen: str | None = None
 
     def spread(self, influence: Float[np.ndarray, " rows"]) -> Spread:
         """The variance over clusters as tested of what has these influences."""
@@ -88,12 +91,31 @@ class LeakageReport(Printed):
 
     @functools.cached_property
     def recommended(self) -> str | None:
-        """The answer to believe."""
+        """The answer to believe: `chosen`, where one was."""
+        if self.chosen is not None:
+            return self.chosen
         if self.doubt:
             return None
         if self.answers["naive"].exposed == 0:
             return "naive"
         return next((name for name in ORDER if not self.answers[name].refusal), None)
+
+    def by(self, answer: str) -> "LeakageReport":
+        """The same with an answer of one's own choice, such as `lo.compare({"a": a.by("purge"), "b": b.by("purge")})`."""
+        if answer not in self.answers or self.answers[answer].refusal:
+            there = ", ".join(name for name, own in self.answers.items() if not own.refusal)
+            raise ValueError(f"by: no answer is called {answer!r}, or it was refused; there are {there}.")
+        return replace(self, chosen=answer)
+
+    def compared(self) -> Compared:
+        """For `lo.compare`: the recommended answer, beside that of other learners on the same folds and links."""
+        if self.recommended is None:
+            raise ValueError(f"compare: this report has {self.verdict} See report.by(answer).")
+        answer = self.answers[self.recommended]
+        if answer.influence is None:
+            raise ValueError(f"compare: {answer.name} has no influences; see report.by(answer).")
+        of = self.of | {"answer (see report.by)": answer.name}
+        return Compared(answer.score, self.more_is_better, Influence(answer.influence, self.clusters), None, None, of)
 
     @functools.cached_property
     def differences(self) -> pd.DataFrame:

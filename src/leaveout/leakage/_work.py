@@ -60,23 +60,24 @@ class Work:
 
     def _fitted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
         if isinstance(self.learner, Refitted):
-            yield from self._refitted(asks)
+            yield from _refitted(self.learner, asks)
         elif isinstance(self.learner, Estimator) and len(asks) > 1 and joblib.effective_n_jobs(self.n_jobs) > 1:
             one = functools.partial(_one, self.learner, self.seed)
             yield from joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(joblib.delayed(one)(ask) for ask in asks)
         else:
             yield from (_one(self.learner, self.seed, ask) for ask in asks)
 
-    def _refitted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
-        """Many at once, as refits of one fit."""
-        step = max(1, CAPACITY // max(self.learner.cost, 1) // 64)
-        for start in range(0, len(asks), step):
-            some = asks[start : start + step]
-            rows = np.unique(np.concatenate([ask.test for ask in some]))
-            none, seeds = np.zeros((len(some), 0), np.int64), np.full(len(some), self.seed)
-            shared, _ = self.learner([ask.train for ask in some], rows, none, seeds)  # type: ignore[arg-type]
-            for predicted, ask in zip(shared, some, strict=True):
-                yield predicted[np.searchsorted(rows, ask.test)]
+
+def _refitted(learner: Refitted, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+    """Many at once, as refits of one fit."""
+    step = max(1, CAPACITY // max(learner.cost, 1) // 64)
+    for start in range(0, len(asks), step):
+        some = asks[start : start + step]
+        rows = np.unique(np.concatenate([ask.test for ask in some]))
+        times = np.stack([np.bincount(ask.train, minlength=learner.glm.num_units) for ask in some])
+        shared, _ = learner.counted(times, rows, np.zeros((len(some), 0), np.int64))
+        for predicted, ask in zip(shared, some, strict=True):
+            yield predicted[np.searchsorted(rows, ask.test)]
 
 
 def _one(learner: AbstractLearner, seed: int, ask: Ask) -> NDArray[np.float64]:
