@@ -84,7 +84,7 @@ def leakage_report(
     of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "level": level}
     ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
     work = Work(learner, n_jobs, seed)
-    study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws, seed))
+    study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws))
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
         cv=[(fold.train, fold.test) for fold in folds], injection=injection, seed=seed, n_jobs=n_jobs,
@@ -149,12 +149,12 @@ def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed:
     return make_folds(caller, task.X, task.y, groups, cv, seed)[0]
 
 
-def _clusters(folds: list[Fold], linkage: Linkage, draws: int, seed: int) -> NDArray[np.int64]:
+def _clusters(folds: list[Fold], linkage: Linkage, draws: int) -> NDArray[np.int64]:
     """Partitions drawn from the linkage; of clusters whose inner pairs it does not list, whole ones."""
     filed = folds[0].clusters
     if not linkage.knows_pairs:
         return filed[None]
-    drawn = linkage.partitions(draws, seed)
+    drawn = linkage.partitions(draws)
     inside = filed[linkage.left] == filed[linkage.right]
     listed = np.zeros(len(filed), bool)
     listed[linkage.left[inside]] = listed[linkage.right[inside]] = True

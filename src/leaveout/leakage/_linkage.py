@@ -111,11 +111,16 @@ class Linkage(Printed):
 
     def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
         """Drawn clusterings, each numbered by first appearance."""
-        rows = self._pairs_needed("partitions")
+        self._pairs_needed("partitions")
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
+        if seed == 0 and num <= self._many:
+            return self._drawn[: int(num)].astype(np.int64)
+        return self._draw(int(num), seed)
+
+    def _draw(self, num: int, seed: int) -> Int[np.ndarray, "num rows"]:
         rng = np.random.default_rng([seed, 5])
-        return draw_partitions(rows, self.left, self.right, self.probability, int(num), rng, self.unlisted)
+        return draw_partitions(self._pairs_needed("draws"), self.left, self.right, self.probability, num, rng, self.unlisted)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
         """Of each tested row, the probability that a record of its entity is among the training rows: the share of draws."""
@@ -157,9 +162,11 @@ class Linkage(Printed):
 
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
-        rows = self._pairs_needed("draws")
-        num = int(np.clip(HELD // max(rows, 1), LEAST, DRAWS))
-        return self.partitions(num).astype(np.int32)
+        return self._draw(self._many, 0).astype(np.int32)
+
+    @property
+    def _many(self) -> int:
+        return int(np.clip(HELD // max(self._pairs_needed("draws"), 1), LEAST, DRAWS))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
