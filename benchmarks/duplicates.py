@@ -63,13 +63,20 @@ def answered(seed: int) -> dict[str, Any]:
         make(), X, y, linkage=lo.Linkage.from_duplicates(listed(kind, copies, source, test, rng), np.arange(len(y))),
         cv=[(train, test)], scoring="neg_brier_score" if classes else "neg_mean_squared_error", seed=seed,
     )  # fmt: skip
-    found: dict[str, Any] = {"list": kind, "refused": report.recommended is None, "naive off": -correction / clean.mean()}
-    if report.recommended is None:
-        return found
-    row = report.table.loc[report.recommended]
-    low, high = (0.0, 0.0) if report.recommended == "naive" else (row["correction_low"], row["correction_high"])
-    found |= {"inside": low <= correction <= high, "safe": correction > high, "false": correction < low}
-    return found | {"fresh": row["low"] <= fresh <= row["high"], "off": (row["correction"] - correction) / clean.mean()}
+    told = report.table.loc[report.recommended or "naive"]
+    low, high = (0.0, 0.0) if report.recommended in (None, "naive") else (told["correction_low"], told["correction_high"])
+    return {
+        "learner": list(LEARNERS)[seed % len(LEARNERS)],
+        "list": kind,
+        "refused": report.recommended is None,
+        "recommended": report.recommended or "",
+        "naive off": -correction / clean.mean(),
+        "off": (told["correction"] - correction) / clean.mean(),
+        "inside": low <= correction <= high,
+        "safe": correction > high,
+        "false": correction < low,
+        "fresh": told["low"] <= fresh <= told["high"],
+    }
 
 
 def listed(

@@ -3,7 +3,7 @@
     python benchmarks/linkage.py [links] [designs] [duplicates] [singletons] [large] [--quick] [--draws N] [--keep FOLDER]
                                  [--only DESIGN ...]
 
-Without names all of them but `large`, which needs LightGBM. `designs` keeps every draw in FOLDER and goes on from there.
+Without names all of them but `large`, which needs LightGBM. `designs` and `duplicates` keep their draws in FOLDER.
 
 The score that is wanted: of the learner trained on four fifths of the people, as five folds of the true people train it, on
 new people, each record counting alike; *over data* its mean over all data sets, *on these data* that of the five fits at hand.
@@ -248,7 +248,11 @@ def links(options: argparse.Namespace) -> None:
 
 def duplicates(options: argparse.Namespace) -> None:
     """Near-duplicates across a fixed split: each corrected to within its interval, or refused."""
-    rows = pd.DataFrame([answered(seed) for seed in range(QUICK if options.quick else PROBLEMS)])
+    count, file = QUICK if options.quick else PROBLEMS, options.keep / "duplicates.csv"
+    options.keep.mkdir(parents=True, exist_ok=True)
+    for seed in range(len(pd.read_csv(file)) if file.exists() else 0, count):
+        pd.DataFrame([answered(seed)]).to_csv(file, mode="a", header=seed == 0, index=False)
+    rows = pd.read_csv(file).iloc[:count]
     given = rows[~rows["refused"]]
     print(f"\n{len(rows)} problems of near-duplicates across a split: refused {rows['refused'].sum()}, answered {len(given)}")
     print(f"  inside the interval of the correction {given['inside'].sum()}, outside on the safe side {given['safe'].sum()}, "
