@@ -939,6 +939,56 @@ FAULTS = (
         "chunks.sort(key=lambda chunk: chunk[0])",
         "test_checkpoint.py",
     ),
+    Fault(
+        "pairs of one bad record are independent evidence",
+        "leakage/_blocks.py",
+        "PULL = 0.2 ",
+        "PULL = 2.0 ",
+        "test_linkage.py",
+    ),
+    Fault(
+        "pairs on two cycles that share a record are one block",
+        "leakage/_blocks.py",
+        "np.flatnonzero(np.array(least) < above)",
+        "np.flatnonzero(np.array(least) <= above)",
+        "test_linkage.py",
+    ),
+    Fault(
+        "bonds that were not drawn do not count",
+        "leakage/_chain.py",
+        "(chains.weight[pairs] + np.log1p(-bond))[across]",
+        "chains.weight[pairs][across]",
+        "test_linkage.py",
+    ),
+    Fault(
+        "a cluster may fall apart",
+        "leakage/_chain.py",
+        "ready = (pieces == 1)",
+        "ready = (pieces >= 1)",
+        "test_linkage.py",
+    ),
+    Fault(
+        "halves of an entity are nobody's",
+        "leakage/_linkage.py",
+        "fewer[there <= here]",
+        "fewer[there < here]",
+        "test_linkage.py",
+    ),
+    Fault("two probabilities for one pair", "leakage/_tables.py", "AGREE = 1e-9", "AGREE = 1.0", "test_linkage.py"),
+    Fault(
+        "labels that are drawn are the labels",
+        "leakage/_labelled.py",
+        "else rng.integers(0, count, count)",
+        "else np.arange(count)",
+        "test_linkage.py",
+    ),
+    Fault(
+        "a sample without its design",
+        "leakage/_labelled.py",
+        "return weight / weight.mean()",
+        "return np.ones(len(frame))",
+        "test_linkage.py",
+    ),
 )
 
 

@@ -304,8 +304,8 @@ GOOD = {"groups": LABEL, "leakage": lo.RecordLeakage(0.02), "loss": "mse", "inje
 @pytest.mark.parametrize(
     "changed, error, message",
     [
-        ({"leakage": None}, ValueError, "cannot be learned from the losses.*from_pairwise"),
-        ({"leakage": 0.1}, TypeError, "must be a RecordLeakage or SplitLeakage; got float"),
+        ({"leakage": None}, ValueError, "cannot be learned from the losses.*Linkage.from_pairs"),
+        ({"leakage": 0.1}, TypeError, "must be a Linkage, RecordLeakage or SplitLeakage; got float"),
         ({"groups": LABEL[:-1]}, ValueError, r"groups must have one label a record, shape \(192,\)"),
         ({"groups": np.where(LABEL == 3, np.nan, LABEL)}, ValueError, "groups contain NaN"),
         ({"groups": np.zeros(192)}, ValueError, "at least two clusters"),

@@ -50,6 +50,32 @@ def test_batched_fits_are_the_hosts_own(estimator, y, loss):
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
+@pytest.mark.parametrize("estimator, y, loss", CASES, ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None)
+def test_levels_that_share_rows_are_the_hosts_own_fits(estimator, y, loss):
+    """Levels of a draw differ by few rows; with a rare column, which some training sets lack, and one that is constant."""
+    rare = np.column_stack([X, np.arange(300) == 7, np.full(300, 3.0)])
+    task = prepare("test", estimator, rare, y, loss, "auto")
+    ours = make_learner(estimator, rare, y, task.codes, task.measure, None, task.refit)
+    theirs = Estimator(estimator, rare, y, task.measure, None)
+    fold = Fold(np.arange(220), np.arange(220, 300), np.arange(300) // 10)
+    drawn = FoldInjection(fold, 0, "record", np.array([0, 1, 3, 12, 40]), 200, 12, 3).draw(0, 4)
+    train, own = drawn.train.reshape(-1, 200), drawn.outside.repeat(5, axis=0)
+    made = ours(train, fold.test, own, np.arange(20)), theirs(train, fold.test, own, np.arange(20))
+    for a, b in zip(*made, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_chains_give_up_where_a_class_is_alone():
+    labels = np.r_[np.zeros(150, int), np.ones(150, int)]
+    task = prepare("test", LogisticRegression(), X, labels, "logistic", "auto")
+    ours = make_learner(LogisticRegression(), X, labels, task.codes, task.measure, None, task.refit)
+    train = np.array([np.arange(100), np.r_[np.arange(1, 100), 200], np.r_[np.arange(2, 100), 200, 201]])
+    found, _ = ours(train, np.arange(290, 300), np.zeros((3, 0), int), np.arange(3))
+    host = LogisticRegression(**EXACT).fit(X[train[2]], labels[train[2]])
+    assert np.all(found[0] == 0) and np.all(found[1] > 0)
+    np.testing.assert_allclose(found[2], host.predict_proba(X[290:])[:, 1], atol=2e-6)
+
+
 @pytest.mark.parametrize(
     "estimator, y, loss",
     [

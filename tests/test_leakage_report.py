@@ -1,5 +1,6 @@
 """The report: against enumeration and designs whose truth is known, refused where it must be, and on wrong input."""
 
+import functools
 import itertools
 import pickle
 import time
@@ -34,6 +35,7 @@ def copies(seed=0, size=300, copied=80, noise=0.01):
     return X, y, [(np.arange(size), np.arange(size, 2 * size))], pairs
 
 
+@functools.lru_cache
 def linked(seed=0, number=24, size=8, doubtful=20):
     """Clusters of which some records are filed alone, each with two candidates for its cluster, of probability .6 and .3."""
     rng = np.random.default_rng(seed)
@@ -50,7 +52,7 @@ def linked(seed=0, number=24, size=8, doubtful=20):
         rows += [(record, mate, 0.2) for mate in np.flatnonzero(filed == other)]
     X = 2 * rng.normal(size=(number, 2))[person] + 0.3 * rng.normal(size=(len(person), 2))
     y = rng.normal(size=number)[person] + 0.2 * rng.normal(size=len(person))
-    return X, y, filed, pd.DataFrame(rows, columns=["left", "right", "match_probability"])
+    return X, y, filed, lo.Linkage.from_pairs(pd.DataFrame(rows, columns=["left", "right", "match_probability"]), len(y))
 
 
 def audit(model, X, y, cv, pairs, **more):
@@ -93,8 +95,7 @@ def test_duplicates_are_corrected_or_refused(seed):
 
 
 def test_what_learns_nothing_from_mates_is_not_corrected():
-    X, y, filed, pairs = linked()
-    linkage = lo.Linkage.from_pairs(pairs, len(y))
+    X, y, filed, linkage = linked()
     report = lo.leakage_report(
         DummyRegressor(strategy="constant", constant=0.0), X, y, linkage=linkage, groups=filed, scoring="mse", answers=FITTED
     )
@@ -175,10 +176,10 @@ def test_the_mean_of_clusters_has_the_interval_of_students_t():
 
 def test_what_training_adds_is_a_sum_over_pairs_of_folds():
     """By a loop of scikit-learn's fits without each pair of four folds."""
-    X, y, filed, pairs = linked(3)
+    X, y, filed, linkage = linked(3)
     folds = [np.flatnonzero(filed % 4 == k) for k in range(4)]
     cv = [(np.setdiff1d(np.arange(len(y)), rows), rows) for rows in folds]
-    linkage = lo.Linkage.from_pairs(pairs.iloc[:0], len(y))
+    linkage = lo.Linkage.from_pairs([(0, 1, 0.0)], len(y))
     report = lo.leakage_report(LinearRegression(), X, y, linkage=linkage, groups=filed, cv=cv, scoring="mse", answers=())
 
     def lost(k, without):
@@ -195,16 +196,15 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
 
 
 def everything(model, seed=0, scoring="neg_mean_squared_error", classes=False, **more):
-    X, y, filed, pairs = linked(seed)
+    X, y, filed, linkage = linked(seed)
     y = (y > 0).astype(int) if classes else y
-    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": scoring, "answers": FITTED}
+    arguments = {"linkage": linkage, "groups": filed, "scoring": scoring, "answers": FITTED}
     return lo.leakage_report(model, X, y, **arguments | more)
 
 
 @QUIET
 def test_labels_say_which_row_is_which():
-    X, y, filed, pairs = linked()
-    linkage = lo.Linkage.from_pairs(pairs, len(y))
+    X, y, filed, linkage = linked()
     names = pd.Index([f"r{k}" for k in range(len(y))])
     frame, response = pd.DataFrame(X, names), pd.Series(y, names)
     shuffled = np.random.default_rng(4).permutation(len(y))
@@ -270,8 +270,8 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
 
 @QUIET
 def test_a_fit_of_ours_is_refitted_and_agrees_with_the_estimator():
-    X, y, filed, pairs = linked()
-    arguments = {"linkage": lo.Linkage.from_pairs(pairs, len(y)), "groups": filed, "scoring": "mse", "answers": FITTED}
+    X, y, filed, linkage = linked()
+    arguments = {"linkage": linkage, "groups": filed, "scoring": "mse", "answers": FITTED}
     ours = lo.leakage_report(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1e-9))), X, y, **arguments)
     theirs = lo.leakage_report(LinearRegression(), X, y, **arguments)
     np.testing.assert_allclose(ours.table.score.iloc[:4].astype(float), theirs.table.score.iloc[:4].astype(float), rtol=1e-5)

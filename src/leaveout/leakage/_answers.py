@@ -101,7 +101,7 @@ def imputed(study: Study) -> Answer:
         return Answer("imputed", assumption, few_removed(part))
     between = float(np.var(differences, ddof=1))
     point = Point(float("nan"), float(differences.mean()), influence, between / len(points), exposed)
-    return study.answer("imputed", assumption, point, between=between / part**2)
+    return study.answer("imputed", assumption, point, between)
 
 
 def purge(study: Study) -> Answer:
@@ -133,6 +133,7 @@ def both(study: Study, purge: Answer, coarser: Answer) -> Answer:
         change=change,
         exposed=(purge.exposed + coarser.exposed) / 2,
         monte_carlo=(purge.monte_carlo + coarser.monte_carlo) / 4,
+        between=(purge.between + coarser.between) / 2,
     )
 
 

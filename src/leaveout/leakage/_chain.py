@@ -10,6 +10,7 @@ Many pairs are asked at once. The clusters of u and v are together the same reco
 asked pair touches are independent of one another, and the law is kept.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -17,75 +18,88 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from .._progress import Slow
-from ._blocks import Graph, components
+from ._blocks import PULL, Graph, components
 
-SWEEPS = 20  # how often every pair is asked
-MOST = 200  # steps in each half, whatever was asked
-WATCHED = 16  # steps after which chains that are done leave
+SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw
+APART = 0.5  # and from one draw of a chain to its next
+MOST = 300  # steps in which these sweeps end, whatever was asked
+SPARSE = 4  # labels for each node, beyond which they are numbered anew
+WIDE = 20_000  # pairs in all chains below which one more chain costs next to nothing
 FOLLOW = 1.5  # how fast the share of pairs asked follows what share of them touch no other
+GAIN, SLOWS = 0.1, 50  # how much one look at a pair moves its weight, and after how many steps half as much
 
 
 class Chains(NamedTuple):
-    """Copies of the blocks side by side: of the pairs the nodes, the log-odds above `ground`, the probability, the chain, and
-    which they are at the start; of the nodes their records."""
+    """Copies of the blocks side by side: of the pairs the nodes, the weight, the probability to be a bond, its root by which
+    they are asked, and the chain; of the nodes their records."""
 
     a: Int[np.ndarray, " pairs"]
     b: Int[np.ndarray, " pairs"]
     weight: Float[np.ndarray, " pairs"]
-    bond: Float[np.ndarray, " pairs"]
+    likely: Float[np.ndarray, " pairs"]
+    eager: Float[np.ndarray, " pairs"]
     chain: Int[np.ndarray, " pairs"]
-    pair: Int[np.ndarray, " pairs"]
     size: Int[np.ndarray, " nodes"]
     ground: float
 
-    def only(self, keep: Bool[np.ndarray, " pairs"]) -> "Chains":
-        """Without pairs; their nodes stay."""
-        return self._replace(a=self.a[keep], b=self.b[keep], weight=self.weight[keep], bond=self.bond[keep],
-                             chain=self.chain[keep], pair=self.pair[keep])  # fmt: skip
-
 
 def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
-    """Which pairs are inside clusters, in `num` chains of their own, each begun with every record by itself.
+    """Which pairs are inside clusters. There are as many chains as cost little, at most one a draw, begun with every record by
+    itself; where they are fewer, each gives several draws, some steps apart.
 
-    In the first half of a chain the share of pairs asked adapts, until half of the sweeps are done; as many steps follow. (To
-    stop at the last of so many answers would favour partitions that answer often.)
+    First the share of pairs asked adapts, in each block of each chain, until all have done their sweeps; then it stays. The
+    weights follow what all chains show of P(inside), by Robbins & Monro's steps, until the first draw.
     """
-    chains = part = _copies(graph, num)
-    label = np.arange(len(chains.size))
-    half = SWEEPS / 2 * np.bincount(chains.chain)
-    share, asked, last, step = np.full(len(half), 0.1), np.zeros(len(half)), np.full(len(half), np.inf), 0
-    with Slow("partitions", len(chains.pair)) as bar:
-        while len(part.pair):
-            step += 1
-            picked = np.flatnonzero(rng.random(len(part.pair)) < share[part.chain])
-            label, free = _move(part, label, picked, rng)
-            tried, done = (np.bincount(part.chain[some], minlength=len(half)) for some in (picked, picked[free]))
+    copies = int(np.clip(WIDE // len(graph.a), 1, num))
+    chains = _copies(graph, copies)
+    wanted = SWEEPS * np.bincount(chains.chain, chains.eager)
+    label, share, asked, steps = np.arange(len(chains.size)), np.full(len(wanted), 0.1), np.zeros(len(wanted)), 0
+    with Slow("partitions", num // copies + 2) as bar:
+        while steps < MOST and (asked < wanted).any():
+            steps += 1
+            picked, label, free = _move(chains, label, share, rng)
+            tried, done = (np.bincount(chains.chain[some], minlength=len(wanted)) for some in (picked, picked[free]))
             asked += done
-            share = np.where(asked < half, share * FOLLOW ** (np.sign(2 * done - tried) / np.sqrt(step)), share).clip(0, 0.5)
-            last[((asked >= half) | (step >= MOST)) & np.isinf(last)] = 2 * step
-            if step % WATCHED == 0:
-                label, keep = np.unique(label, return_inverse=True)[1], (last > step)[part.chain]
-                bar.advance(int(np.sum(~keep)))
-                part = part.only(keep)
-    return (label[chains.a] == label[chains.b]).reshape(num, -1)
+            share = np.minimum(share * FOLLOW ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
+            chains = _pulled(chains, graph, label, GAIN)
+        bar.advance()
+        for step in range(steps):
+            label = _move(chains, label, share, rng)[1]
+            chains = _pulled(chains, graph, label, GAIN / (1 + step / SLOWS))
+        out = [(label[chains.a] == label[chains.b]).reshape(copies, -1)]
+        while len(out) * copies < num:
+            bar.advance()
+            for _ in range(math.ceil(steps * APART / SWEEPS)):
+                label = _move(chains, label, share, rng)[1]
+            out.append((label[chains.a] == label[chains.b]).reshape(copies, -1))
+    return np.concatenate(out)[:num]
 
 
-def _copies(graph: Graph, num: int) -> Chains:
+def _pulled(chains: Chains, graph: Graph, label: NDArray[np.int64], gain: float) -> Chains:
+    """The weights a step nearer to where `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
+    inside = (label[chains.a] == label[chains.b]).reshape(-1, len(graph.a)).mean(0)
+    weight = chains.weight[: len(graph.a)]
+    slope = (graph.target - PULL * (weight - graph.weight)) / graph.times - inside
+    return chains._replace(weight=np.tile(weight + gain * slope, len(chains.a) // len(graph.a)))
+
+
+def _copies(graph: Graph, copies: int) -> Chains:
     """A node of the graph is one in each of its blocks, and in each of the chains."""
     nodes = len(graph.size)
     key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
     a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
-    size = graph.size[key % nodes]
-    bond = 1 / (1 + np.exp(-graph.weight - graph.ground * size[a] * size[b]))
-    copy = lambda values, step: (values + step * np.arange(num)[:, None]).ravel()
-    return Chains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, num), np.tile(bond, num),
-                  copy(block, int(block.max()) + 1), np.arange(num * len(a)), np.tile(size, num), graph.ground)  # fmt: skip
+    likely = np.tile(graph.target / graph.times, copies)
+    copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
+    return Chains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
+                  copy(block, int(block.max()) + 1), np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
 
 
 def _move(
-    chains: Chains, label: NDArray[np.int64], picked: NDArray[np.int64], rng: np.random.Generator
-) -> tuple[Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
-    """One step of all chains: the new clusters, and which of the picked pairs could be asked."""
+    chains: Chains, label: NDArray[np.int64], share: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
+    """One step of all chains, of whose pairs a `share` is picked: these, the new clusters, and which could be asked."""
+    rate = np.cumsum(share[chains.chain] * chains.eager)
+    picked = np.searchsorted(rate, rng.random(rng.poisson(rate[-1])) * rate[-1])  # one that is there twice is not free
     swap = rng.random(len(picked)) < 0.5
     u, v = np.where(swap, chains.b[picked], chains.a[picked]), np.where(swap, chains.a[picked], chains.b[picked])
     touched = np.bincount(np.r_[label[u], label[v][label[u] != label[v]]], minlength=int(label.max()) + 1)
@@ -99,7 +113,7 @@ def _move(
     place = np.empty(len(label), np.int64)
     place[nodes] = np.arange(len(nodes))
     a, b, of, cluster = place[chains.a[pairs]], place[chains.b[pairs]], of[nodes], label[nodes]
-    bond = rng.random() ** 3 * chains.bond[pairs]
+    bond = rng.random() ** 3 * chains.likely[pairs]
     inside = cluster[a] == cluster[b]
     bonded = inside & (rng.random(len(pairs)) < bond)
     blob = components(len(nodes), a[bonded], b[bonded])
@@ -118,4 +132,6 @@ def _move(
     label = label.copy()
     moved = nodes[mine & ready[of]]
     label[moved] = to[of[mine & ready[of]]]
-    return label, free
+    if label.max() > SPARSE * len(label):
+        label = np.unique(label, return_inverse=True)[1]
+    return picked, label, free

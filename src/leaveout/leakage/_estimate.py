@@ -127,7 +127,9 @@ def _until(work: Work, shares: Shares, injection: Injection, trained: Trained | 
     def enough(runs: list[FoldLosses]) -> int:
         pooled = pool(work.plan, runs, shares, ORDER, law)
         weights = pooled.solve(work.score.shape).weights
-        data = Spread(as_tested(work.plan, runs, pooled.combined, weights, shares), unit, trained).error
+        data = Spread(
+            as_tested(work.plan, [run.records for run in runs], pooled.combined, weights, shares), unit, trained
+        ).error
         drawn = runs[0].test.shape[1]
         return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-300) ** 2))
 

@@ -5,13 +5,19 @@ A learner takes the rows that each of a batch of fits is trained on and returns 
 """
 
 import abc
+import functools
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from ._chains import SHARED, Chains, counted, in_common, lengths, moments
+
 CAPACITY = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 
+MOSTLY = 0.5  # of the fits that are asked for: so many in chains, or each is made from its own rows
+CLOSE = 1e-8  # of a column's second moment: a variance below it is not told by differences of sums
+PRODUCTS = 2**25  # numbers in the products of columns
 DEPENDENT = 1e10  # a column's variance inflation, beyond which normal equations are not trusted
 
 Rows = Int[np.ndarray, "fits size"]
@@ -58,7 +64,7 @@ class AbstractLinear(AbstractLearner):
 
     @property
     def cost(self) -> int:
-        return 3 * (self.X.shape[1] + 1)
+        return 2
 
     @abc.abstractmethod
     def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
@@ -69,15 +75,25 @@ class AbstractLinear(AbstractLearner):
         return eta
 
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
-        coef = np.concatenate([self._coefficients(part) for part in np.array_split(train, self._parts(train))])
+        coef = self._coefficients(train)
         eta = coef[:, :-1] @ self.X[shared].T + coef[:, -1:]
         outside = np.einsum("fmd,fd->fm", self.X[own], coef[:, :-1]) + coef[:, -1:] if own.shape[1] else np.zeros(own.shape)
         return self.response(eta), self.response(outside)
 
-    def _parts(self, train: Rows) -> int:
-        return max(1, -(-train.size * self.cost // CAPACITY))
-
     def _coefficients(self, train: Rows) -> NDArray[np.float64]:
+        """Together where training sets share rows, else, or where that is doubtful, each from its own rows."""
+        coef, doubtful = self.together(train)
+        alone = np.flatnonzero(doubtful)
+        for some in np.array_split(alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // CAPACITY))):
+            if len(some):
+                coef[some] = self._apart(train[some])
+        return coef
+
+    @abc.abstractmethod
+    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Coefficients and intercepts from what training sets share, and where they are not to be had from it."""
+
+    def _apart(self, train: Rows) -> NDArray[np.float64]:
         X, y = self.X[train], self.y[train]
         if not self.scaled:
             return self.solve(X, y)
@@ -99,6 +115,45 @@ class LeastSquares(AbstractLinear):
     @property
     def name(self) -> str:
         return "ridge regression, batched" if self.penalty else "least squares, batched"
+
+    def together(self, train):
+        place = lengths(train)
+        fits, size, d = *train.shape, self.X.shape[1]
+        coef = np.zeros((fits, d + 1))
+        if np.mean(place > 0) < MOSTLY:
+            return coef, np.ones(fits, bool)
+        U, shift, constant = self._columns
+        found = moments(U, train, place)
+        mean, gram, right = found[:, :d, -1] / size, found[:, :d, :d], found[:, :d, d]
+        if self.centred:
+            gram = gram - size * mean[:, :, None] * mean[:, None]
+            right = right - mean * found[:, d, -1:]
+        variance = np.diagonal(gram, axis1=1, axis2=2) / size
+        close = np.zeros(fits, bool)
+        if self.scaled or not self.penalty:  # where a column hardly varies, differences of sums tell too little
+            close = ((variance <= CLOSE * (U[:, :d] ** 2).mean(0)) & ~constant).any(1)
+        gram = gram.copy()
+        gram[:, range(d), range(d)] += self.penalty * (np.where(constant, 1.0, variance) if self.scaled else 1.0)
+        gram[close] = np.eye(d)
+        coef[:, :d], doubtful = _solved(gram, right)
+        at = found[:, d, -1] / size + shift[d] if self.intercept else 0.0
+        coef[:, d] = at - np.einsum("fd,fd->f", coef[:, :d], (mean + shift[:d]) * self.centred)
+        return coef, close | (doubtful & (self.penalty == 0))
+
+    @property
+    def centred(self) -> bool:
+        return self.intercept or self.scaled
+
+    @functools.cached_property
+    def _columns(self) -> tuple[NDArray, NDArray, NDArray]:
+        """Features, response and ones, about their means where fits are; those means; and which features are constant."""
+        U = np.column_stack([self.X, self.y, np.ones(len(self.y))])
+        constant = np.ptp(self.X, axis=0) == 0
+        shift = U.mean(0) * np.append(np.full(self.X.shape[1], float(self.centred)), [float(self.intercept), 0.0])
+        U = U - shift
+        if self.centred:
+            U[:, :-2][:, constant] = 0.0
+        return U, shift, constant
 
     def solve(self, X, y):
         fits, _, d = X.shape
@@ -123,6 +178,16 @@ class AbstractMargin(AbstractLinear):
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
         self.X, self.y, self.penalty, self.intercept, self.scaled, self.needs = X, y, penalty, intercept, scaled, needs
 
+    @property
+    @abc.abstractmethod
+    def steady(self) -> bool:
+        """Does the second derivative change smoothly, so that an old Hessian serves a while?"""
+
+    def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+        """The first two derivatives."""
+        _, first, second = self.derivatives(eta, y)
+        return first, second
+
     @abc.abstractmethod
     def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
         """The loss and its first two derivatives in η, `[fits, size]`."""
@@ -138,6 +203,33 @@ class AbstractMargin(AbstractLinear):
     def ridge(self) -> Float[np.ndarray, " params"]:
         """What each coefficient is penalised by, the intercept last."""
         return np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
+
+    def together(self, train):
+        fits, size, d = *train.shape, self.X.shape[1]
+        coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
+        if not self.steady or self.scaled > self.intercept:
+            return coef, none
+        rows = in_common(train, len(self.X))
+        if len(rows) > SHARED * size or len(rows) * (d + 2) ** 2 > 2 * PRODUCTS:
+            return coef, none
+        place, weight = lengths(train), counted(train, rows)
+        X, y = self.X[rows], self.y[rows]
+        center = X.mean(0) * self.intercept
+        Z = np.column_stack([X - center, np.ones((len(rows), int(self.intercept)))])
+        ridge = np.broadcast_to(self.ridge(), (fits, Z.shape[1])).copy()
+        if self.scaled:
+            mean = weight @ Z[:, :d] / size
+            variance = weight @ Z[:, :d] ** 2 / size - mean**2
+            ridge[:, :d] *= variance
+            none = (variance <= CLOSE * (Z[:, :d] ** 2).mean(0)).any(1)
+        positive = weight @ y
+        mixed = (positive > 0) & (positive < size)
+        if not mixed.all():
+            return coef, np.ones(fits, bool)
+        theta, failed = Chains(Z, y, self.slopes).solve(weight, ridge, place)
+        coef[:, : Z.shape[1]] = theta
+        coef[:, d] -= coef[:, :d] @ center
+        return coef, failed | (none if self.scaled else False)
 
     def solve(self, X, y):
         fits, _, d = X.shape
@@ -193,6 +285,15 @@ class Logistic(AbstractMargin):
     def name(self) -> str:
         return "logistic regression, batched"
 
+    @property
+    def steady(self) -> bool:
+        return True
+
+    def slopes(self, eta, y):
+        with np.errstate(over="ignore"):
+            mu = 1 / (1 + np.exp(-eta))
+        return mu - y, mu * (1 - mu)
+
     def derivatives(self, eta, y):
         tail = np.exp(-np.abs(eta))
         mu = np.where(eta >= 0, 1.0, tail) / (1 + tail)
@@ -205,6 +306,10 @@ class SupportVector(AbstractMargin):
     @property
     def name(self) -> str:
         return "linear support vectors, batched"
+
+    @property
+    def steady(self) -> bool:
+        return False
 
     def ridge(self):
         return np.full(self.X.shape[1] + int(self.intercept), self.penalty)

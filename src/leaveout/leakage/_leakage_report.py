@@ -20,6 +20,7 @@ from ._estimate import DEFAULT, leakage_corrected
 from ._extrapolated import extrapolated
 from ._hosts import make_learner
 from ._injection import Injection, make_folds
+from ._labelled import read_rate
 from ._linkage import Linkage
 from ._models import Fold
 from ._prepare import prepare
@@ -46,6 +47,7 @@ def leakage_report(
     scoring: Any = None,
     cv: Any = None,
     level: float = 0.95,
+    listed: float | tuple[float, float, float] = 1.0,
     answers: Collection[str] = ANSWERS,
     draws: int = 20,
     injection: Injection = DEFAULT,
@@ -67,7 +69,10 @@ def leakage_report(
     a number of folds (5), a splitter or pairs (train, test) of rows; given as pairs without `groups` the split is taken as
     it is: the audit of a fixed benchmark. `scoring` is a name or scorer of scikit-learn's, or a loss of ours (None: the
     estimator's own score). A correction that leaves some of the mates that are expected across folds in training (see
-    `exposed`) is enlarged by that share. Intervals are over clusters, drawn from the linkage, as tested and as trained on.
+    `exposed`) is enlarged by that share, and so it is where the pairs lack mates: `listed`, a share or (estimate, low, high)
+    at 0.95, says of how many of the records that have a mate filed elsewhere some such mate is in a listed pair (blocking
+    misses others; a sample of which the truth is known tells). Intervals are over clusters, drawn from the linkage, as
+    tested and as trained on.
 
     `answers` names those that are wanted; each takes its fits. `checkpoint` names a file that keeps them; Ctrl-C raises
     `Interrupted` with the answers that are done. `lo.compare` takes reports of several learners.
@@ -81,10 +86,11 @@ def leakage_report(
     check_weighs(caller, task.measure)
     folds = _folds(caller, task, linkage, groups, cv, seed)
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, 1, task.refit)
-    of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "level": level}
+    of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "listed": listed, "level": level}
     ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
     work = Work(learner, n_jobs, seed)
-    study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws))
+    share = read_rate(caller, "listed", listed, None)
+    study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
         cv=[(fold.train, fold.test) for fold in folds], injection=injection, seed=seed, n_jobs=n_jobs,

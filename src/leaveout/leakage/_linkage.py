@@ -16,25 +16,45 @@ from numpy.typing import ArrayLike, NDArray
 from .._printed import Printed
 from .._read import codes
 from ._binomial import check_probabilities
-from ._models import Fold, RecordLeakage, Shares
+from ._labelled import (
+    TAILS,
+    Calibration,
+    Rate,
+    calibrated,
+    column,
+    read_rate,
+    sample_of,
+    sampled_rates,
+    weights,
+)
+from ._models import Fold, RecordLeakage, Shares, UniformMislinking
+from ._neighbours import distances, near, points, read_threshold
 from ._partitions import components, draw_partitions
-from ._tables import read_pairs, read_two_sided
+from ._tables import ends, read_pairs, read_two_sided
 
 EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
-DRAWS, LEAST, HELD = 100, 20, 20_000_000  # partitions behind every number: so many, no fewer, no more labels in all
-TAILS = (0.025, 0.975)
+DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
+TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
+LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linkage(Printed):
-    """What is known of which records are of one entity. Made by `from_pairs`, `from_duplicates`, `from_rates`.
+    """What is known of which records are of one entity. Made by `from_pairs`, `from_labelled`, `from_rates`,
+    `from_embeddings` or `from_duplicates`.
 
     `left < right`, `probability`: `[pairs]`, rows and the probability that they match, each pair once; `num_rows` None where
     only rates are known. It is a leakage model: `leakage_corrected(leakage=linkage)` takes it.
 
-    The law of partitions: weight `Π p/(1 − p)` over the listed pairs inside one cluster, for partitions whose clusters hang
-    together by listed pairs. A pair on no cycle of pairs keeps its probability exactly; a pair not listed says nothing, or
-    `unlisted` is its probability.
+    Every number is a mean over draws of whole partitions. Their law has weight `exp Σ w` over the listed pairs inside one
+    cluster, for partitions whose clusters hang together by listed pairs, where `w = log p/(1 − p) + (p − P(inside))/0.2`:
+    between evidence that is independent from pair to pair and probabilities that are kept as they are. A pair on no cycle of
+    pairs keeps its probability exactly. A pair not listed says nothing, or `unlisted` is its probability. Where the
+    probabilities come from labelled pairs, other labels are drawn for every tenth of the partitions; else the probabilities are
+    taken as they are.
+
+    Source: correlation clustering of Bansal, Blum & Chawla (2004); drawn by sums over subsets in blocks of up to eight records,
+    and by cuts as of Swendsen & Wang (Barbu & Zhu 2005) in larger ones.
     """
 
     num_rows: int | None
@@ -43,7 +63,10 @@ class Linkage(Printed):
     probability: Float[np.ndarray, " pairs"] = field(default_factory=lambda: np.zeros(0))
     unlisted: float | None = None
     grows: bool = False  # rows beyond the last that a pair names may be there
-    given: tuple[float, float] | None = None  # precision and recall
+    given: tuple[Rate, Rate] | None = None  # precision and recall
+    calibration: Calibration | None = None
+    scores: Float[np.ndarray, " pairs"] | None = None  # what it makes probabilities of
+    found: float = 1.0  # the share of near neighbours that are among the pairs
     mechanism = "record"
 
     def __post_init__(self) -> None:
@@ -51,16 +74,15 @@ class Linkage(Printed):
             raise ValueError(f"Linkage: unlisted must be a probability between 0 and 1; got {self.unlisted}.")
 
     @staticmethod
-    def from_pairs(
-        pairs: Any, ids: Any = None, probability: str = "match_probability", *, unlisted: float | None = None
-    ) -> "Linkage":
+    def from_pairs(pairs: Any, ids: Any = None, probability: str | None = None, *, unlisted: float | None = None) -> "Linkage":
         """From pairs of records and the probabilities that they match.
 
         `pairs`: a frame (pandas, Polars, Arrow) as Splink makes it, with `unique_id_l`, `unique_id_r` (else `left`, `right`,
-        else its first two columns) and the column `probability`, or `match_weight`, log₂ of the odds; a Series or frame by
-        a MultiIndex of pairs, as recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a
-        probability. `ids` are the names of all rows: one a row, a frame whose index they are, their number, or None: pairs
-        name rows by number. By two labels where the pairs have `source_dataset_l` and `source_dataset_r`.
+        else its first two columns) and the column that `probability` names, by default `match_probability`, `probability`,
+        `match_weight` (log₂ of the odds), or the third of three; a Series or frame by a MultiIndex of pairs, as
+        recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a probability. `ids` are the names of
+        all rows: one a row, a frame whose index they are, their number, or None: pairs name rows by number. By two labels
+        where the pairs have `source_dataset_l` and `source_dataset_r`.
 
         Give the pairs inside the clusters as filed too: what no pair says is no match. Raises ValueError on names that no row
         has, on probabilities outside [0, 1], and on a pair that is there twice with different ones.
@@ -70,7 +92,7 @@ class Linkage(Printed):
 
     @staticmethod
     def from_duplicates(
-        pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str = "match_probability"
+        pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str | None = None
     ) -> "Linkage":
         """From pairs of rows that are copies of one another, certainly unless the table has probabilities.
 
@@ -84,10 +106,85 @@ class Linkage(Printed):
         return Linkage(sum(sides), *read_two_sided(caller, pairs, sides, probability))
 
     @staticmethod
-    def from_rates(precision: float, recall: float) -> "Linkage":
-        """From precision and recall of pairs alone, records being mislinked one by one (`RecordLeakage.from_pairwise`)."""
-        RecordLeakage.from_pairwise(precision, recall)
-        return Linkage(None, given=(float(precision), float(recall)))
+    def from_rates(
+        precision: float | tuple[float, float, float],
+        recall: float | tuple[float, float, float],
+        *,
+        labelled: float | tuple[float, float] | None = None,
+    ) -> "Linkage":
+        """From precision and recall of pairs alone, records being mislinked one by one (`RecordLeakage.from_pairwise`).
+
+        Each is a number, then exact unless `labelled` says on how many linked (for the precision) and matching pairs (for the
+        recall) it rests, or (estimate, low, high), an interval at 0.95. Raises ValueError outside (0, 1].
+        """
+        caller = "Linkage.from_rates"
+        numbers = labelled if isinstance(labelled, tuple) else (labelled, labelled)
+        names = (("precision", precision), ("recall", recall))
+        known = [read_rate(caller, name, value, count) for (name, value), count in zip(names, numbers, strict=True)]
+        return Linkage(None, given=(known[0], known[1]))
+
+    @staticmethod
+    def from_labelled(
+        sample: Any,
+        pairs: Any = None,
+        ids: Any = None,
+        *,
+        score: str | None = None,
+        groups: ArrayLike | None = None,
+        weight: str | None = None,
+        method: str = "sigmoid",
+        unlisted: float | None = None,
+    ) -> "Linkage":
+        """From a sample whose truth is known, a frame with a row for each labelled pair, or record.
+
+        *Pairs* name two records (as in `from_pairs`) and have `match`, 0 or 1. With the table of all `pairs`, which has the
+        column `score` (or `score`, `match_weight`, `match_probability`, `probability`, the first that is there, or its last),
+        they say how probable a match is at each score: by Platt's `method="sigmoid"`, or "isotonic"; higher must be likelier.
+        Without it they give precision and recall: `linked`, 0 or 1, says which pairs were linked, or `groups` does, the
+        clusters of all rows as filed.
+
+        *Records* have `cluster`, as filed, and `entity`, the truth; pairs of sampled records count, so sample whole clusters.
+
+        A column `weight` (or the one so named) has design weights, one over the chance to be sampled. Raises ValueError where
+        the sample cannot say it: no linked or no matching pair, matches with lower scores, a labelled pair without a score.
+        """
+        caller = "Linkage.from_labelled"
+        frame = sample_of(caller, sample)
+        design = weights(caller, frame, weight)
+        if pairs is None:
+            return Linkage(None, given=sampled_rates(caller, frame, design, ids, groups))
+        rows, found, calibration = calibrated(caller, frame, design, pairs, ids, score, method)
+        probability = calibration(found.probability)
+        return Linkage(rows, found.left, found.right, probability, unlisted, ids is None, calibration=calibration,
+                       scores=found.probability)  # fmt: skip
+
+    @staticmethod
+    def from_embeddings(
+        X: Any, threshold: float | None = None, *, calibration: Any = None, metric: str = "cosine", method: str = "sigmoid"
+    ) -> "Linkage":
+        """From embeddings of all rows: near neighbours are pairs.
+
+        With `threshold`, rows of at least that cosine, or at most that Euclidean distance (`metric`), are certainly copies.
+        With `calibration`, a frame of labelled pairs of rows (`left`, `right`, `match`; `weight`), a match is as probable as
+        their labels say of its distance; pairs farther than where that falls to 0.01 are left out.
+
+        Up to 20,000 rows all neighbours are found; of more at least 0.99 of those of 200 rows looked at in full, by faiss
+        (`pip install 'leaveout[neighbours]'`). Raises ValueError on X that is not finite, or unless one of the two is given.
+        """
+        caller = "Linkage.from_embeddings"
+        if (threshold is None) == (calibration is None):
+            raise ValueError(f"{caller}: give threshold=, from where rows are copies, or calibration=, labelled pairs of rows.")
+        at = points(caller, X, metric)
+        if calibration is None:
+            close = near(caller, at, read_threshold(caller, threshold, metric))
+            return Linkage(len(at), close.left, close.right, np.ones(len(close.left)), found=close.found)
+        frame = sample_of(caller, calibration)
+        left, right, _ = ends(caller, frame, len(at))
+        design = weights(caller, frame, None)
+        fitted = Calibration.of(caller, -distances(at, left, right), column(caller, frame, "match"), design, method)
+        close = near(caller, at, fitted.reach(caller, LOWEST))
+        return Linkage(len(at), close.left, close.right, fitted(-close.distance), calibration=fitted, scores=-close.distance,
+                       found=close.found)  # fmt: skip
 
     @property
     def knows_pairs(self) -> bool:
@@ -111,16 +208,16 @@ class Linkage(Printed):
 
     def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
         """Drawn clusterings, each numbered by first appearance."""
-        self._pairs_needed("partitions")
+        rows = self._pairs_needed("partitions")
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
-        if seed == 0 and num <= self._many:
-            return self._drawn[: int(num)].astype(np.int64)
-        return self._draw(int(num), seed)
-
-    def _draw(self, num: int, seed: int) -> Int[np.ndarray, "num rows"]:
         rng = np.random.default_rng([seed, 5])
-        return draw_partitions(self._pairs_needed("draws"), self.left, self.right, self.probability, num, rng, self.unlisted)
+        tables = 1 if self.calibration is None else min(int(num), TABLES)
+        out = []
+        for some in np.array_split(np.arange(int(num)), tables):
+            p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
+            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.unlisted))
+        return np.concatenate(out)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
         """Of each tested row, the probability that a record of its entity is among the training rows: the share of draws."""
@@ -149,24 +246,25 @@ class Linkage(Printed):
         """The expected shares, over draws: of an entity on both sides of a fold the fewer records are misplaced, of halves
         either; `exposed`, the tested records with a mate in training."""
         if self.given is not None:
-            return RecordLeakage.from_pairwise(*self.given).shares(folds)
+            return RecordLeakage.from_pairwise(*(rate.estimate for rate in self.given)).shares(folds)
         each = self.shares_drawn(folds)
         shares = Shares(*(np.mean(values, axis=0) for values in zip(*each, strict=True)))
         check_probabilities("Linkage.shares", shares.p_train, shares.p_test)
         return shares
 
     def shares_drawn(self, folds: list[Fold]) -> list[Shares]:
-        """The shares under each of the drawn partitions: what they are not known to."""
+        """The shares under each of the drawn partitions, or under drawn rates: how far they are known."""
+        if self.given is not None:
+            recall = self.given[1].draw(DRAWS, np.random.default_rng(6))
+            return [UniformMislinking(1 - float(np.sqrt(r)), r, r).shares(folds) for r in recall]
         linkage = self.sized(len(folds[0].clusters))
         return [_shares(label, folds) for label in linkage._drawn]
 
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
-        return self._draw(self._many, 0).astype(np.int32)
-
-    @property
-    def _many(self) -> int:
-        return int(np.clip(HELD // max(self._pairs_needed("draws"), 1), LEAST, DRAWS))
+        rows = self._pairs_needed("draws")
+        num = int(np.clip(HELD // (rows + len(self.left) + 1), LEAST, DRAWS))
+        return self.partitions(num).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
@@ -178,16 +276,17 @@ class Linkage(Printed):
 
     @functools.cached_property
     def rates(self) -> pd.DataFrame:
-        """Precision and recall of pairs: `estimate`, `low`, `high`; of `groups()` against the drawn partitions."""
-        if self.given is not None:
-            return pd.DataFrame(
-                {"estimate": self.given, "low": np.nan, "high": np.nan}, index=pd.Index(["precision", "recall"], name="rate")
-            )
-        filed = self.groups()
+        """Precision and recall of pairs: `estimate`, `low`, `high` (0.95), as given or sampled, NaN where they came without an
+        interval; or those of `groups()` against the drawn partitions."""
+        if self.given is None:
+            return self.rates_of(self.groups())
+        return _rate_table(np.array([(rate.estimate, *rate.interval()) for rate in self.given]))
+
+    def rates_of(self, groups: ArrayLike) -> pd.DataFrame:
+        """The same of any clusters, one label a row, against the drawn partitions."""
+        filed = self._filed("rates_of", groups)
         found = np.array([_rates(filed, label) for label in self._drawn])
-        low, high = np.quantile(found, TAILS, axis=0)
-        table = {"estimate": found.mean(0), "low": low, "high": high}
-        return pd.DataFrame(table, index=pd.Index(["precision", "recall"], name="rate"))
+        return _rate_table(np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)]))
 
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
         """Expected splits, merges and orphans of the clusters as filed (default `groups()`), by the size of the cluster.
@@ -195,7 +294,7 @@ class Linkage(Printed):
         *splits*: clusters of two records or more that have a mate filed elsewhere; *orphans*: records filed alone that have
         one; *merges*: clusters of several entities. Each with `_low` and `_high`, 0.025 and 0.975 of the draws.
         """
-        filed = self._filed(groups)
+        filed = self._filed("summary", groups)
         size = np.bincount(filed)
         last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64))
         classes, place = np.unique(last, return_inverse=True)
@@ -207,42 +306,53 @@ class Linkage(Printed):
         names = [str(c) if c < 3 else f"{c // 2 + 1}-{c}" for c in classes]
         return pd.DataFrame(out, index=pd.Index(names, name="size"))
 
-    def _filed(self, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
-        rows = self._pairs_needed("summary")
-        filed = self.groups() if groups is None else codes("Linkage.summary", "groups", groups)[0]
+    def _filed(self, asked: str, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
+        rows = self._pairs_needed(asked)
+        filed = self.groups() if groups is None else codes(f"Linkage.{asked}", "groups", groups)[0]
         if len(filed) != rows:
-            raise ValueError(f"Linkage.summary: groups must have one label for each of {rows} rows; got {len(filed)}.")
+            raise ValueError(f"Linkage.{asked}: groups must have one label for each of {rows} rows; got {len(filed)}.")
         return filed
 
     def _lines(self) -> list[tuple[str, str]]:
+        rates = [(str(name), _rate(rate)) for name, rate in self.rates.iterrows()]
         if self.given is not None:
-            rates = " and ".join(f"{name} {value:.4g}" for name, value in zip(("precision", "recall"), self.given, strict=True))
-            return [("linkage", f"{rates} of pairs, as given; no pairs")]
-        filed, rows = self.groups(), self.num_rows
+            return [("linkage", "precision and recall of pairs; no pairs"), *rates]
         linked = int((self.probability >= EVEN).sum())
-        entities = np.array([label.max(initial=-1) + 1 for label in self._drawn])
-        table = self.summary()
+        entities = self._drawn.max(axis=1, initial=-1) + 1
         lines = [
-            ("linkage", f"{rows:,} records, {len(self.left):,} pairs, {linked:,} of them as likely as not or more"),
-            ("entities", f"{_interval(entities)} expected; {filed.max(initial=-1) + 1:,} clusters by those pairs"),
+            (
+                "linkage",
+                f"{self.num_rows:,} records, {len(self.left):,} pairs, {linked:,} of probability {EVEN} or more: linked",
+            ),
+            ("entities", f"{_interval(entities)}; {self.groups().max(initial=-1) + 1:,} clusters of linked records"),
         ]
-        for size, row in table.iterrows():
-            said = ", ".join(
-                f"{row[name]:.4g} {name} ({row[name + '_low']:.4g} to {row[name + '_high']:.4g})"
-                for name in (("orphans",) if size == "1" else ("splits", "merges"))
-            )
+        for size, row in self.summary().iterrows():
+            names = ("orphans",) if size == "1" else ("splits", "merges")
+            said = ", ".join(f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names)
             lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
-        for name, rate in self.rates.iterrows():
-            lines.append((str(name), f"{rate['estimate']:.4f} ({rate['low']:.4f} to {rate['high']:.4f}) of these clusters"))
-        return [
-            *lines,
-            ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; the probabilities are taken as they are"),
-        ]
+        return [*lines, *rates, ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; {self._taken()}")]
+
+    def _taken(self) -> str:
+        """What the draws count in, and what not."""
+        told = "the probabilities are taken as they are"
+        if self.calibration is not None:
+            told = f"the error of {len(self.calibration.match)} labelled pairs is in"
+        return told + (f"; {self.found:.3f} of the near neighbours found" if self.found < 1 else "")
 
 
-def _interval(values: NDArray) -> str:
-    low, high = np.quantile(values, TAILS)
-    return f"{values.mean():,.1f} ({low:,.0f} to {high:,.0f})"
+def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
+    return pd.DataFrame(values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
+
+
+def _rate(rate: "pd.Series[float]") -> str:
+    between = "exact" if np.isnan(rate["low"]) else f"{rate['low']:.4f} to {rate['high']:.4f}"
+    return f"{rate['estimate']:.4f} ({between})"
+
+
+def _interval(values: Any) -> str:
+    """The mean of draws, or a mean with its interval."""
+    mean, low, high = values if len(values) == 3 else (np.mean(values), *np.quantile(values, TAILS))
+    return f"{mean:,.1f} ({low:,.0f} to {high:,.0f})"
 
 
 def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[np.ndarray, " some"]:

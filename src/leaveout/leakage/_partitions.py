@@ -1,8 +1,14 @@
 """Draws of whole partitions of the records, from the probabilities that pairs of them match.
 
-The law has weight `Π p/(1 − p)` over the listed pairs inside one cluster, for every partition whose clusters hang together by
-listed pairs: correlation clustering (Bansal, Blum & Chawla 2004) as a law and not as an optimum. A pair that is not listed
-says nothing, or `unlisted=` is its probability. Pairs of probability one are one node, those of zero are in no cluster.
+The law has weight `exp Σ w` over the listed pairs inside one cluster, for every partition whose clusters hang together by
+listed pairs: correlation clustering (Bansal, Blum & Chawla 2004) as a law and not as an optimum. With w the log-odds of p, the
+pairs are independent evidence; those of one bad record are not, and then too few are inside. So w also gives each pair some of
+its p back, as the law of maximum entropy with these probabilities would:
+
+    w = log p/(1 − p) + (p − P(inside))/PULL,
+
+the maximum of a concave function. A pair that is not listed says nothing, or `unlisted=` is its probability. Pairs of
+probability one are one node, those of zero are in no cluster.
 
 The law is a product over biconnected blocks of the graph of pairs: a cluster meets a block in a connected piece of it, and
 pieces of blocks that share a record join. So a pair that is on no cycle is an independent toss with its own probability;
@@ -14,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from ._blocks import EXACT, Graph, biconnected, components, draw_blocks
+from ._blocks import EXACT, NEVER, Graph, biconnected, components, draw_blocks
 from ._chain import draw_chain
 
 
@@ -67,10 +73,11 @@ def _graph(
 ) -> Graph:
     """Pairs of the same two nodes are one, their evidence added up; what is not listed counts in every cluster alike."""
     with np.errstate(divide="ignore"):
-        odds = np.log(probability) - np.log1p(-probability)
+        odds = np.maximum(np.log(probability) - np.log1p(-probability), NEVER)
     key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
     low, high = key // len(size), key % len(size)
+    times = np.bincount(place, minlength=len(key))
     ground = 0.0 if unlisted is None else float(np.log(unlisted) - np.log1p(-unlisted))
-    weight = np.bincount(place, odds, len(key)) - ground * np.bincount(place, minlength=len(key))
+    weight = np.bincount(place, odds, len(key)) - ground * times
     block = biconnected(len(size), low, high) if unlisted is None else components(len(size), low, high)[low]
-    return Graph(low, high, weight, size, ground, block)
+    return Graph(low, high, weight, np.bincount(place, probability, len(key)), times, block, size, ground)

@@ -52,7 +52,8 @@ class Pooled:
         values, vectors = np.linalg.eigh(self.noise)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         rng, system = np.random.default_rng([seed, 2]), self.system
-        drawn = self.A @ self.solve(shape).values + rng.standard_normal((REPEATS, len(self.b))) @ root.T
+        sign = -1.0 if shape.rising else 1.0
+        drawn = self.A @ self.solve(shape).values + sign * rng.standard_normal((REPEATS, len(self.b))) @ root.T
         found = [system.solve(b, system.choose(b, self.noise), shape).estimate for b in drawn]
         return float(np.std(found, ddof=1))
 

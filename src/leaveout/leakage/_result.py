@@ -65,7 +65,7 @@ class LeakageResult(AbstractComparable):
 
     @property
     def naive(self) -> float:
-        return float(self.pooled.weight @ [run.test[0].mean() for run in self.runs])
+        return float(self.pooled.weight @ [run.naive.mean() for run in self.runs])
 
     @property
     def lower(self) -> float:
@@ -104,19 +104,22 @@ class LeakageResult(AbstractComparable):
     @functools.cached_property
     def spread(self) -> Spread | None:
         """The influence of data on the estimate; None where the score takes no weights."""
-        return self._spread(self.pooled.combined, self.solved.weights, self.shares)
+        records = [run.records for run in self.runs]
+        return self._spread(records, self.pooled.combined, self.solved.weights, self.shares)
 
     @functools.cached_property
     def naive_spread(self) -> Spread | None:
         """The influence of data on the naive value."""
-        first = np.eye(len(self.plan[0].levels))[0]
-        return self._spread([run.test for run in self.runs], first, None)
+        records = [run.naive_records for run in self.runs]
+        return self._spread(records, [run.naive for run in self.runs], np.ones(1), None)
 
-    def _spread(self, levels: list[NDArray], weights: NDArray[np.float64], shares: Shares | None) -> Spread | None:
+    def _spread(
+        self, records: list[NDArray], levels: list[NDArray], weights: NDArray[np.float64], shares: Shares | None
+    ) -> Spread | None:
         if not self.measure.weighs:
             return None
-        tested, unit = as_tested(self.plan, self.runs, levels, weights, shares), units(self.plan)[0]
-        trained = drawn_influence(self.plan, self.runs, levels, weights) if resolved(self.plan) else self.trained
+        tested, unit = as_tested(self.plan, records, levels, weights, shares), units(self.plan)[0]
+        trained = drawn_influence(self.plan, levels, weights) if resolved(self.plan) else self.trained
         return Spread(tested, unit, trained)
 
     @property
@@ -152,7 +155,7 @@ class LeakageResult(AbstractComparable):
         if self.spread is None or self.naive_spread is None:
             return self._around(self.correction, float("nan"), None, level)
         apart = self.spread.minus(self.naive_spread)
-        drawn = [self.solved.weights @ c - run.test[0] for c, run in zip(self.pooled.combined, self.runs, strict=True)]
+        drawn = [self.solved.weights @ c - run.naive[0] for c, run in zip(self.pooled.combined, self.runs, strict=True)]
         noise = sum(w**2 * np.var(d, ddof=1) / len(d) for w, d in zip(self.pooled.weight, drawn, strict=True))
         return self._around(self.correction, float(np.sqrt(apart.error**2 + noise + self.se_p**2)), apart, level)
 

@@ -5,6 +5,7 @@ processes as soon as the first draws say that this pays: no round waits for anot
 there is left aside. A draw is the same whoever makes it, and whenever.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -73,11 +74,23 @@ class FoldLosses:
     record: Float[np.ndarray, "levels test"]
     times: Float[np.ndarray, "levels test"]
     histogram: Float[np.ndarray, "levels draws bins"]
+    naive: Float[np.ndarray, "1 draws"]  # of V̂ as filed, without injection
+    naive_record: Float[np.ndarray, "1 test"]
     members: NDArray[np.int64] = field(repr=False)  # the position in `clusters` of each record of V̂
     clusters: NDArray[np.int64] = field(repr=False)  # the clusters of V̂
     mixture: float = 0.0  # the weight of T̂'s records that was taken out of `test`, where a score is no mean over records
 
-    SUMS, BY_DRAW = ("record", "times"), ("test", "outside", "cluster", "histogram")
+    SUMS, BY_DRAW = ("record", "times", "naive_record"), ("test", "outside", "cluster", "histogram", "naive")
+
+    @property
+    def records(self) -> Float[np.ndarray, "levels test"]:
+        """What each record lost on average, NaN where it was never scored."""
+        return np.where(self.times > 0, self.record / np.maximum(self.times, 1), np.nan)
+
+    @property
+    def naive_records(self) -> Float[np.ndarray, "1 test"]:
+        """The same of V̂ as filed, without injection."""
+        return self.naive_record / np.maximum(self.times[:1], 1)
 
     def first(self, count: int) -> "FoldLosses":
         """The same of so many draws; sums over some more, since they are only ever divided by one another."""
@@ -95,7 +108,8 @@ def gathered(work: Work, fold: int, told: list[Told]) -> FoldLosses:
         there = [each[name] for each in told if name in each]
         found[name] = np.concatenate(there, axis=1) if there else np.full((levels, draws, *shapes.get(name, ())), np.nan)
     for name in FoldLosses.SUMS:
-        found[name] = sum((each[name] for each in told if name in each), np.zeros((levels, len(part.fold.test))))
+        none = np.zeros((1 if name == "naive_record" else levels, len(part.fold.test)))
+        found[name] = functools.reduce(np.add, (each[name] for each in told if name in each), none)
     return FoldLosses(**found, members=members, clusters=clusters, mixture=work.mixture[fold] if work.mixture else 0.0)
 
 
@@ -255,13 +269,18 @@ def one_piece(work: Work, piece: Piece) -> Told:
     if part.mechanism == "split":  # what is left of a cluster stands for all of it
         weight *= (np.bincount(members) / _by_cluster(weight, members))[:, members]
     values, each = _judged(score, y, test, shared, weight, own, beside, work.mixture[piece.fold] if work.mixture else 0.0)
-    told = {"test": back(values)}
+    told = {"test": back(values), "naive": back(values)[:1]}
     if each is None:
         return told
     each = np.where(scored, each, 0.0)
     with np.errstate(invalid="ignore"):
         told["cluster"] = back(_by_cluster(each, members) / _by_cluster(scored * 1.0, members))
-    told |= {"record": back(each).sum(1), "times": back(scored).sum(1)}
+    told |= {"record": back(each).sum(1), "times": back(scored).sum(1), "naive_record": back(each)[:1].sum(1)}
+    if work.mixture:  # `test` is without what belongs to T̂'s clusters; as filed it is all there
+        first = slice(None, None, levels)
+        filed, all_ = _judged(score, y, test, shared[first], weight[first], own[first], beside[first], 0.0)
+        told["naive"] = filed[None]
+        told["naive_record"] = np.zeros((1, len(test))) if all_ is None else all_.sum(0)[None]
     if work.outside and score.per_record:
         told["outside"] = back(score.losses(y[own], beside).mean(1))
     if work.edges is not None:
@@ -289,20 +308,33 @@ def _judged(
     if score.per_record:
         each = score.losses(y[test], shared)
         return (each * weight).sum(1) / weight.sum(1), each
+    fits = [_rows_of(y, test, shared[f], w, own[f], beside[f], mixture) for f, w in enumerate(weight)]
+    if not score.weighs:
+        return np.array([score(*fit) for fit in fits]), None
     values, each = np.zeros(len(weight)), np.zeros(weight.shape)
-    for f, w in enumerate(weight):
-        seen = np.flatnonzero(w)
-        rows, prediction, mass = test[seen], shared[f, seen], w[seen]
-        if mixture:
-            alien = np.full(own.shape[1], -mixture / own.shape[1])
-            mass = np.concatenate([(1 + mixture) * mass / mass.sum(), alien])
-            rows, prediction = np.concatenate([rows, own[f]]), np.concatenate([prediction, beside[f]])
-        if not score.weighs:
-            values[f] = score(y[rows], prediction, mass)
-            continue
-        found = score.pseudo(y[rows], prediction, mass)
-        values[f], each[f, seen] = np.average(found, weights=mass), found[: len(seen)]
-    return values, each if score.weighs else None
+    for f, found in enumerate(score.many(fits)):
+        values[f] = np.average(found, weights=fits[f][2])
+        seen = np.flatnonzero(weight[f])
+        each[f, seen] = found[: len(seen)]
+    return values, each
+
+
+def _rows_of(
+    y: NDArray[np.float64],
+    test: NDArray[np.int64],
+    shared: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    own: NDArray[np.int64],
+    beside: NDArray[np.float64],
+    mixture: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """What one fit is scored on: the response, its predictions, and the weights."""
+    seen = np.flatnonzero(weight)
+    if not mixture:
+        return y[test[seen]], shared[seen], weight[seen]
+    mass = (1 + mixture) * weight[seen] / weight.sum()
+    mass = np.concatenate([mass, np.full(len(own), -mixture / len(own))])
+    return y[np.concatenate([test[seen], own])], np.concatenate([shared[seen], beside]), mass
 
 
 def _by_cluster(values: NDArray[np.float64], members: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ import abc
 import inspect
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from ._solve import Shape
 
 Needs = Literal["response", "label", "probability", "probabilities", "decision"]
 Numbers = NDArray[np.float64]
+NEARBY = 0.01  # of the means: moved by less, they have the gradient that they had
 STEP = 1e-3  # of a mean weight, or of a mean: slopes by central differences, off by its square
 
 
@@ -44,6 +45,10 @@ class AbstractFunctional(abc.ABC):
 
     @abc.abstractmethod
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]: ...
+
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+        """`pseudo` of every fit's rows, predictions and weights."""
+        return (self.pseudo(*fit) for fit in fits)
 
 
 class Picklable:
@@ -109,9 +114,17 @@ class OfMeans(AbstractFunctional):
         return float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
 
     def pseudo(self, y, prediction, weight):
-        each = self.statistics(y, prediction)
-        mean = weight @ each / weight.sum()
-        return self.combine(mean) + (each - mean) @ self._gradient(each, mean)
+        return next(self.many([(y, prediction, weight)]))
+
+    def many(self, fits):
+        """The gradient is that of a fit before where the means moved little: influences are for errors, values are exact."""
+        at, slope = None, np.zeros(0)
+        for y, prediction, weight in fits:
+            each = self.statistics(y, prediction)
+            mean = weight @ each / weight.sum()
+            if at is None or np.abs(mean - at).sum() > NEARBY * np.abs(at).sum():
+                at, slope = mean, self._gradient(each, mean)
+            yield self.combine(mean) + (each - mean) @ slope
 
     def _gradient(self, each: NDArray, mean: NDArray) -> NDArray[np.float64]:
         """By differences, in the numbers that are not all zero."""
@@ -255,6 +268,15 @@ class Score:
         weight = np.ones(len(y)) if weight is None else weight
         found = self.pseudo(y, prediction, weight)
         return found - np.average(found, weights=weight)
+
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+        """`pseudo` of the rows, predictions and weights of many fits."""
+        try:
+            for found in self.functional.many(fits):
+                self.check(found)
+                yield found
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
 
     def _asked(self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None) -> Any:
         weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)

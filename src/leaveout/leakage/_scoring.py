@@ -6,7 +6,6 @@ of all else that takes `sample_weight` the influence is by differences, and what
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from .._fit import Fit
 from ..interop.sklearn import inner
 from ..models.losses import NAMED, AbstractLoss
+from ._counts import Table
 from ._losses import OTHERS, Decoded, absolute, brier, deviance, resolve, squares, surprise
 from ._score import (
     AbstractFunctional,
@@ -71,23 +71,6 @@ def one_mean(y: NDArray, mu: NDArray, loss: Callable) -> NDArray:
 
 def minus_root(mean: NDArray) -> float:
     return -float(np.sqrt(max(mean[0], 0.0)))
-
-
-@dataclass(frozen=True)
-class Table:
-    """Which cell of the table of classes a row is in, `[rows, classes²]`, and a metric of it with the cells as weights."""
-
-    metric: Callable[..., float]
-    labels: NDArray
-
-    def cells(self, y: NDArray, code: NDArray) -> NDArray[np.float64]:
-        count = len(self.labels)
-        return np.eye(count**2)[(y * count + code).astype(int)]
-
-    def __call__(self, cells: NDArray[np.float64]) -> float:
-        y, predicted = (self.labels[part] for part in np.divmod(np.arange(len(cells)), len(self.labels)))
-        seen = cells > 0
-        return float(quietly(self.metric, y[seen], predicted[seen], sample_weight=cells[seen]))
 
 
 METRICS = sklearn.metrics
@@ -231,7 +214,8 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
     ask = functools.partial(_signed, metric=metric, sign=sign, given=given)
     if needs == "label":
         if takes_weights(metric) and len(labels) ** 2 <= CELLS:
-            table = Table(Picklable(ask), labels)
+            known = getattr(metric, "__module__", "").startswith("sklearn.")
+            table = Table(metric if known else Picklable(metric), given, sign, labels)
             return OfMeans(table.cells, table)
         return _generic(Decoded(ask, labels, True), metric)
     return _generic(Decoded(functools.partial(_turned, ask=ask, flipped=flipped, needs=needs), labels), metric)

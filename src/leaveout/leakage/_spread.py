@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .._errors import Trained
 from ._injection import FoldInjection
 from ._models import Shares
-from ._run import FoldLosses, Work, shared_out
+from ._run import Work, shared_out
 
 FEW = 8  # clusters a side, below which records are what varies
 RESOLVED = 0.5  # of T̂: the largest training set from which draws tell the influence of training
@@ -50,8 +50,9 @@ def left_out(work: Work, seed: int) -> Trained:
     mine = group[unit]
     found = np.zeros((len(work.plan), count + 1))
     done = iter(range(len(tasks)))
-    for task, value in shared_out(work, _without(mine), iter(tasks), lambda: len(tasks) - next(done)):
-        found[task[0], task[1] + 1] = value
+    made = shared_out(work, _without(mine), iter(tasks), lambda: len(tasks) - next(done))
+    for (k, g), (_, value) in zip(tasks, made, strict=True):
+        found[k, g + 1] = value
     weight = np.array([len(part.fold.test) for part in work.plan], float)
     change = weight / weight.sum() @ (found[:, :1] - found[:, 1:])
     return Trained(change - change.mean(), mine)
@@ -73,19 +74,20 @@ class _without:
 
 def as_tested(
     plan: list[FoldInjection],
-    runs: list[FoldLosses],
+    records: list[Float[np.ndarray, "levels _"]],
     levels: list[Float[np.ndarray, "levels draws"]],
     weights: Float[np.ndarray, " levels"],
     shares: Shares | None,
 ) -> Float[np.ndarray, " records"]:
-    """The influence of every record on `Σ_k w_k weights @ mean(levels_k)`, w the share of the records that a fold tests."""
+    """The influence of every record on `Σ_k w_k weights @ mean(levels_k)`, w the share of the records that a fold tests, from
+    what each lost on average at every level."""
     out = np.zeros(len(plan[0].fold.clusters))
     total = sum(len(part.fold.test) for part in plan)
     center = sum(len(part.fold.test) / total * float(weights @ level.mean(1)) for part, level in zip(plan, levels, strict=True))
-    for k, (part, run, level) in enumerate(zip(plan, runs, levels, strict=True)):
-        seen = run.times > 0
-        mean = np.sum(run.record / np.maximum(run.times, 1), 1, keepdims=True) / np.maximum(seen.sum(1, keepdims=True), 1)
-        record = np.where(seen, run.record / np.maximum(run.times, 1) - mean, 0.0)
+    for k, (part, lost, level) in enumerate(zip(plan, records, levels, strict=True)):
+        seen = np.isfinite(lost)
+        mean = np.where(seen, lost, 0.0).sum(1, keepdims=True) / np.maximum(seen.sum(1, keepdims=True), 1)
+        record = np.where(seen, lost - mean, 0.0)
         scale = 1.0 if shares is None else (1 - shares.p_train[k]) / (1 - shares.p_train[k] - shares.p_test[k])
         value = weights @ level.mean(1) + scale * (weights @ record)
         out[part.fold.test] += (value - center) / total
@@ -94,7 +96,6 @@ def as_tested(
 
 def drawn_influence(
     plan: list[FoldInjection],
-    runs: list[FoldLosses],
     levels: list[Float[np.ndarray, "levels draws"]],
     weights: Float[np.ndarray, " levels"],
 ) -> Trained:

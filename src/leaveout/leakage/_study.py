@@ -2,13 +2,14 @@
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from ._labelled import Rate
 from ._linkage import Linkage
 from ._models import Fold
 from ._score import Score
@@ -74,6 +75,7 @@ class Study:
     work: Work
     seed: int
     clusters: Int[np.ndarray, "draws rows"]
+    listed: Rate  # of the records that have a mate across folds, those of which some pair lists one
 
     @functools.cached_property
     def tested(self) -> NDArray[np.bool_]:
@@ -183,21 +185,24 @@ class Study:
         """The share of the naive exposure that is no more."""
         return 1 - exposed / self.exposed if self.exposed > 0 else float("nan")
 
-    def answer(self, name: str, assumption: str, point: Point, **more: Any) -> Answer:
-        """The naive score and the difference, as large as it would be were all of the exposure taken out: each exposed record
-        is taken to gain alike."""
-        part = self.removed(point.exposed)
-        change = point.influence / part
+    def answer(
+        self, name: str, assumption: str, point: Point, between: float = 0.0, curve: pd.DataFrame | None = None
+    ) -> Answer:
+        """The naive score and the difference, as large as it would be were all of the exposure taken out, that of unlisted
+        mates too: each exposed record is taken to gain alike. `between` is the variance of the difference over links."""
+        part = self.removed(point.exposed) * self.listed.estimate
+        change, correction = point.influence / part, point.difference / part
         return Answer(
             name,
             assumption,
-            score=self.naive.value + point.difference / part,
-            correction=point.difference / part,
+            score=self.naive.value + correction,
+            correction=correction,
             influence=self.naive.influence + change,
             change=change,
             exposed=point.exposed,
             monte_carlo=point.monte_carlo / part**2,
-            **more,
+            between=between / part**2 + (correction * self.listed.error / self.listed.estimate) ** 2,
+            curve=curve,
         )
 
     def line(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:

@@ -45,10 +45,12 @@ def read_pairs(caller: str, pairs: Any, ids: Any, probability: str | None, defau
     """
     frame = frame_of(caller, pairs)
     left, right, rows = ends(caller, frame, ids)
+    if not rows:
+        raise ValueError(f"{caller}: there are no pairs; give ids=, the names or the number of all rows.")
     return Pairs(left, right, _probability(caller, frame, probability, default)).once(caller), rows
 
 
-def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str) -> Pairs:
+def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str | None) -> Pairs:
     """Pairs of a training row, left, and a test row, right, each numbered from 0 among so many; certain unless said."""
     frame = frame_of(caller, pairs)
     columns = frame.columns[:2] if len(frame) else []
@@ -119,9 +121,10 @@ def _names(caller: str, ids: Any) -> pd.Index:
 
 def _numbered(caller: str, index: pd.Index) -> NDArray[np.int64]:
     values = index.to_numpy()
-    if values.dtype.kind not in "iuf" or not np.all((values >= 0) & (values == np.floor(values))):
+    wrong = values[~((values >= 0) & (values == np.floor(values)))] if values.dtype.kind in "iuf" else values
+    if len(wrong):
         raise ValueError(
-            f"{caller}: without ids= pairs name rows by number, from 0; got {values[0]!r}. Give ids=, one name a row."
+            f"{caller}: without ids= pairs name rows by number, from 0; got {wrong.tolist()[0]!r}. Give ids=, one name a row."
         )
     return values.astype(np.int64)
 
@@ -134,6 +137,8 @@ def _found(caller: str, index: pd.Index, names: pd.Index) -> NDArray[np.int64]:
 
 
 def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: float | None) -> Float[np.ndarray, " pairs"]:
+    if name is not None and len(frame) and name not in frame.columns:
+        raise ValueError(f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}.")
     known = [column for column in (name, *PROBABILITY) if column is not None and column in frame.columns]
     if known:
         p = numbers(caller, "pairs", frame[known[0]])

@@ -1,0 +1,260 @@
+"""What a labelled sample says: rates with intervals, or how a score becomes a probability."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from .._read import codes, flags, numbers, pandas_of
+from ._blocks import components
+from ._tables import Pairs, ends, frame_of
+
+FAR = 1e-9  # from 0 and 1, where a probability is taken as a score by its log-odds
+METHODS = ("sigmoid", "isotonic")
+SCORES = ("score", "match_weight", "match_probability", "probability")
+TAILS = (0.025, 0.975)
+
+
+class Rate(NamedTuple):
+    """A share, and how many independent labels would know it as well (infinitely many: it is exact).
+
+    Its law is Jeffreys': Beta(r n + ½, (1 − r) n + ½).
+    """
+
+    estimate: float
+    labelled: float = np.inf
+
+    def interval(self) -> tuple[float, float]:
+        """0.95; NaN for a rate that came without one."""
+        from scipy.stats import beta
+
+        if not np.isfinite(self.labelled):
+            return float("nan"), float("nan")
+        low, high = beta.ppf(TAILS, *self._law())
+        return (0.0 if self.estimate == 0 else float(low)), (1.0 if self.estimate == 1 else float(high))
+
+    @property
+    def error(self) -> float:
+        """The standard deviation of that law."""
+        a, b = self._law()
+        return float(np.sqrt(a * b / (a + b + 1)) / (a + b)) if np.isfinite(self.labelled) else 0.0
+
+    def draw(self, num: int, rng: np.random.Generator) -> Float[np.ndarray, " num"]:
+        return rng.beta(*self._law(), num) if np.isfinite(self.labelled) else np.full(num, self.estimate)
+
+    def _law(self) -> tuple[float, float]:
+        return self.estimate * self.labelled + 0.5, (1 - self.estimate) * self.labelled + 0.5
+
+
+def read_rate(caller: str, name: str, value: Any, labelled: float | None) -> Rate:
+    """A number, one with the labelled pairs it rests on, or (estimate, low, high) at 0.95, which gives their number back."""
+    from scipy.optimize import brentq
+
+    parts = np.atleast_1d(np.asarray(value, np.float64))
+    rising = len(parts) == 1 or (len(parts) == 3 and parts[1] <= parts[0] <= parts[2] and parts[1] < parts[2])
+    if parts.ndim != 1 or not rising or not np.all((parts >= 0) & (parts <= 1)) or parts[0] == 0:
+        raise ValueError(f"{caller}: {name} must lie in (0, 1], or be (estimate, low, high) around it; got {value}.")
+    if labelled is not None and not labelled > 0:
+        raise ValueError(f"{caller}: labelled must be how many labelled pairs {name} rests on; got {labelled}.")
+    if len(parts) == 1:
+        return Rate(float(parts[0]), np.inf if labelled is None else float(labelled))
+    width = lambda log: np.diff(Rate(float(parts[0]), float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
+    if width(-7.0) < 0 or width(30.0) > 0:
+        raise ValueError(f"{caller}: no number of labelled pairs gives {name} the interval {parts[1]:g} to {parts[2]:g}.")
+    return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 30.0))))
+
+
+def rates_of_pairs(caller: str, linked: Any, match: Any, weight: NDArray[np.float64]) -> tuple[Rate, Rate]:
+    """Precision and recall from a sample of pairs: `linked` or not, and `match` or not."""
+    linked, match = (flags(caller, name, value) for name, value in (("linked", linked), ("match", match)))
+    both = linked & match
+    return (
+        _ratio(caller, "precision", "linked", weight * both, weight * linked),
+        _ratio(caller, "recall", "matching", weight * both, weight * match),
+    )
+
+
+def rates_of_records(caller: str, cluster: Any, entity: Any, weight: NDArray[np.float64]) -> tuple[Rate, Rate]:
+    """The same from a sample of records, or of whole clusters of them, by the pairs of records that are both in it.
+
+    What clusters and entities tie together is one observation.
+    """
+    cluster, entity = (codes(caller, name, value)[0] for name, value in (("cluster", cluster), ("entity", entity)))
+    count = int(cluster.max()) + 1
+    tied = components(count + int(entity.max()) + 1, cluster, entity + count)[cluster]
+    cell = np.unique(cluster * (int(entity.max()) + 1) + entity, return_inverse=True)[1]
+    both, linked, match = (_pairs_by(part, tied, weight) for part in (cell, cluster, entity))
+    return _ratio(caller, "precision", "linked", both, linked), _ratio(caller, "recall", "matching", both, match)
+
+
+def _pairs_by(part: NDArray[np.int64], tied: NDArray[np.int64], weight: NDArray[np.float64]) -> Float[np.ndarray, " tied"]:
+    """The weight w_i w_j of the pairs inside parts, by what is tied together."""
+    pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2
+    first = np.unique(part, return_index=True)[1]
+    return np.bincount(tied[first], np.maximum(pairs, 0.0), int(tied.max()) + 1)
+
+
+def _ratio(caller: str, name: str, what: str, part: NDArray[np.float64], whole: NDArray[np.float64]) -> Rate:
+    """Σ part / Σ whole over independent observations; its labels are r (1 − r) over the variance, by linearisation."""
+    total = whole.sum()
+    if not total > 0:
+        raise ValueError(f"{caller}: the sample has no {what} pair, so that it says nothing of the {name}.")
+    estimate = min(float(part.sum() / total), 1.0)
+    some = np.sum(whole > 0)
+    variance = np.sum((part - estimate * whole) ** 2) / total**2 * some / max(some - 1, 1)
+    kish = total**2 / np.sum(whole**2)
+    return Rate(estimate, float(estimate * (1 - estimate) / variance) if variance > 0 else float(kish))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How likely pairs of a score match: Platt's sigmoid of the score, or an isotonic step function, from labelled pairs.
+
+    Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2); the steps keep ½/(N + 1) away from 0 and 1, so that few labels make
+    no pair certain.
+    """
+
+    score: Float[np.ndarray, " labelled"]
+    match: Float[np.ndarray, " labelled"]
+    weight: Float[np.ndarray, " labelled"]
+    method: str
+
+    @classmethod
+    def of(cls, caller: str, score: NDArray, match: Any, weight: NDArray[np.float64], method: str) -> "Calibration":
+        if method not in METHODS:
+            raise ValueError(f"{caller}: method must be one of {', '.join(METHODS)}; got {method!r}.")
+        found = flags(caller, "match", match).astype(np.float64)
+        if found.min(initial=1) == found.max(initial=0):
+            raise ValueError(f"{caller}: the labelled pairs all match, or none does; a calibration needs both.")
+        mean = [np.average(score[found == k], weights=weight[found == k]) for k in (0, 1)]
+        if mean[1] <= mean[0]:
+            raise ValueError(
+                f"{caller}: labelled matches have the lower score, {mean[1]:g} on average against {mean[0]:g}; give a score "
+                "that is higher where a match is more likely."
+            )
+        return cls(np.asarray(score, np.float64), found, weight, method)
+
+    def __call__(self, score: NDArray[np.float64], rng: np.random.Generator | None = None) -> Float[np.ndarray, " pairs"]:
+        """The probabilities; with `rng`, from labels drawn anew with replacement."""
+        count = len(self.score)
+        rows = np.arange(count) if rng is None else rng.integers(0, count, count)
+        known, match, weight = self.score[rows], self.match[rows], self.weight[rows]
+        if self.method == "isotonic":
+            from sklearn.isotonic import IsotonicRegression
+
+            edge = 0.5 / (count + 1)
+            steps = IsotonicRegression(y_min=edge, y_max=1 - edge, out_of_bounds="clip")
+            return steps.fit(known, match, sample_weight=weight).predict(score)
+        from sklearn.linear_model import LogisticRegression
+
+        ones = match.sum()
+        soft = np.where(match == 1, (ones + 1) / (ones + 2), 1 / (count - ones + 2))
+        middle, scale = np.mean(self.score), np.std(self.score) or 1.0
+        model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000)
+        both = np.repeat([1.0, 0.0], count), np.r_[weight * soft, weight * (1 - soft)]
+        model.fit((np.tile(known, 2)[:, None] - middle) / scale, both[0], sample_weight=both[1])
+        return model.predict_proba((score[:, None] - middle) / scale)[:, 1]
+
+    def reach(self, caller: str, lowest: float) -> float:
+        """The farthest distance, minus its score, at which the probability is still so much; ValueError where it never is so
+        low within twice the labelled distances."""
+        far = np.linspace(0.0, -2 * self.score.min(), 2001)
+        above = self(-far) >= lowest
+        if above.all() or not above.any():
+            side = "above" if above.all() else "below"
+            raise ValueError(
+                f"{caller}: by the labelled pairs the probability of a match is {side} {lowest} at every distance; label pairs "
+                "over the whole range, near ones and far ones."
+            )
+        return float(far[np.flatnonzero(above)[-1]])
+
+
+def weights(caller: str, frame: pd.DataFrame, name: str | None) -> Float[np.ndarray, " labelled"]:
+    """Design weights, with mean one."""
+    if name is None and "weight" not in frame.columns:
+        return np.ones(len(frame))
+    weight = numbers(caller, "sample", column(caller, frame, name or "weight")).astype(np.float64)
+    if not (np.all(np.isfinite(weight) & (weight >= 0)) and weight.sum() > 0):
+        raise ValueError(f"{caller}: weights must be numbers from 0, not all of them 0.")
+    return weight / weight.mean()
+
+
+def column(caller: str, frame: pd.DataFrame, name: str) -> pd.Series:
+    if name not in frame.columns:
+        raise ValueError(f"{caller}: the sample has no column {name!r}; it has {', '.join(map(str, frame.columns))}.")
+    if pd.isna(frame[name]).any():
+        raise ValueError(f"{caller}: column {name!r} of the sample has missing values; drop those rows.")
+    return frame[name]
+
+
+class Scored(NamedTuple):
+    """All pairs with their score, and what the labelled ones make of it."""
+
+    rows: int
+    pairs: Pairs
+    calibration: Calibration
+
+
+def calibrated(
+    caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], pairs: Any, ids: Any, score: str | None, method: str
+) -> Scored:
+    """The labelled pairs bring their own score, or have it from the table of all pairs."""
+    table = frame_of(caller, pairs)
+    left, right, rows = ends(caller, table, ids)
+    name = score or next((one for one in SCORES if one in table.columns), None) or table.columns[-1]
+    scored = Pairs(left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)).once(caller)
+    if name in frame.columns:
+        own = numbers(caller, "sample", column(caller, frame, name)).astype(np.float64)
+    else:
+        one, other, _ = ends(caller, frame, rows if ids is None else ids)
+        key = np.minimum(one, other) * rows + np.maximum(one, other)
+        place = pd.Index(scored.left * rows + scored.right).get_indexer(key)
+        if (place < 0).any():
+            k = np.flatnonzero(place < 0)[0]
+            raise ValueError(
+                f"{caller}: the labelled pair of rows {one[k]} and {other[k]} is not among the pairs; give the scores of "
+                f"labelled pairs as a column {name!r} of the sample."
+            )
+        own = scored.probability[place]
+    own, every = as_scores(own, scored.probability)
+    found = Calibration.of(caller, own, column(caller, frame, "match"), weight, method)
+    return Scored(rows, scored._replace(probability=every), found)
+
+
+def sampled_rates(caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], ids: Any, groups: Any) -> tuple[Rate, Rate]:
+    """Precision and recall from labelled records, or from labelled pairs of which it is known whether they were linked."""
+    if "entity" in frame.columns:
+        return rates_of_records(caller, column(caller, frame, "cluster"), column(caller, frame, "entity"), weight)
+    match = column(caller, frame, "match")
+    if "linked" in frame.columns:
+        return rates_of_pairs(caller, column(caller, frame, "linked"), match, weight)
+    if groups is None:
+        raise ValueError(
+            f"{caller}: the sample needs a column 'linked', or give groups=, the clusters of all rows as filed; with pairs= "
+            "the labels calibrate a score instead."
+        )
+    filed = codes(caller, "groups", groups)[0]
+    left, right, _ = ends(caller, frame, len(filed) if ids is None else ids)
+    return rates_of_pairs(caller, filed[left] == filed[right], match, weight)
+
+
+def sample_of(caller: str, sample: Any) -> pd.DataFrame:
+    frame = pandas_of(caller, "sample", sample)
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(
+            f"{caller}: sample must be a frame, a row for each labelled pair or record; got {type(sample).__name__}."
+        )
+    if not len(frame):
+        raise ValueError(f"{caller}: the sample is empty.")
+    return frame
+
+
+def as_scores(*values: NDArray[np.float64]) -> list[Float[np.ndarray, " pairs"]]:
+    """Scores on which a sigmoid fits: log-odds where all of them lie in [0, 1]."""
+    if any(len(some) and (some.min() < 0 or some.max() > 1) for some in values):
+        return list(values)
+    inside = [np.clip(some, FAR, 1 - FAR) for some in values]
+    return [np.log(some) - np.log1p(-some) for some in inside]

@@ -1,0 +1,130 @@
+"""Pairs of rows whose embeddings are near one another: all of them by scikit-learn, of many rows nearly all by faiss."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from .._read import numbers
+
+ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
+CHUNK = 2000  # rows asked at once
+MANY = 50  # neighbours of a row, on average
+ASKED, ENOUGH = 200, 0.99  # rows whose neighbours are also looked up in full, and the share of them that must be found
+ALIKE = 1e-7  # the distance of unit vectors that differ by rounding
+ROUND = 1e-5  # of the squared length of the longest row, what float32 may be off
+
+
+class Near(NamedTuple):
+    """Pairs `left < right` and their distance; `found`, the share of the neighbours that is there."""
+
+    left: Int[np.ndarray, " pairs"]
+    right: Int[np.ndarray, " pairs"]
+    distance: Float[np.ndarray, " pairs"]
+    found: float
+
+
+def points(caller: str, X: Any, metric: str) -> Float[np.ndarray, "rows features"]:
+    """The embeddings as numbers, of length one where the angle counts: then the squared distance is 2 (1 − cosine)."""
+    if metric not in ("cosine", "euclidean"):
+        raise ValueError(f"{caller}: metric must be 'cosine' or 'euclidean'; got {metric!r}.")
+    array = np.asarray(numbers(caller, "X", X), np.float64)
+    if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
+        raise ValueError(f"{caller}: X must be finite numbers of shape (rows, features); got shape {array.shape}.")
+    if metric == "euclidean":
+        return array
+    length = np.linalg.norm(array, axis=1, keepdims=True)
+    if (length == 0).any():
+        raise ValueError(
+            f"{caller}: row {np.flatnonzero(length == 0)[0]} of X is zero and has no angle; use metric='euclidean'."
+        )
+    return array / length
+
+
+def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
+    """The distance between `points` up to which rows are copies."""
+    least = -1.0 if metric == "cosine" else 0.0
+    if threshold is None or not (np.isfinite(threshold) and least <= threshold and (metric != "cosine" or threshold <= 1)):
+        between = "a cosine from -1 to 1" if metric == "cosine" else "a distance from 0"
+        raise ValueError(f"{caller}: threshold must be {between}; got {threshold}.")
+    return float(np.sqrt(2 * (1 - threshold))) + ALIKE if metric == "cosine" else float(threshold)
+
+
+def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> Near:
+    """The pairs within that distance; ValueError where they are more than neighbours."""
+    asked = np.random.default_rng(0).permutation(len(X))[:ASKED]
+    every = len(_within(X, X[asked], radius)[1])
+    if every > (MANY + 1) * len(asked):
+        raise ValueError(
+            f"{caller}: a row has {every / len(asked) - 1:.0f} others within distance {radius:.3g}, more than {MANY}; these "
+            "are no copies. Give a stricter threshold, or label pairs at the distances between copies and others."
+        )
+    if len(X) <= ALL:
+        rows = [(start, *_within(X, X[start : start + CHUNK], radius)) for start in range(0, len(X), CHUNK)]
+        left, right = (np.concatenate(part) for part in zip(*((at + start, to) for start, at, to in rows), strict=True))
+        return _pairs(X, left, right, radius, 1.0)
+    index, grown = _index(X), _squared(X, radius)
+    while True:
+        found = len(_ask(index, X[asked], X, grown, radius)[1])
+        if found >= ENOUGH * every or index.nprobe >= index.nlist:
+            break
+        index.nprobe = min(2 * index.nprobe, index.nlist)
+    left, right = _ask(index, X, X, grown, radius)
+    return _pairs(X, left, right, radius, found / every)
+
+
+def distances(X: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64]) -> Float[np.ndarray, " pairs"]:
+    out = np.empty(len(left))
+    for start in range(0, len(left), 100_000):
+        some = slice(start, start + 100_000)
+        out[some] = np.linalg.norm(X[left[some]] - X[right[some]], axis=1)
+    return out
+
+
+def _within(X: NDArray[np.float64], asked: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All rows near the asked ones, by scikit-learn: number of the asked one, and the row."""
+    from sklearn.neighbors import NearestNeighbors
+
+    wide = float(np.sqrt(_squared(X, radius)))  # its own rounding: what is too far is taken out after
+    rows = NearestNeighbors(radius=wide).fit(X).radius_neighbors(asked, return_distance=False)
+    at, to = np.repeat(np.arange(len(asked)), [len(row) for row in rows]), np.concatenate(rows).astype(np.int64)
+    close = np.linalg.norm(asked[at] - X[to], axis=1) <= radius
+    return at[close], to[close]
+
+
+def _index(X: NDArray[np.float64]) -> Any:
+    """Rows by the nearest of about 4 √rows centres; a row's neighbours are sought under the nearest few."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            f"Linkage.from_embeddings: neighbours among more than {ALL:,} rows need faiss: pip install 'leaveout[neighbours]'."
+        ) from error
+    centres = int(4 * np.sqrt(len(X)))
+    index = faiss.index_factory(X.shape[1], f"IVF{centres},Flat")
+    rows = np.ascontiguousarray(X, np.float32)
+    index.train(rows)
+    index.add(rows)
+    index.nprobe = 8
+    return index
+
+
+def _ask(
+    index: Any, asked: NDArray[np.float64], X: NDArray[np.float64], squared: float, radius: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    limits, _, to = index.range_search(np.ascontiguousarray(asked, np.float32), squared)
+    at = np.repeat(np.arange(len(asked)), np.diff(limits.astype(np.int64)))
+    close = np.linalg.norm(asked[at] - X[to], axis=1) <= radius
+    return at[close], to[close]
+
+
+def _squared(X: NDArray[np.float64], radius: float) -> float:
+    return float(radius**2 + ROUND * np.max(np.sum(X**2, axis=1)))
+
+
+def _pairs(X: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64], radius: float, found: float) -> Near:
+    low, high = np.minimum(left, right), np.maximum(left, right)
+    key = np.unique(low[low != high] * len(X) + high[low != high])
+    low, high = key // len(X), key % len(X)
+    return Near(low, high, distances(X, low, high), found)
