@@ -28,7 +28,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GroupKFold
 from sklearn.neighbors import KNeighborsRegressor
-from typos import components, linker, rates, records, sizes
+from typos import components, linker, listed, rates, records, sizes
 
 import leaveout as lo
 
@@ -126,6 +126,7 @@ def drawn(name: str, seed: int, matter: bool) -> dict[str, Any]:
         level=LEVEL,
         seed=seed,
         answers=ASKED,
+        listed=listed(PEOPLE, LEAST),
     )
     row: dict[str, Any] = {"seed": seed, "seconds": time.perf_counter() - start, "recommended": report.recommended or ""}
     for answer in ANSWERS:

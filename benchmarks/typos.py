@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from sklearn.linear_model import LogisticRegression
@@ -20,7 +21,7 @@ GAP = -1  # a field that was left out
 LARGEST, POWER = 12, 1.5  # sizes s ∝ s^-1.5 up to 12: half of the people have one record
 SIBLINGS = 0.5  # of the people have last name and town of another
 LABELLED = 4000  # pairs of other people, from which the score is learned
-OTHERS = 5  # populations of other people: one for the score, the rest for the threshold
+OTHERS = 9  # populations of other people: one for the score, the rest for the threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +129,15 @@ def rates(filed: NDArray[np.int64], true: NDArray[np.int64]) -> tuple[float, flo
     return float(agreed / both(filed)), float(agreed / both(true))
 
 
+def strangers(people: int) -> list[Records]:
+    """Other people, whose truth is known."""
+    return [records(sizes(people, rng), rng) for rng in (np.random.default_rng([9, k]) for k in range(OTHERS))]
+
+
 @lru_cache
 def linker(people: int) -> Linker:
     """Learned on a labelled sample of other people, its threshold where the F1 of pairs is best among yet others."""
-    others = [records(sizes(people, rng), rng) for rng in (np.random.default_rng([9, k]) for k in range(OTHERS))]
+    others = strangers(people)
     pairs = candidates(others[0])
     sample = np.random.default_rng(9).permutation(len(pairs))[:LABELLED]
     same = (others[0].person[pairs[:, 0]] == others[0].person[pairs[:, 1]])[sample]
@@ -140,6 +146,24 @@ def linker(people: int) -> Linker:
     grid = np.linspace(0.05, 0.95, 19)
     reached = [np.mean([f1(components(table, t, len(person)), person) for table, person in rest]) for t in grid]
     return Linker(score, float(grid[int(np.argmax(reached))]))
+
+
+@lru_cache
+def listed(people: int, least: float) -> tuple[float, float, float]:
+    """Of the records with a mate that is filed elsewhere, those of which a pair of at least that probability lists one, among
+    other people, with the interval over populations."""
+    made, shares = linker(people), []
+    for of in strangers(people)[1:]:
+        table = made.pairs(of)
+        filed = components(table, made.threshold, len(of.person))
+        has = pd.DataFrame({"person": of.person, "filed": filed}).groupby("person")["filed"].transform("nunique") > 1
+        left, right = table.loc[table["match_probability"] >= least, ["unique_id_l", "unique_id_r"]].to_numpy().T
+        across = (of.person[left] == of.person[right]) & (filed[left] != filed[right])
+        known = np.zeros(len(filed), bool)
+        known[left[across]] = known[right[across]] = True
+        shares.append(known[has.to_numpy()].mean())
+    half = stats.t.ppf(0.975, len(shares) - 1) * np.std(shares, ddof=1) / np.sqrt(len(shares))
+    return float(np.mean(shares)), float(np.mean(shares) - half), float(np.mean(shares) + half)
 
 
 def f1(filed: NDArray[np.int64], true: NDArray[np.int64]) -> float:
