@@ -329,3 +329,15 @@ def test_learners_are_compared_over_the_same_clusters():
         lo.compare({"one": a, "line": everything(LinearRegression(), seed=1)})
     with pytest.raises(ValueError, match=r"no answer is called 'extrapolated'.*there are naive, purge, coarser, both"):
         a.by("extrapolated")
+
+
+def test_what_is_not_listed_enlarges_the_correction():
+    whole, part = everything(KNeighborsRegressor(1)), everything(KNeighborsRegressor(1), listed=(0.8, 0.7, 0.88))
+    for name in ("purge", "coarser", "both"):
+        assert part.answers[name].correction == pytest.approx(whole.answers[name].correction / 0.8)
+        assert whole.table.se_links[name] == 0.0
+        share = part.table.se_links[name] / abs(part.table.correction[name])  # of a Beta law of sd about .046
+        assert share == pytest.approx((0.88 - 0.7) / 3.92 / 0.8, rel=0.05)
+    assert part.table.score["naive"] == whole.table.score["naive"]
+    with pytest.raises(ValueError, match=r"listed must lie in \(0, 1\]"):
+        everything(KNeighborsRegressor(1), listed=1.2)

@@ -207,14 +207,19 @@ class Linkage(Printed):
         return components(rows, self.left[linked], self.right[linked])
 
     def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
-        """Drawn clusterings, each numbered by first appearance."""
+        """Drawn clusterings, each numbered by first appearance; of seed 0 those that every number here rests on."""
         rows = self._pairs_needed("partitions")
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
+        if seed == 0 and num <= self._many:
+            return self._drawn[np.arange(int(num)) * self._many // int(num)].astype(np.int64)
+        return self._draw(rows, int(num), seed)
+
+    def _draw(self, rows: int, num: int, seed: int) -> Int[np.ndarray, "num rows"]:
         rng = np.random.default_rng([seed, 5])
-        tables = 1 if self.calibration is None else min(int(num), TABLES)
+        tables = 1 if self.calibration is None else min(num, TABLES)
         out = []
-        for some in np.array_split(np.arange(int(num)), tables):
+        for some in np.array_split(np.arange(num), tables):
             p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
             out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.unlisted))
         return np.concatenate(out)
@@ -260,11 +265,13 @@ class Linkage(Printed):
         linkage = self.sized(len(folds[0].clusters))
         return [_shares(label, folds) for label in linkage._drawn]
 
+    @property
+    def _many(self) -> int:
+        return int(np.clip(HELD // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
+
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
-        rows = self._pairs_needed("draws")
-        num = int(np.clip(HELD // (rows + len(self.left) + 1), LEAST, DRAWS))
-        return self.partitions(num).astype(np.int32)
+        return self._draw(self._pairs_needed("draws"), self._many, 0).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
