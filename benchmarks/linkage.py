@@ -294,7 +294,7 @@ def large(options: argparse.Namespace) -> None:
     start = time.perf_counter()
     report = lo.leakage_report(
         LGBMRegressor(n_jobs=1, verbose=-1), X, y, linkage=lo.Linkage.from_pairs(table, np.arange(n)),
-        scoring="neg_mean_squared_error", n_jobs=2,
+        scoring="neg_mean_squared_error", answers=ASKED, n_jobs=2,
     )  # fmt: skip
     took = time.perf_counter() - start
     print(f"\nLightGBM, {n} records, {len(table)} pairs, two workers: {took:.0f} s\n{report}")
@@ -306,14 +306,20 @@ def large(options: argparse.Namespace) -> None:
 
 
 def calibrated(person: NDArray[np.int64], rng: np.random.Generator) -> pd.DataFrame:
-    """All true pairs, with probabilities of density 4p³, and a third as many false ones, of 12 p²(1 − p): P(match | p) = p."""
+    """Pairs with P(match | p) = p: the true ones of badly kept records (one in twelve) with p uniform from 0.02, all others
+    certain; false ones of density (1 − p)/p."""
     last = np.searchsorted(person, person, side="right")
     i = np.repeat(np.arange(len(person)), last - np.arange(len(person)) - 1)
     j = i + 1 + np.arange(len(i)) - np.searchsorted(i, i)
-    wrong = rng.integers(0, len(person), (len(i) // 3, 2))
-    wrong = np.unique(np.sort(wrong[person[wrong[:, 0]] != person[wrong[:, 1]]], axis=1), axis=0)
-    probability = np.concatenate([rng.beta(4, 1, len(i)), rng.beta(3, 2, len(wrong))])
-    return pd.DataFrame({"l": np.r_[i, wrong[:, 0]], "r": np.r_[j, wrong[:, 1]], "match_probability": probability})
+    bad = rng.random(len(person)) < 1 / 12
+    unsure = bad[i] | bad[j]
+    p = 0.02 ** rng.random(round(unsure.sum() * -np.log(0.02) / 0.98))
+    p = p[rng.random(len(p)) > p]
+    wrong = np.sort(rng.integers(0, len(person), (len(p), 2)), axis=1)
+    apart = person[wrong[:, 0]] != person[wrong[:, 1]]
+    probability = np.concatenate([np.where(unsure, rng.uniform(0.02, 1, len(i)), 0.9999), p[apart]])
+    pairs = pd.DataFrame({"l": np.r_[i, wrong[apart, 0]], "r": np.r_[j, wrong[apart, 1]], "match_probability": probability})
+    return pairs.drop_duplicates(["l", "r"])
 
 
 DEMANDS = {"links": links, "designs": designs, "duplicates": duplicates, "singletons": singletons, "large": large}
