@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
+import leaveout as lo
 from leaveout.leakage import _blocks, _chain
 from leaveout.leakage._blocks import components
-from leaveout.leakage._partitions import draw_partitions
 
 LEVELS, FIELDS, FOLDS, DRAWS, SEEDS = 300, 4, 5, 40, 4
 DESIGNS = (  # share of typos, all in a quarter of the records or evenly, the largest entity
@@ -71,7 +71,7 @@ def study(records: int, design: tuple[float, bool, int], seed: int) -> NDArray:
     out = []
     for pull in PULLS:
         _blocks.PULL = _chain.PULL = pull
-        drawn = draw_partitions(records, left, right, p, DRAWS, np.random.default_rng(seed))
+        drawn = lo.Linkage.from_pairs((left, right, p), records).partitions(DRAWS, seed)
         found = np.mean([mates(label, fold) for label in drawn], axis=0)
         out.append((truth.mean(), (found - truth).mean(), np.mean((found - truth) ** 2)))
     return np.array(out)

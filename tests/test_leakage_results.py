@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, make_scorer, mean_squared_error, roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
@@ -12,6 +13,7 @@ from sklearn.tree import DecisionTreeRegressor
 import leaveout as lo
 from leaveout._errors import Spread, Trained
 from leaveout.leakage import _run
+from leaveout.leakage._hosts import make_learner
 from leaveout.leakage._injection import Injection, make_folds, plan_injection
 from leaveout.leakage._prepare import prepare
 from leaveout.leakage._scoring import predicted, resolve_score
@@ -125,22 +127,17 @@ def test_influence_is_what_a_weight_does_to_the_naive_value():
     np.testing.assert_allclose(influence, (losses - losses.mean()) / n, atol=1e-12)
 
 
-def test_the_influence_of_training_is_what_leaving_a_group_out_does():
+def test_what_training_adds_is_what_leaving_pairs_of_folds_out_does():
     folds, _ = make_folds("test", X, Y, LABEL, 3, 0)
     plan = plan_injection(folds, Injection(), 0)
     task = prepare("test", Ridge(), X, Y, "mse", "auto")
-    from leaveout.leakage._hosts import make_learner
-
-    work = _run.Work(plan, make_learner(Ridge(), X, Y, task.codes, task.measure, None, task.refit), task.measure, task.codes)
-    trained = left_out(work, 0)
-    assert len(trained.change) == 16 and sorted(set(trained.group)) == list(range(16))
-    by_hand = np.zeros(16)
-    for group in range(16):
-        for fold in folds:
-            whole, less = (Ridge().fit(X[r], Y[r]) for r in (fold.train, fold.train[trained.group[fold.train] != group]))
-            off = [np.sum((Y[fold.test] - model.predict(X[fold.test])) ** 2) for model in (whole, less)]
-            by_hand[group] += (off[0] - off[1]) / len(Y)
-    np.testing.assert_allclose(trained.change, by_hand - by_hand.mean(), atol=1e-10)
+    learner = make_learner(Ridge(), X, Y, task.codes, task.measure, None, task.refit)
+    moved = left_out(_run.Work(plan, learner, task.measure, task.codes))
+    off = lambda rows, test: np.sum((Y[test] - Ridge().fit(X[rows], Y[rows]).predict(X[test])) ** 2) / len(Y)
+    for i, j in ((0, 1), (2, 1)):
+        less = np.setdiff1d(folds[i].train, folds[j].test)
+        assert moved[i, j] == pytest.approx(off(less, folds[i].test) - off(folds[i].train, folds[i].test))
+    assert left_out(_run.Work(plan[:2], learner, task.measure, task.codes)) is None  # no partition
 
 
 def test_the_error_of_a_mean_is_that_of_its_clusters():
@@ -152,11 +149,17 @@ def test_the_error_of_a_mean_is_that_of_its_clusters():
     assert Spread(tested, several).error ** 2 == pytest.approx(
         (Spread(tested, unit).error ** 2 + Spread(tested, np.arange(12)).error ** 2) / 2
     )
+    assert Spread(tested, unit).freedom == pytest.approx(3) and Spread(tested, np.arange(12)).freedom == pytest.approx(11)
+    assert Spread(tested, np.repeat([0, 1, 2, 3], [9, 1, 1, 1])).freedom < 3
     change = np.array([0.1, -0.2, 0.05, 0.05])
     both = Spread(tested, unit, Trained(change, unit))
-    assert both.error**2 == pytest.approx(4 / 3 * np.sum((sums + change) ** 2))
-    assert both.minus(both).error == 0 and both.freedom == pytest.approx(3)
-    assert Spread(tested, np.repeat([0, 1, 2], [10, 1, 1])).freedom == pytest.approx(12**2 / 102 - 1 if 12**2 / 102 > 2 else 1)
+    assert both.error**2 == pytest.approx(4 / 3 * np.sum((sums + change) ** 2)) and both.minus(both).error == 0
+    moved = np.array([[np.nan, 0.3, 0.1], [0.2, np.nan, 0.0], [0.0, 0.1, np.nan]])
+    less = moved - 0.7 / 6
+    pairs = 2 * (less[0, 1] * less[1, 0] + less[0, 2] * less[2, 0] + less[1, 2] * less[2, 1])
+    crossed = Spread(tested, unit, moved=moved)
+    assert crossed.error**2 == pytest.approx(4 / 3 * np.sum(sums**2) + max(pairs, 0)) and pairs > 0
+    assert crossed.minus(crossed).error == 0 and crossed.minus(Spread(tested, unit, moved=moved / 2)).error > 0
 
 
 def test_draws_stop_when_they_buy_little():
@@ -264,7 +267,7 @@ def test_the_error_of_the_leakage_is_in_the_interval():
     assert known.se_p == 0 and drawn.se_p == pytest.approx(np.std(ends, ddof=1), rel=1e-6)
     wide = drawn.interval()
     total = np.sqrt(drawn.se_data**2 + drawn.se_mc**2 + drawn.se_p**2)
-    assert (wide.high - wide.low) / 2 == pytest.approx(total * 2.131, rel=0.02)  # Student's, 15 degrees of freedom
+    assert (wide.high - wide.low) / 2 == pytest.approx(total * stats.t.ppf(0.975, 15), rel=1e-6)  # 16 clusters of one size
     assert wide.high - wide.low > known.interval().high - known.interval().low
     assert "(leakage)" in str(drawn) and drawn.correction_interval().low < drawn.correction < drawn.correction_interval().high
     with pytest.raises(ValueError, match="level must lie between 0 and 1"):
@@ -291,8 +294,7 @@ def test_copies_across_a_split_are_refused():
 def test_what_injection_can_show():
     groups = np.repeat(np.arange(12), [4] * 10 + [1, 1])
     folds, _ = make_folds("test", np.zeros((42, 1)), np.zeros(42), groups, [(np.arange(20), np.arange(20, 42))], 0)
-    plan = plan_injection(folds, Injection(), 0)
-    assert unshown(plan, lo.RecordLeakage(0.1)) == pytest.approx(2 / 22)
+    assert unshown(folds, lo.RecordLeakage(0.1)) == pytest.approx(2 / 22)
 
     class Known(Halves):
         left, right = np.array([20, 24]), np.array([21, 0])
@@ -301,7 +303,7 @@ def test_what_injection_can_show():
         def mates(self, train, test):
             return (np.asarray(test) == 24) * 0.9 + (np.asarray(test) == 20) * 0.3
 
-    assert unshown(plan, Known()) == pytest.approx(0.9 / 1.2)  # 24 has a cluster, but its mate is on the other side
+    assert unshown(folds, Known()) == pytest.approx(0.9 / 1.2)  # 24 has a cluster, but its mate is on the other side
 
 
 def test_singletons_have_no_half_to_inject():

@@ -23,9 +23,10 @@ WEIGHT = RNG.integers(0, 4, N).astype(float)
 NUMBERS = ["r2", "explained_variance", "neg_mean_squared_error", "neg_mean_absolute_error", "neg_root_mean_squared_error",
            "neg_mean_absolute_percentage_error", "neg_mean_squared_log_error", "neg_root_mean_squared_log_error",
            "neg_mean_poisson_deviance", "neg_mean_gamma_deviance"]  # fmt: skip
+BETA = make_scorer(metrics.fbeta_score, beta=2.0, average="macro", pos_label=None)
 CLASSES = ["accuracy", "balanced_accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "jaccard_macro",
-           "matthews_corrcoef", "f1_micro", "jaccard_weighted", make_scorer(metrics.fbeta_score, beta=2.0, average="macro", pos_label=None),
-           make_scorer(metrics.cohen_kappa_score), "neg_log_loss", "neg_brier_score", "d2_log_loss_score"]  # fmt: skip
+           "matthews_corrcoef", "f1_micro", "jaccard_weighted", BETA, make_scorer(metrics.cohen_kappa_score), "neg_log_loss",
+           "neg_brier_score", "d2_log_loss_score"]  # fmt: skip
 OF_TWO = ["roc_auc", "average_precision", make_scorer(metrics.f1_score, pos_label="no"),
           make_scorer(metrics.average_precision_score, pos_label="no", response_method="predict_proba")]  # fmt: skip
 OF_THREE = ["roc_auc_ovr", "roc_auc_ovr_weighted"]

@@ -35,7 +35,7 @@ def all_partitions(count):
             yield (*rest, label)
 
 
-def law(edges, p, unlisted=None):
+def law(edges, p, unlisted):
     """The probability of every partition, from the definition: clusters hang together (networkx), and the weights are found by
     SciPy's BFGS, as the maximum of Σ p w − log Z(w) − PULL/2 |w − log-odds|²."""
     graph, found, inside, ground = nx.Graph(edges.tolist()), [], [], []
@@ -46,7 +46,7 @@ def law(edges, p, unlisted=None):
             found.append(z)
             inside.append(label[edges[:, 0]] == label[edges[:, 1]])
             other = sum(len(c) * (len(c) - 1) // 2 for c in clusters) - inside[-1].sum()
-            ground.append(0.0 if unlisted is None else other * np.log(unlisted / (1 - unlisted)))
+            ground.append(other * np.log(unlisted / (1 - unlisted)))
     inside, ground, odds = np.array(inside, float), np.array(ground), np.log(p / (1 - p))
 
     def probabilities(w):
@@ -59,7 +59,7 @@ def law(edges, p, unlisted=None):
     return dict(zip(found, probabilities(best), strict=True)), probabilities(best) @ inside
 
 
-@pytest.mark.parametrize("unlisted", [None, 0.15])
+@pytest.mark.parametrize("unlisted", [0.5, 0.15])
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("exact", [True, False])
 def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, monkeypatch):
@@ -75,7 +75,7 @@ def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, 
     often = [z for z, probability in expected.items() if num * probability > 5]
     chi = sum((seen.get(z, 0) - num * expected[z]) ** 2 / (num * expected[z]) for z in often)
     assert chi < len(often) + 4 * np.sqrt(2 * len(often))
-    if name == "tree" and unlisted is None:
+    if name == "tree" and unlisted == 0.5:
         np.testing.assert_allclose(inside, p, atol=1e-6)  # pairs on no cycle keep their probability
     if name == "clique":  # between independent evidence and probabilities that are kept
         assert abs(inside - p).max() > 0.05
@@ -92,10 +92,35 @@ def test_blocks_are_those_of_networkx():
         assert mine == {frozenset(map(frozenset, one)) for one in nx.biconnected_component_edges(graph)}
 
 
+def test_what_is_not_listed_counts_as_often_as_true_pairs_are_missing():
+    """Two clear clusters: of the three pairs of {0,1,2} all are listed, of the six of {3,4,5,6} four, one of them weak; so of
+    1 + 3 pairs that need not be there two are missing. By Laplace, odds 3 / 6."""
+    pairs = [(0, 1, 0.95), (1, 2, 0.95), (0, 2, 0.95), (3, 4, 0.99), (4, 5, 0.99), (5, 6, 0.9), (3, 5, 0.1)]
+    linkage = lo.Linkage.from_pairs(pairs)
+    assert linkage.absent == pytest.approx((3 / 6) / (1 + 3 / 6))
+    drawn = lo.Linkage.from_pairs(pairs, unlisted=linkage.absent).partitions(3, seed=1)
+    np.testing.assert_array_equal(linkage.partitions(3, seed=1), drawn)
+    assert "not listed" in str(linkage)
+
+
+def test_false_candidates_of_whole_clusters_are_seen_to_be_false():
+    """People whose every pair is listed, and weak pairs between them, each with its true probability: a merged cluster would
+    need pairs that are not there. Nobody has a mate elsewhere, whatever the sum of the weak probabilities."""
+    rng = np.random.default_rng(0)
+    person = np.repeat(np.arange(60), 4)
+    same = np.argwhere(np.triu(person[:, None] == person, 1))
+    other = np.unique(np.sort(rng.integers(0, 240, (300, 2))), axis=0)
+    other = other[person[other[:, 0]] != person[other[:, 1]]]
+    p = np.r_[np.full(len(same), 0.97), np.full(len(other), 0.1)]
+    linkage = lo.Linkage.from_pairs((*np.r_[same, other].T, p), 240)
+    assert linkage.mates(np.flatnonzero(person >= 12), np.flatnonzero(person < 12)).mean() < 0.05
+    assert p[(person[np.r_[same, other][:, 0]] < 12) & (person[np.r_[same, other][:, 1]] >= 12)].sum() > 5
+
+
 def test_certain_pairs_are_one_record_and_impossible_ones_none():
     """0 = 1 for certain, so that (0, 2) and (1, 2) are one pair of two observations; 3 is never with 2."""
     pairs = [(0, 1, 1.0), (0, 2, 0.6), (1, 2, 0.6), (2, 3, 0.0), (1, 3, 0.5)]
-    drawn = lo.Linkage.from_pairs(pairs, 4).partitions(2000, seed=3)
+    drawn = lo.Linkage.from_pairs(pairs, 4, unlisted=0.5).partitions(2000, seed=3)
     assert np.all(drawn[:, 0] == drawn[:, 1]) and np.all(drawn[:, 2] != drawn[:, 3])
     inside = np.mean(drawn[:, 0] == drawn[:, 2])
     assert 0.4 < inside < 0.65

@@ -47,40 +47,78 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """The influence of data on a number: `tested` `[records]`, sums to zero; `unit`, the cluster (or record) that each is of,
-    or several such partitions, `[partitions, records]`, over which variances are averaged."""
+    """The influence of data on a number, and how far that is off.
+
+    `tested` `[records]` sums to zero, and is not zero where a record is tested; `unit` is the cluster (or record) that each is
+    of, or several such partitions, `[partitions, records]`, over which variances are averaged. Of training, either `trained`,
+    or `moved` `[folds, folds]`: what fold i adds to the number without fold j in its training, less what it adds as it is.
+    """
 
     tested: Float[np.ndarray, " records"]
     unit: Int[np.ndarray, "*partitions records"]
     trained: Trained | None = None
+    moved: Float[np.ndarray, "folds folds"] | None = None
 
     @property
     def error(self) -> float:
         """The standard error, from one unit to the next."""
-        variance = 0.0
-        for unit in (each := np.atleast_2d(self.unit)):
-            own = np.bincount(unit, self.tested)
-            number = max(len(np.unique(unit[self.tested != 0])), 2)
-            variance += np.sum(own**2) * number / (number - 1) / len(each)
+        variance = self._over_units[0]
         if self.trained is not None:
             change, group, noise = self.trained
             tested, count = np.bincount(group, self.tested, len(change)), len(change)
             variance += max((np.sum((tested + change) ** 2 - tested**2) - noise) * count / (count - 1), 0.0)
+        if self.moved is not None:
+            variance += as_trained(self.moved)
         return float(np.sqrt(variance))
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom: units as tested, as many as equally large ones would be, less one."""
-        size = np.bincount(np.atleast_2d(self.unit)[0], self.tested != 0)
-        return float(max(size.sum() ** 2 / max(np.sum(size**2), 1) - 1, 1))
+        """Degrees of freedom of Student's law."""
+        return self._over_units[1]
+
+    @property
+    def _over_units(self) -> tuple[float, float]:
+        there = self.tested != 0
+        if not there.any():
+            return 0.0, 1.0
+        found = [over_units(self.tested[there], unit[there]) for unit in np.atleast_2d(self.unit)]
+        return float(np.mean([each[0] for each in found])), float(np.mean([each[1] for each in found]))
 
     def minus(self, other: "Spread") -> "Spread":
         """Of the difference of two numbers of the same records."""
-        both = None
+        both, moved = None, None
         if self.trained is not None and other.trained is not None:
             change = self.trained.change - other.trained.change
             both = self.trained._replace(change=change, noise=self.trained.noise + other.trained.noise)
-        return replace(self, tested=self.tested - other.tested, trained=both)
+        if self.moved is not None and other.moved is not None:
+            moved = self.moved - other.moved
+        return replace(self, tested=self.tested - other.tested, trained=both, moved=moved)
+
+
+def over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, " records"]) -> tuple[float, float]:
+    """`Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)`, and its degrees of freedom, Satterthwaite's for units of these sizes."""
+    code = np.unique(unit, return_inverse=True)[1]
+    sums, sizes = np.bincount(code, influence), np.bincount(code)
+    if len(sizes) < 2:
+        return float("nan"), 1.0
+    variance = float(np.sum(sums**2 / (1 - sizes / len(code))))
+    single, joint = np.sum(influence**2), np.sum(sizes * (sizes - 1.0)) / len(code)
+    alike = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)  # the correlation within units
+    each = sizes * (1 + alike * (sizes - 1.0))
+    return variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0)
+
+
+def as_trained(moved: Float[np.ndarray, "folds folds"]) -> float:
+    """What training adds to the variance of a score over folds: Σ_{i ≠ j} C_ij C_ji, if that is positive.
+
+    `moved[i, j]` is what fold i adds to the score without fold j in its training, less what it adds as it is; C is that less
+    its mean. The losses of two clusters in different folds depend on one another as each is in the other's training set:
+    their covariance is the expected product of what the one does to the other, both ways. What a cluster does to all others
+    alike is in no product of first order; squares of C would count what is in the variance as tested already.
+    """
+    off = ~np.eye(len(moved), dtype=bool)
+    C = np.where(off, moved - moved[off].mean(), 0.0)
+    return max(float(np.sum(C * C.T)), 0.0)
 
 
 def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> Independent:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 EXACT = 8  # records of a block up to which it is drawn so; the work triples with each
 AT_ONCE = 4096  # blocks
 NEVER = -1e9  # the log-odds of a pair that is in no cluster
-PULL = 0.2  # how strongly weights are held to the log-odds: of ∞, 0.5, 0.2, 0.05 and 0 the one with which P(mate) had the least
-# squared error in four simulated linkages (benchmarks/linkage.py)
+PULL = 0.2  # how strongly weights are held to the log-odds: of 5, 0.5, 0.2, 0.1 and 0.05 the one with which P(mate) had the
+# least squared error over four kinds of simulated linkage (experiments/linkage_law.py)
 MATCHED, TURNS = 1e-3, 200  # how near the slope in the weights comes to zero, and in how many steps at most
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._checkpoint import File, keeping, kept
-from .._errors import Spread, Trained
+from .._errors import Spread
 from .._fingerprint import fingerprint
 from .._fit import Fit
 from .._stopping import Interrupted
@@ -91,13 +91,11 @@ def leakage_corrected(
         return LeakageResult(plan=plan, runs=runs, pooled=pooled, slope_test=slope, notes=told, **beside, **common)
 
     of = known(estimator_or_fit, task, folds, injection, seed) | {"bins": work.edges, "p_test above zero": outside}
-    beside: dict[str, Any] = {"iid": float("nan"), "trained": None}
+    beside: dict[str, Any] = {"iid": float("nan"), "moved": None}
     try:
         with keeping(caller, checkpoint, of):
             beside = _beside(work, seed)
-            runs = run(
-                work, injection.draws, None if injection.num_boot else _until(work, shares, injection, beside["trained"])
-            )
+            runs = run(work, injection.draws, None if injection.num_boot else _until(work, shares, injection, beside["moved"]))
     except KeyboardInterrupt as stop:
         runs = getattr(stop, "partial", [])
         draws = runs[0].test.shape[1] if runs else 0
@@ -113,12 +111,12 @@ def _beside(work: Work, seed: int) -> dict[str, Any]:
     """What is fitted beside the draws: with all records independent, and without groups of clusters."""
     iid = kept(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
     if resolved(work.plan) or not work.score.weighs:
-        return {"iid": float(iid), "trained": None}
-    told = kept(lambda: left_out(work, seed)._asdict())
-    return {"iid": float(iid), "trained": Trained(told["change"], told["group"])}
+        return {"iid": float(iid), "moved": None}
+    made = kept(lambda: {} if (moved := left_out(work)) is None else {"moved": moved})
+    return {"iid": float(iid), "moved": made.get("moved")}
 
 
-def _until(work: Work, shares: Shares, injection: Injection, trained: Trained | None) -> Enough | None:
+def _until(work: Work, shares: Shares, injection: Injection, moved: NDArray[np.float64] | None) -> Enough | None:
     """Until the Monte-Carlo error is small beside that of the data."""
     if injection.num_boot is not None or not work.score.weighs:
         return None
@@ -127,9 +125,8 @@ def _until(work: Work, shares: Shares, injection: Injection, trained: Trained | 
     def enough(runs: list[FoldLosses]) -> int:
         pooled = pool(work.plan, runs, shares, ORDER, law)
         weights = pooled.solve(work.score.shape).weights
-        data = Spread(
-            as_tested(work.plan, [run.records for run in runs], pooled.combined, weights, shares), unit, trained
-        ).error
+        tested = as_tested(work.plan, [run.records for run in runs], pooled.combined, weights, shares)
+        data = Spread(tested, unit, moved=moved).error
         drawn = runs[0].test.shape[1]
         return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-300) ** 2))
 

@@ -16,10 +16,11 @@ from .._read import matched
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ._answers import both, coarser, imputed, naive, price, purge, unmated
-from ._estimate import DEFAULT, leakage_corrected
+from ._estimate import leakage_corrected
 from ._extrapolated import extrapolated
-from ._hosts import make_learner
-from ._injection import Injection, make_folds
+from ._fits import AbstractLearner
+from ._hosts import Estimator, make_learner
+from ._injection import FEWEST, Injection, make_folds
 from ._labelled import read_rate
 from ._linkage import Linkage
 from ._models import Fold
@@ -34,6 +35,7 @@ from ._unlisted import unlisted
 from ._work import Work
 
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
+SCORED = 20_000  # rows at each level of injection, over draws, where fits are dear
 NO_PAIRS = "pairs are not known, only rates"
 
 
@@ -50,7 +52,7 @@ def leakage_report(
     listed: float | tuple[float, float, float] = 1.0,
     answers: Collection[str] = ANSWERS,
     draws: int = 20,
-    injection: Injection = DEFAULT,
+    injection: Injection | None = None,
     seed: int = 0,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
@@ -93,7 +95,8 @@ def leakage_report(
     study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
-        cv=[(fold.train, fold.test) for fold in folds], injection=injection, seed=seed, n_jobs=n_jobs,
+        cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs,
+        injection=injection or _affordable(learner, len(task.y)),
     )  # fmt: skip
     found: dict[str, Answer] = {}
     told = functools.partial(_report, study, found, task.X, names.index, level, of)
@@ -123,6 +126,13 @@ def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageRes
         else:
             found[name] = both(study, found["purge"], found["coarser"]) if name == "both" else by_pairs[name](study)
         yield found[name]
+
+
+def _affordable(learner: AbstractLearner, rows: int) -> Injection:
+    """Of a learner that is fitted anew half as many levels, and so few draws as tell as much: each scores all rows."""
+    if not isinstance(learner, Estimator):
+        return Injection()
+    return Injection(num_levels=6, num_boot=int(np.clip(SCORED // rows, 2, FEWEST)))
 
 
 def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:

@@ -29,7 +29,7 @@ from ._labelled import (
 )
 from ._models import Fold, RecordLeakage, Shares, UniformMislinking
 from ._neighbours import distances, near, points, read_threshold
-from ._partitions import components, draw_partitions
+from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
 
 EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
@@ -48,10 +48,13 @@ class Linkage(Printed):
 
     Every number is a mean over draws of whole partitions. Their law has weight `exp Σ w` over the listed pairs inside one
     cluster, for partitions whose clusters hang together by listed pairs, where `w = log p/(1 − p) + (p − P(inside))/0.2`:
-    between evidence that is independent from pair to pair and probabilities that are kept as they are. A pair on no cycle of
-    pairs keeps its probability exactly. A pair not listed says nothing, or `unlisted` is its probability. Where the
-    probabilities come from labelled pairs, other labels are drawn for every tenth of the partitions; else the probabilities are
-    taken as they are.
+    between evidence that is independent from pair to pair and probabilities that are kept as they are. Two records that are in
+    no other pair keep its probability exactly.
+
+    A pair inside a cluster that is not listed counts with probability `unlisted`, one half where it says nothing. By default it
+    has odds 1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs: ℓ is seen in the clusters of pairs of
+    probability 0.9 or more. Where the probabilities come from labelled pairs, other labels are drawn for every tenth of the
+    partitions; else the probabilities are taken as they are.
 
     Source: correlation clustering of Bansal, Blum & Chawla (2004); drawn by sums over subsets in blocks of up to eight records,
     and by cuts as of Swendsen & Wang (Barbu & Zhu 2005) in larger ones.
@@ -200,6 +203,14 @@ class Linkage(Printed):
             f"Linkage: it is about {self.num_rows} rows, the data have {num_rows}; give ids=, the names of all rows."
         )
 
+    @functools.cached_property
+    def absent(self) -> float:
+        """The probability that a pair counts with which is not listed, inside a cluster."""
+        if self.unlisted is not None:
+            return self.unlisted
+        missing, spare = share_listed(self._pairs_needed("absent"), self.left, self.right, self.probability)
+        return (missing + 1) / (missing + spare + 3)
+
     def groups(self, threshold: float = EVEN) -> Int[np.ndarray, " rows"]:
         """Clusters, numbered by first appearance: what pairs of at least that probability connect."""
         rows = self._pairs_needed("groups")
@@ -221,7 +232,7 @@ class Linkage(Printed):
         out = []
         for some in np.array_split(np.arange(num), tables):
             p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
-            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.unlisted))
+            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.absent))
         return np.concatenate(out)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
@@ -337,6 +348,7 @@ class Linkage(Printed):
             names = ("orphans",) if size == "1" else ("splits", "merges")
             said = ", ".join(f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names)
             lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
+        lines.append(("not listed", f"counts as a pair of probability {self.absent:.3g}"))
         return [*lines, *rates, ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; {self._taken()}")]
 
     def _taken(self) -> str:

@@ -7,13 +7,13 @@ its p back, as the law of maximum entropy with these probabilities would:
 
     w = log p/(1 − p) + (p − P(inside))/PULL,
 
-the maximum of a concave function. A pair that is not listed says nothing, or `unlisted=` is its probability. Pairs of
-probability one are one node, those of zero are in no cluster.
+the maximum of a concave function. A pair inside a cluster that is not listed has the log-odds of `unlisted`, which says nothing
+at one half. Pairs of probability one are one node, those of zero are in no cluster.
 
-The law is a product over biconnected blocks of the graph of pairs: a cluster meets a block in a connected piece of it, and
-pieces of blocks that share a record join. So a pair that is on no cycle is an independent toss with its own probability;
-blocks of a few records are drawn exactly, by the sums over all of their partitions (`_blocks`); larger ones by a Markov chain
-(`_chain`). With `unlisted=` the blocks are the connected components.
+The law is a product over the components of the graph of pairs; where pairs not listed say nothing, over its biconnected blocks:
+a cluster meets a block in a connected piece of it, and pieces of blocks that share a record join. So a pair of two records that
+are in no other is a toss with its own probability; blocks of a few records are drawn exactly, by the sums over all of their
+partitions (`_blocks`); larger ones by a Markov chain (`_chain`).
 """
 
 import numpy as np
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from ._blocks import EXACT, NEVER, Graph, biconnected, components, draw_blocks
 from ._chain import draw_chain
 
+CLEAR = 0.9  # the probability of pairs of whose clusters it is asked which pairs are listed
+
 
 def draw_partitions(
     rows: int,
@@ -31,7 +33,7 @@ def draw_partitions(
     probability: Float[np.ndarray, " pairs"],
     num: int,
     rng: np.random.Generator,
-    unlisted: float | None = None,
+    unlisted: float = 0.5,
 ) -> Int[np.ndarray, "num rows"]:
     """`num` independent draws; clusters are numbered by first appearance.
 
@@ -64,12 +66,24 @@ def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.
     return inside
 
 
+def share_listed(
+    rows: int, left: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
+) -> tuple[int, int]:
+    """Of the pairs inside clear clusters, but those that hold these together: those not listed, and all."""
+    clear = probability >= CLEAR
+    cluster = components(rows, left[clear], right[clear])
+    size = np.bincount(cluster)
+    spare = int(np.sum((size - 1) * (size - 2) // 2))
+    listed = int(np.sum(cluster[left] == cluster[right])) - int(np.sum(size - 1))
+    return spare - listed, spare
+
+
 def _graph(
     a: NDArray[np.int64],
     b: NDArray[np.int64],
     probability: NDArray[np.float64],
     size: NDArray[np.int64],
-    unlisted: float | None,
+    unlisted: float,
 ) -> Graph:
     """Pairs of the same two nodes are one, their evidence added up; what is not listed counts in every cluster alike."""
     with np.errstate(divide="ignore"):
@@ -77,7 +91,7 @@ def _graph(
     key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
     low, high = key // len(size), key % len(size)
     times = np.bincount(place, minlength=len(key))
-    ground = 0.0 if unlisted is None else float(np.log(unlisted) - np.log1p(-unlisted))
+    ground = float(np.log(unlisted) - np.log1p(-unlisted))
     weight = np.bincount(place, odds, len(key)) - ground * times
-    block = biconnected(len(size), low, high) if unlisted is None else components(len(size), low, high)[low]
+    block = components(len(size), low, high)[low] if ground else biconnected(len(size), low, high)
     return Graph(low, high, weight, np.bincount(place, probability, len(key)), times, block, size, ground)

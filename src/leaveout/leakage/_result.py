@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from .._compare import AbstractComparable, Compared
-from .._errors import Spread, Trained
+from .._errors import Spread
 from .._intervals import Interval
 from ._injection import MOST, FoldInjection
 from ._models import Shares
@@ -53,7 +53,7 @@ class LeakageResult(AbstractComparable):
     pooled: Pooled
     slope_test: SlopeTest
     iid: float
-    trained: Trained | None  # the influence of groups of clusters as trained on
+    moved: NDArray[np.float64] | None  # what each fold adds to the score without another in its training
     drawn_shares: list[Shares]  # in draws of the leakage, where that is not certain
     unshown: float  # of what may leak, the share that injection cannot show
     of: dict[str, str]  # what a result must have in common with others to be compared
@@ -119,8 +119,8 @@ class LeakageResult(AbstractComparable):
         if not self.measure.weighs:
             return None
         tested, unit = as_tested(self.plan, records, levels, weights, shares), units(self.plan)[0]
-        trained = drawn_influence(self.plan, levels, weights) if resolved(self.plan) else self.trained
-        return Spread(tested, unit, trained)
+        trained = drawn_influence(self.plan, levels, weights) if resolved(self.plan) else None
+        return Spread(tested, unit, trained, self.moved)
 
     @property
     def influence(self) -> NDArray[np.float64] | None:
@@ -140,7 +140,8 @@ class LeakageResult(AbstractComparable):
     def _over(self) -> str:
         if self.spread is None:
             return f"not available: {self.measure.name} takes no sample_weight"
-        return "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
+        told = "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
+        return told if self.moved is not None or resolved(self.plan) else f"{told}, as tested"
 
     def interval(self, level: float = 0.95) -> Interval:
         """For the value on new clusters: data, Monte Carlo and, where leakage is drawn, that; Student's, over clusters.
@@ -211,8 +212,17 @@ class LeakageResult(AbstractComparable):
         if self.slope_test.exploits is False:
             return f"nothing to correct in training: {self.slope_test.verdict}."
         if self.pooled.unseen < RARE:
-            return f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}; extrapolants agree."
+            return (
+                f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}, so what the first "
+                f"{self._least} leaked records do is not seen, but continued from what more of them do."
+            )
         return "corrected."
+
+    @property
+    def _least(self) -> str:
+        """How many leaked records (clusters) the training sets hold to which none was injected."""
+        held = [matrix[0] @ self.pooled.grid * part.units for matrix, part in zip(self.pooled.each, self.plan, strict=True)]
+        return f"{float(self.pooled.weight @ held):.0f}"
 
     @property
     def flags(self) -> list[str]:

@@ -103,10 +103,11 @@ def gathered(work: Work, fold: int, told: list[Told]) -> FoldLosses:
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
     levels, draws = len(part.levels), sum(each["test"].shape[1] for each in told)
     shapes = {"cluster": (len(clusters),), "histogram": (0 if work.edges is None else len(work.edges) - 1,)}
+    first = dict.fromkeys(FoldLosses.BY_DRAW, (levels, draws)) | {"naive": (1, draws)}
     found = {}
     for name in FoldLosses.BY_DRAW:
         there = [each[name] for each in told if name in each]
-        found[name] = np.concatenate(there, axis=1) if there else np.full((levels, draws, *shapes.get(name, ())), np.nan)
+        found[name] = np.concatenate(there, axis=1) if there else np.full((*first[name], *shapes.get(name, ())), np.nan)
     for name in FoldLosses.SUMS:
         none = np.zeros((1 if name == "naive_record" else levels, len(part.fold.test)))
         found[name] = functools.reduce(np.add, (each[name] for each in told if name in each), none)

@@ -1,16 +1,12 @@
-"""How far a number would move with other data: the influence of each record as tested, of each cluster as trained on.
+"""How far a number would move with other data: the influence of each record as tested, of what is trained on.
 
-Tested, a record moves the number by what it lost (of scores that are no mean, by its influence on them). Trained on, a cluster
-moves it by what the loss of all others changes when it is left out: twenty groups of clusters are, one after the other, from
-the training set of every fold (a jackknife by groups, of the levels without injection). Both parts of a cluster are added
-before they are squared, as it is one cluster that is drawn in both roles.
+Tested, a record moves the number by what it lost (of scores that are no mean, by its influence on them). That the folds share
+training data adds to the variance what pairs of folds do to one another, each in the other's training (`_errors.as_trained`).
 
 Where draws hold at most half of T̂ they tell it themselves, by the covariance of how many records of a cluster were drawn with
 the loss (the infinitesimal jackknife, Efron 2014; of n of N records without replacement scaled by (N − 1)/(N − n)), less its
 Monte-Carlo bias.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -23,7 +19,7 @@ from ._run import Work, shared_out
 
 FEW = 8  # clusters a side, below which records are what varies
 RESOLVED = 0.5  # of T̂: the largest training set from which draws tell the influence of training
-GROUPS = 20  # of clusters, that are left out of training one after the other
+MOST_FOLDS = 12  # whose pairs are left out
 CHUNK = 2**22  # numbers in the counts of a batch of draws
 
 
@@ -40,36 +36,31 @@ def resolved(plan: list[FoldInjection]) -> bool:
     return all(part.mechanism == "record" and part.size <= RESOLVED * len(part.fold.train) for part in plan)
 
 
-def left_out(work: Work, seed: int) -> Trained:
-    """What the score of all folds changes when a group of units is not trained on."""
-    unit, _ = units(work.plan)
-    number = int(unit.max()) + 1
-    count = min(GROUPS, number)
-    group = np.random.default_rng([seed, 5]).permutation(np.arange(number) % count)
-    tasks = [(k, g) for k in range(len(work.plan)) for g in range(-1, count)]
-    mine = group[unit]
-    found = np.zeros((len(work.plan), count + 1))
-    done = iter(range(len(tasks)))
-    made = shared_out(work, _without(mine), iter(tasks), lambda: len(tasks) - next(done))
-    for (k, g), (_, value) in zip(tasks, made, strict=True):
-        found[k, g + 1] = value
-    weight = np.array([len(part.fold.test) for part in work.plan], float)
-    change = weight / weight.sum() @ (found[:, :1] - found[:, 1:])
-    return Trained(change - change.mean(), mine)
+def left_out(work: Work) -> Float[np.ndarray, "folds folds"] | None:
+    """What each fold adds to the score without another in its training, less what it adds as it is; None where folds are no
+    partition, or one or two, or many."""
+    plan, tested = work.plan, [part.fold.test for part in work.plan]
+    rows, folds = np.sort(np.concatenate(tested)), len(plan)
+    complete = all(np.array_equal(np.sort(np.r_[part.fold.train, part.fold.test]), rows) for part in plan)
+    if not 3 <= folds <= MOST_FOLDS or not complete or len(np.unique(rows)) < len(rows):
+        return None
+    pairs = [(i, j) for i in range(folds) for j in range(i, folds)]
+    found, done = np.zeros((folds, folds)), iter(range(len(pairs)))
+    made = list(shared_out(work, _without, iter(pairs), lambda: len(pairs) - next(done)))
+    for (i, j), (_, values) in zip(pairs, made, strict=True):
+        found[i, j], found[j, i] = np.asarray(values)
+    share = np.array([len(test) for test in tested]) / len(rows)
+    return share[:, None] * (found - np.diag(found)[:, None])
 
 
-@dataclass(frozen=True)
-class _without:
-    """The score of a fold whose training set lacks a group (−1: none)."""
-
-    group: Int[np.ndarray, " records"]
-
-    def __call__(self, work: Work, task: tuple[int, int]) -> float:
-        k, g = task
-        train, test = work.plan[k].fold.train, work.plan[k].fold.test
-        rows = train[self.group[train] != g][None]
-        predicted, _ = work.learner(rows, test, np.zeros((1, 0), np.int64), np.array([work.plan[k].seed]))
-        return work.score(work.y[test], predicted[0])
+def _without(work: Work, pair: tuple[int, int]) -> tuple[float, float]:
+    """The scores of two folds by one fit that saw neither."""
+    parts = [work.plan[k] for k in pair]
+    rows = np.setdiff1d(parts[0].fold.train, parts[1].fold.test)[None]
+    tests = [part.fold.test for part in parts]
+    predicted, _ = work.learner(rows, np.concatenate(tests), np.zeros((1, 0), np.int64), np.array([parts[0].seed]))
+    first = len(tests[0])
+    return work.score(work.y[tests[0]], predicted[0, :first]), work.score(work.y[tests[1]], predicted[0, first:])
 
 
 def as_tested(

@@ -147,10 +147,16 @@ class LeakageReport(Printed, AbstractComparable):
         return f"believe {self.recommended}: {told}. {self._parting()} It takes for granted: {answer.assumption}."
 
     def _parting(self) -> str:
-        found = self.differences
-        mine = found[((found["first"] == self.recommended) | (found["second"] == self.recommended)) & found.apart]
-        others = [name for pair in zip(mine["first"], mine["second"], strict=True) for name in pair if name != self.recommended]
-        rivals = [name for name in others if name != "naive"]
+        """Of the answers there are, which part from the one that is believed; of the mean of two, whether these two do."""
+        found = self.differences[self.differences.apart]
+        if self.recommended == "both":
+            found = found[(found["first"] == "purge") & (found["second"] == "coarser")]
+            told = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in ("purge", "coarser"))
+            return f"The two that it is the mean of part: {told}." if len(found) else "The two that it is the mean of agree."
+        pairs = zip(found["first"], found["second"], strict=True)
+        rivals = [
+            name for pair in pairs for name in pair if self.recommended in pair and name not in (self.recommended, "naive")
+        ]
         return f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it." if rivals else "No other answer parts from it."
 
     @functools.cached_property
