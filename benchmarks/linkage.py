@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -275,9 +276,12 @@ def singletons(options: argparse.Namespace) -> None:
     for eps in (0.3, 0.1, 0.01, 1e-6):
         linkage = lo.Linkage.from_pairs(pd.DataFrame({"l": at[:, 0], "r": at[:, 1], "match_probability": eps}), np.arange(1000))
         fold = rng.permutation(1000) % 5
-        folds = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k), np.arange(1000)) for k in range(5)]
-        p = linkage.shares([lo.leakage._models.Fold(*part) for part in folds]).p_test
-        mates = np.concatenate([linkage.mates(train, test) for train, test, _ in folds])
+        folds = [
+            SimpleNamespace(train=np.flatnonzero(fold != k), test=np.flatnonzero(fold == k), clusters=np.arange(1000))
+            for k in range(5)
+        ]
+        p = linkage.shares(folds).p_test
+        mates = np.concatenate([linkage.mates(part.train, part.test) for part in folds])
         print(f"  ε = {eps:g}: p_test {p.mean():.3g} ± {p.std(ddof=1) / np.sqrt(5):.1g}; mates {mates.mean():.3g}; "
               f"below ε + its error: {bool(p.mean() <= eps + p.std(ddof=1) / np.sqrt(5))}", flush=True)  # fmt: skip
 
