@@ -403,9 +403,9 @@ def test_ctrl_c_in_threads(monkeypatch):
 
 
 def test_ctrl_c_in_leakage(monkeypatch):
-    """In the second round of the folds."""
+    """In the third draws of the folds."""
     model, more = RandomForestRegressor(3, random_state=0), {"injection": lo.Injection(num_levels=4, num_boot=2000)}
-    one_chunk, calls, pressed = _run._one_chunk, [], []
+    one_piece, calls, pressed = _run.one_piece, [], []
 
     def press():
         pressed.append(time.perf_counter())
@@ -413,17 +413,17 @@ def test_ctrl_c_in_leakage(monkeypatch):
 
     def pressing(*words):
         calls.append(1)
-        if len(calls) == 8:
+        if len(calls) == 14:
             threading.Timer(0.05, press).start()
-        return one_chunk(*words)
+        return one_piece(*words)
 
-    monkeypatch.setattr(_run, "_one_chunk", pressing)
+    monkeypatch.setattr(_run, "one_piece", pressing)
     with pytest.raises(lo.Interrupted) as error:
         lo.leakage_corrected(model, X, Y, **LEAKAGE, **more)
     assert time.perf_counter() - pressed[0] < 1
     part = error.value.partial
     draws = part.runs[0].test.shape[1]
-    assert 1 < draws < 2000 and f"stopped after {draws} of 2000 draws" in str(part) and "i.i.d." not in str(part)
+    assert 1 < draws < 2000 and f"stopped after {draws} of 2000 draws" in str(part) and "i.i.d." in str(part)
     assert all(np.isfinite(run.test).all() and run.test.shape[1] == draws for run in part.runs)
 
 

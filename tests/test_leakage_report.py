@@ -144,6 +144,9 @@ def test_controls_drop_as_many_others_from_clusters_of_like_size(seed):
     inside = np.isin(np.arange(len(clusters)), train)
     assert others.sum() == (drop & inside).sum() and not (others & drop).any() and inside[others].all()
     assert (clusters[others] >= 40).mean() > 0.8 and len(np.unique(clusters[others])) <= 6
+    half = rng.random(len(clusters)) < 0.45  # rows of every cluster are dropped: the others of these clusters are left
+    spare = _splits.like_size(half, train, clusters, np.random.default_rng(seed))
+    assert spare.sum() == (half & inside).sum() and not (spare & half).any() and inside[spare].all()
 
 
 def test_a_variance_over_drawn_clusters_is_a_sum_over_pairs():
@@ -186,10 +189,11 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
         train = np.setdiff1d(np.arange(len(y)), np.concatenate([folds[j] for j in {k, without}]))
         return np.sum((LinearRegression().fit(X[train], y[train]).predict(X[folds[k]]) - y[folds[k]]) ** 2) / len(y)
 
+    assert report.answers["naive"].score == pytest.approx(sum(lost(k, k) for k in range(4)))
     moved = {(i, j): lost(i, j) - lost(i, i) for i, j in itertools.permutations(range(4), 2)}
     mean = np.mean(list(moved.values()))
     by_hand = sum((moved[i, j] - mean) * (moved[j, i] - mean) for i, j in moved)
-    assert by_hand > 0 and report.answers["naive"].trained == pytest.approx(by_hand)
+    assert by_hand > 0 and _variance.as_trained(report.answers["naive"].moved) == pytest.approx(by_hand)
     across = np.array([[np.nan, 1.0, -2.0], [-3.0, np.nan, 0.0], [4.0, 0.0, np.nan]])
     assert _variance.as_trained(across) == 0.0 and _variance.as_trained(-across.T) == 0.0
     assert _variance.as_trained(np.where(np.eye(4, dtype=bool), np.nan, 0.3)) == pytest.approx(0.0, abs=1e-12)
@@ -317,9 +321,9 @@ def test_learners_are_compared_over_the_same_clusters():
     difference = a.table.score["both"] - b.table.score["both"]
     assert abs(table.difference[other]) == pytest.approx(abs(difference))
     change = a.answers["both"].influence - b.answers["both"].influence
-    assert table.se_difference[other] == pytest.approx(
-        _variance.over_clusters(change, a.clusters, a.tested).variance ** 0.5, rel=0.1
-    )
+    moved = a.answers["naive"].moved - b.answers["naive"].moved
+    variance = _variance.over_clusters(change, a.clusters, a.tested).variance + _variance.as_trained(moved)
+    assert table.se_difference[other] == pytest.approx(variance**0.5)
     assert table["mean"][best] == max(a.table.score["both"], b.table.score["both"])  # more is better
     purged = lo.compare({"one": a.by("purge"), "line": b.by("purge")})
     assert purged["mean"].max() == max(a.table.score["purge"], b.table.score["purge"])
@@ -338,6 +342,11 @@ def test_what_is_not_listed_enlarges_the_correction():
         assert whole.table.se_links[name] == 0.0
         share = part.table.se_links[name] / abs(part.table.correction[name])  # of a Beta law of sd about .046
         assert share == pytest.approx((0.88 - 0.7) / 3.92 / 0.8, rel=0.05)
+        curve, answer = whole.curves.get(name), whole.answers[name]
+        if curve is not None:  # the line from the naive score through the means over cuts, to where nothing is exposed
+            assert len(curve) == 2 and 0 < curve.removed.iloc[0] < curve.removed.iloc[1] <= 1
+            assert answer.correction == pytest.approx(curve.difference.mean() / curve.removed.mean())
+            assert answer.exposed == pytest.approx(curve.exposed.mean())
     assert part.table.score["naive"] == whole.table.score["naive"]
     with pytest.raises(ValueError, match=r"listed must lie in \(0, 1\]"):
         everything(KNeighborsRegressor(1), listed=1.2)

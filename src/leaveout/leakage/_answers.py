@@ -24,7 +24,7 @@ SMALL = 1 / 3  # of the data's error: a Monte-Carlo error that is small beside i
 ROUND = 5  # partitions that are drawn before the next look at their Monte-Carlo error
 FIXED = "these folds do not test every record once by all others, so that none can change sides"
 AS_FILED = "links as filed are right"
-ALL_LISTED = "every true pair across folds is listed"
+TYPICAL = "what is dropped is typical of its clusters but for the mates"
 
 
 def price(study: Study) -> int:
@@ -50,14 +50,14 @@ def naive(study: Study) -> Answer:
     """As filed."""
     value, influence = study.naive
     whole = Answer("naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence)
-    return replace(whole, exposed=study.exposed, trained=study.trained)
+    return replace(whole, exposed=study.exposed, moved=study.moved)
 
 
 def coarser(study: Study) -> Answer:
     """Clusters joined by every pair above a threshold, the likeliest first, while they are small enough for folds; what then
     still stands across is purged."""
     if study.fold is None:
-        return Answer("coarser", ALL_LISTED, FIXED)
+        return Answer("coarser", study.taken, FIXED)
     points, why = [], "no pair across folds is listed"
     link = study.linkage
     for cut in study.cuts:
@@ -77,7 +77,7 @@ def coarser(study: Study) -> Answer:
         difference = other.naive.value - study.naive.value + after.difference
         influence = other.naive.influence - study.naive.influence + after.influence
         points.append(after._replace(difference=difference, influence=influence))
-    return study.line("coarser", ALL_LISTED, points, why)
+    return study.line("coarser", study.taken, points, why)
 
 
 def imputed(study: Study) -> Answer:
@@ -106,7 +106,7 @@ def imputed(study: Study) -> Answer:
 
 def purge(study: Study) -> Answer:
     """Rows that may have mates in training are predicted without them, and compared with fits that lack as many others."""
-    assumption = f"{ALL_LISTED}; what is dropped is typical of its clusters but for the mates"
+    assumption = f"{study.taken}; {TYPICAL}"
     points, why = [], "no pair across folds is listed"
     for cut in study.cuts:
         parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
@@ -120,13 +120,13 @@ def purge(study: Study) -> Answer:
 def both(study: Study, purge: Answer, coarser: Answer) -> Answer:
     """The mean of two answers whose errors have other reasons: other folds, other controls."""
     if purge.refusal or coarser.refusal:
-        return Answer("both", ALL_LISTED, f"{'purge' if purge.refusal else 'coarser'} has no answer")
+        return Answer("both", f"{study.taken}; {TYPICAL}", f"{'purge' if purge.refusal else 'coarser'} has no answer")
     assert purge.change is not None and coarser.change is not None
     change = (purge.change + coarser.change) / 2
     moved = (purge.correction + coarser.correction) / 2
     return Answer(
         "both",
-        ALL_LISTED,
+        f"{study.taken}; {TYPICAL}",
         score=study.naive.value + moved,
         correction=moved,
         influence=study.naive.influence + change,

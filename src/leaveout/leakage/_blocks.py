@@ -20,7 +20,8 @@ EXACT = 8  # records of a block up to which it is drawn so; the work triples wit
 AT_ONCE = 4096  # blocks
 NEVER = -1e9  # the log-odds of a pair that is in no cluster
 PULL = 0.2  # how strongly weights are held to the log-odds: of 5, 0.5, 0.2, 0.1 and 0.05 the one with which P(mate) had the
-# least squared error over four kinds of simulated linkage (experiments/linkage_law.py)
+# least squared error, over four kinds of simulated linkage, where pairs not listed said nothing; since they count, 0.1 is a
+# little better there (experiments/linkage_law.py)
 MATCHED, TURNS = 1e-3, 200  # how near the slope in the weights comes to zero, and in how many steps at most
 
 

@@ -34,6 +34,7 @@ from ._tables import ends, read_pairs, read_two_sided
 
 EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
 DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
+OWN = 2**32  # the seed of these
 TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
 LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
 
@@ -87,8 +88,10 @@ class Linkage(Printed):
         all rows: one a row, a frame whose index they are, their number, or None: pairs name rows by number. By two labels
         where the pairs have `source_dataset_l` and `source_dataset_r`.
 
-        Give the pairs inside the clusters as filed too: what no pair says is no match. Raises ValueError on names that no row
-        has, on probabilities outside [0, 1], and on a pair that is there twice with different ones.
+        Give the pairs inside the clusters as filed too: records that no chain of pairs connects are never of one entity.
+        `unlisted` is the probability that a pair inside a cluster counts with where it is not in the table: one half says
+        nothing; by default it is seen in the table (`absent`). Raises ValueError on names that no row has, on probabilities
+        outside [0, 1], and on a pair that is there twice with different ones.
         """
         found, rows = read_pairs("Linkage.from_pairs", pairs, ids, probability)
         return Linkage(rows, *found, unlisted=unlisted, grows=ids is None)
@@ -218,19 +221,16 @@ class Linkage(Printed):
         return components(rows, self.left[linked], self.right[linked])
 
     def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
-        """Drawn clusterings, each numbered by first appearance; of seed 0 those that every number here rests on."""
+        """Drawn clusterings, each numbered by first appearance; with seed 0 the first of those behind every number here."""
         rows = self._pairs_needed("partitions")
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
-        if seed == 0 and num <= self._many:
-            return self._drawn[np.arange(int(num)) * self._many // int(num)].astype(np.int64)
-        return self._draw(rows, int(num), seed)
-
-    def _draw(self, rows: int, num: int, seed: int) -> Int[np.ndarray, "num rows"]:
+        if seed == 0 and num <= self._behind:
+            return self._drawn[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])
-        tables = 1 if self.calibration is None else min(num, TABLES)
+        tables = 1 if self.calibration is None else min(int(num), TABLES)
         out = []
-        for some in np.array_split(np.arange(num), tables):
+        for some in np.array_split(np.arange(int(num)), tables):
             p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
             out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.absent))
         return np.concatenate(out)
@@ -277,12 +277,13 @@ class Linkage(Printed):
         return [_shares(label, folds) for label in linkage._drawn]
 
     @property
-    def _many(self) -> int:
+    def _behind(self) -> int:
+        """How many partitions are behind every number."""
         return int(np.clip(HELD // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
 
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
-        return self._draw(self._pairs_needed("draws"), self._many, 0).astype(np.int32)
+        return self.partitions(self._behind, seed=OWN).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}

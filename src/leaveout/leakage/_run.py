@@ -195,21 +195,27 @@ def _kept() -> dict[Piece, Told]:
 
 
 def _pieces(work: Work, progress: _Progress, kept: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
-    """All draws, a round of all folds after the other, of each first what is kept; how they are cut depends on nothing but
-    sizes."""
+    """All draws, the same of all folds together, in rounds, of each first what is kept; how they are cut depends on nothing
+    but sizes."""
     at = [0] * len(work.plan)
     for start in range(0, progress.most, ROUND):
         end = min(start + ROUND, progress.most)
-        for fresh, (k, part) in itertools.product((False, True), enumerate(work.plan)):
-            each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.left))
-            size = max(1, min(ROUND, 2 * CAPACITY // each))
-            while at[k] < end and (fresh or (k, at[k]) in kept):
-                if progress.stopped:
-                    return
-                stop = min(start + ((at[k] - start) // size + 1) * size, end)
-                piece = kept.get((k, at[k]), Piece(k, at[k], stop))
-                at[k] = piece.stop
-                yield piece
+        for fresh in (False, True):
+            while due := [k for k in range(len(at)) if at[k] < end and (fresh or (k, at[k]) in kept)]:
+                for k in due:
+                    if progress.stopped:
+                        return
+                    size = _size(work, work.plan[k])
+                    stop = min(start + ((at[k] - start) // size + 1) * size, end)
+                    piece = kept.get((k, at[k]), Piece(k, at[k], stop))
+                    at[k] = piece.stop
+                    yield piece
+
+
+def _size(work: Work, part: FoldInjection) -> int:
+    """Draws whose arrays stay within the capacity."""
+    each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.left))
+    return max(1, min(ROUND, 2 * CAPACITY // each))
 
 
 def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[Piece, Told]) -> Iterator[tuple[Piece, Told]]:

@@ -14,7 +14,7 @@ from ._linkage import Linkage
 from ._models import Fold
 from ._score import Score
 from ._splits import Rows, fold_of
-from ._variance import Spread, as_trained, over_clusters
+from ._variance import Spread, over_clusters
 from ._work import Ask, Work
 
 HELD = (0.5, 0.8, 0.95, 1.0)  # of the expected mates across folds: what pairs above each cut of the sweep hold
@@ -45,7 +45,7 @@ class Answer:
     """A score with no mates in training, or `refusal`, why there is none; its difference from the naive one; both influences.
 
     `exposed` is the expected share of tested records that still have a mate in training, `between` what an uncertain linkage
-    adds to the variance of the correction, `trained` what training clusters add to that of every score, `curve` what came of
+    adds to the variance of the correction, `moved` what a fold loses by another's not being trained on, `curve` what came of
     every cut.
     """
 
@@ -59,7 +59,7 @@ class Answer:
     exposed: float = float("nan")
     monte_carlo: float = 0.0
     between: float = 0.0
-    trained: float = 0.0
+    moved: Float[np.ndarray, "folds folds"] | None = None
     curve: pd.DataFrame | None = None
 
 
@@ -151,11 +151,11 @@ class Study:
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
     @functools.cached_property
-    def trained(self) -> float:
-        """What training clusters add to the variance, by fits without pairs of folds; of a split that is fixed nothing."""
+    def moved(self) -> Float[np.ndarray, "folds folds"] | None:
+        """What fold i adds to the score without fold j in its training, less what it adds as it is; None of a fixed split."""
         count = len(self.folds)
         if self.fold is None or count < 3:
-            return 0.0
+            return None
         tests = [fold.test for fold in self.folds]
         pairs = [(j, k) for j in range(count) for k in range(j + 1, count)]
         asks = [Ask(np.flatnonzero(~np.isin(self.fold, pair)), np.concatenate([tests[k] for k in pair])) for pair in pairs]
@@ -165,7 +165,7 @@ class Study:
         for (j, k), both in zip(pairs, found, strict=True):
             for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
                 moved[own, other] = score(own, predicted) - score(own, self.predicted[own])
-        return as_trained(moved)
+        return moved
 
     @functools.cached_property
     def cuts(self) -> list[float]:
@@ -177,6 +177,13 @@ class Study:
         held = np.cumsum(p) / p.sum()
         at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in HELD]
         return sorted({float(p[k]) for k in at}, reverse=True)
+
+    @property
+    def taken(self) -> str:
+        """What is taken for granted of the list of pairs."""
+        if self.listed.estimate == 1:
+            return "every true pair across folds is listed"
+        return f"{self.listed.estimate:.0%} of the records with a mate across folds have one listed, and the others gain alike"
 
     def spread(self, influence: NDArray[np.float64]) -> Spread:
         return over_clusters(influence, self.clusters, self.tested)

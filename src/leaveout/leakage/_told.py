@@ -14,7 +14,7 @@ from .._errors import Spread as Influence
 from .._printed import Printed
 from ._study import Answer
 from ._unlisted import TOLERATED, Near
-from ._variance import Spread, half_width, over_clusters
+from ._variance import Spread, as_trained, half_width, over_clusters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,8 @@ class LeakageReport(Printed, AbstractComparable):
         """Of the score, training clusters included, and of the correction."""
         score = Spread(float("nan"), 1.0) if answer.influence is None else self.spread(answer.influence)
         change = Spread(float("nan"), 1.0) if answer.change is None else self.spread(answer.change)
-        return score._replace(variance=score.variance + self.answers["naive"].trained), change
+        moved = self.answers["naive"].moved
+        return score._replace(variance=score.variance + (0.0 if moved is None else as_trained(moved))), change
 
     @property
     def doubt(self) -> str:
@@ -115,7 +116,14 @@ class LeakageReport(Printed, AbstractComparable):
         if answer.influence is None:
             raise ValueError(f"compare: {answer.name} has no influences; see report.by(answer).")
         of = self.of | {"answer (see report.by)": answer.name}
-        return Compared(answer.score, self.more_is_better, Influence(answer.influence, self.clusters), None, None, of)
+        return Compared(
+            answer.score,
+            self.more_is_better,
+            Influence(answer.influence, self.clusters, moved=self.answers["naive"].moved),
+            None,
+            None,
+            of,
+        )
 
     @functools.cached_property
     def differences(self) -> pd.DataFrame:
