@@ -231,7 +231,7 @@ class AbstractMargin(AbstractClasses):
     def together(self, train):
         fits, size, d = *train.shape, self.X.shape[1]
         coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
-        if not self.steady or self.scaled > self.intercept:
+        if fits == 1 or not self.steady or self.scaled > self.intercept:
             return coef, none
         rows = in_common(train, len(self.X))
         if len(rows) > SHARED * size or len(rows) * (d + 2) ** 2 > 2 * PRODUCTS:
