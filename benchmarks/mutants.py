@@ -372,8 +372,8 @@ FAULTS = (
         'mute=known("muted", codes)',
         "test_checks.py",
     ),
-    Fault("a page that does not escape", "_report.py", "autoescape=True", "autoescape=False", "test_report.py"),
-    Fault("numbers that browsers cannot read", "_report.py", "if np.isfinite(value) else None", "", "test_report.py"),
+    Fault("a page that does not escape", "_page.py", "autoescape=True", "autoescape=False", "test_report.py"),
+    Fault("numbers that browsers cannot read", "_page.py", "if np.isfinite(value) else None", "", "test_report.py"),
     Fault(
         "models of other scores are compared",
         "_compare.py",

@@ -210,7 +210,8 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
         if not plain and average in ("macro", "weighted"):
             return Ranks(RANKS[metric], flipped, average == "weighted" and not two)  # type: ignore[arg-type]
     if metric in RANKS and not two and "multi_class" not in given:
-        raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: use 'roc_auc_ovr'.")
+        way = "use 'roc_auc_ovr'" if len(labels) > 2 else "there is nothing to tell apart"
+        raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: {way}.")
     ask = functools.partial(_signed, metric=metric, sign=sign, given=given)
     if needs == "label":
         if takes_weights(metric) and len(labels) ** 2 <= CELLS:

@@ -118,7 +118,7 @@ def _names(caller: str, ids: Any) -> pd.Index:
         ids = ids.index
     names = ids if isinstance(ids, pd.Index) else pd.Index(pandas_of(caller, "ids", ids))
     if not names.is_unique:
-        raise ValueError(f"{caller}: ids must name each row once; {names[names.duplicated()][0]!r} is there twice.")
+        raise ValueError(f"{caller}: ids must name each row once; {names[names.duplicated()].tolist()[0]!r} is there twice.")
     return names
 
 
