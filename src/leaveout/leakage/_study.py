@@ -238,7 +238,8 @@ class Study:
 
 def few_removed(part: float) -> str:
     """Why there is no answer."""
-    return f"it takes out {part:.0%} of the expected mates; {LEAST:.0%} is the least"
+    took = f"takes out {part:.0%} of" if part >= 0 else f"adds {-part:.0%} to"
+    return f"it {took} the expected mates; taking out {LEAST:.0%} is the least"
 
 
 def _judged(score: Score, y: NDArray[np.float64], predicted: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

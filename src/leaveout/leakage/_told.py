@@ -203,7 +203,8 @@ class LeakageReport(Printed, AbstractComparable):
         if row.refusal:
             return f"none: {row.refusal}"
         errors = f"± {row.se_data:.2g} (data)" + (f" ± {row.se_mc:.2g} (Monte Carlo)" if row.se_mc > 0 else "")
-        score = f"{row.score:.5g}, {row.low:.5g} to {row.high:.5g} {errors}; {row.exposed:.2g} exposed"
+        exposed = f"; {row.exposed:.2g} exposed" if np.isfinite(row.exposed) else ""
+        score = f"{row.score:.5g}, {row.low:.5g} to {row.high:.5g} {errors}{exposed}"
         if name == "naive":
             return f"{score}; {row.assumption}"
         moved = f"correction {row.correction:.3g} ({row.correction_low:.3g} to {row.correction_high:.3g})"
