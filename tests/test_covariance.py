@@ -23,7 +23,7 @@ WEIGHT = rng.gamma(4.0, 0.25, N)
 HOSTS = {
     "OLS": lambda **c: sm.OLS(COST, FRAME).fit(**c),
     "WLS": lambda **c: sm.WLS(COST, FRAME, weights=WEIGHT).fit(**c),
-    "Poisson": lambda **c: sm.GLM(COUNT, FRAME, sm.families.Poisson()).fit(tol=1e-14, **c),
+    "Poisson": lambda **c: sm.GLM(COUNT, FRAME, sm.families.Poisson()).fit(tol=1e-14, tol_criterion="params", **c),
     "probit": lambda **c: sm.GLM(ILL, FRAME, sm.families.Binomial(sm.families.links.Probit())).fit(tol=1e-14, **c),
     "gamma": lambda **c: sm.GLM(np.exp(COST / 4), FRAME, sm.families.Gamma(sm.families.links.Log())).fit(tol=1e-14, **c),
     "Logit": lambda **c: sm.Logit(ILL, FRAME).fit(disp=0, tol=1e-14, **c),
