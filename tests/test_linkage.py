@@ -416,3 +416,12 @@ def labelled(match, left=(0, 1), right=(1, 2), weight=(1, 1), method="sigmoid"):
 def test_bad_linkage(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_chains_that_have_not_settled_say_so(monkeypatch):
+    monkeypatch.setattr(_partitions, "EXACT", 1)
+    links = lambda: lo.Linkage.from_pairs((*GRAPHS["clique"].T, np.full(len(GRAPHS["clique"]), 0.4)))
+    links().partitions(10)
+    monkeypatch.setattr(_chain, "MOST", 1)
+    with pytest.warns(UserWarning, match="have not settled.*not each was asked once"):
+        links().partitions(10)

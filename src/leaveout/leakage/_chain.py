@@ -11,6 +11,7 @@ asked pair touches are independent of one another, and the law is kept.
 """
 
 import math
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,8 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             share = np.minimum(share * FOLLOW ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
             chains = _pulled(chains, graph, label, GAIN)
         bar.advance()
+        if (SWEEPS * asked < wanted).any():
+            _warn()
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]
             chains = _pulled(chains, graph, label, GAIN / (1 + step / SLOWS))
@@ -73,6 +76,14 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
                 label = _move(chains, label, share, rng)[1]
             out.append((label[chains.a] == label[chains.b]).reshape(copies, -1))
     return np.concatenate(out)[:num]
+
+
+def _warn() -> None:
+    warnings.warn(
+        "Linkage: drawn partitions have not settled: the records of one block hang together by so many pairs that in "
+        f"{MOST} steps not each was asked once. Leave out pairs of small probability, or calibrate them.",
+        stacklevel=2,
+    )
 
 
 def _pulled(chains: Chains, graph: Graph, label: NDArray[np.int64], gain: float) -> Chains:
