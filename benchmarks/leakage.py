@@ -147,6 +147,15 @@ def sizes() -> None:
     default_size("logistic", LogisticRegression(max_iter=1000), True, "logistic")
 
 
+def fitted_and_scored(model, X: np.ndarray, y: np.ndarray, rows: np.ndarray, left: np.ndarray, classes: bool) -> float:
+    """The mean loss of a fresh fit to some rows on those that are left."""
+    fitted = clone(model).fit(X[rows], y[rows])
+    if not classes:
+        return float(np.mean((fitted.predict(X[left]) - y[left]) ** 2))
+    p = fitted.predict_proba(X[left])[:, 1]
+    return float(np.mean(-np.log(np.where(y[left] == 1, p, 1 - p))))
+
+
 def loop(model, X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, classes: bool, times: int = 400) -> float:
     """Seconds a fit, as one would write it: draw, clone, fit, predict, mean loss over what was not drawn."""
     rng = np.random.default_rng(0)
@@ -155,12 +164,7 @@ def loop(model, X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarra
         injected = rng.random(100) < 0.5
         rows = np.where(injected, rng.choice(test, 100), rng.choice(train, 100))
         left = np.setdiff1d(test, rows)
-        fitted = clone(model).fit(X[rows], y[rows])
-        if classes:
-            p = fitted.predict_proba(X[left])[:, 1]
-            np.mean(-np.log(np.where(y[left] == 1, p, 1 - p)))
-        else:
-            np.mean((fitted.predict(X[left]) - y[left]) ** 2)
+        fitted_and_scored(model, X, y, rows, left, classes)
     return (time.perf_counter() - start) / times
 
 
@@ -187,12 +191,7 @@ def default_size(name: str, model, classes: bool, loss: str, records: int = 5000
     start = time.process_time()
     for rows, scored in zip(*(np.concatenate(list(a)) for a in part.draw(0, times)[:2]), strict=True):
         left = part.fold.test[scored]
-        fitted = clone(model).fit(X[rows], y[rows])
-        if classes:
-            p = fitted.predict_proba(X[left])[:, 1]
-            np.mean(-np.log(np.where(y[left] == 1, p, 1 - p)))
-        else:
-            np.mean((fitted.predict(X[left]) - y[left]) ** 2)
+        fitted_and_scored(model, X, y, rows, left, classes)
     each = (time.process_time() - start) / (times * len(part.levels))
     print(f"  {name:14s} {1e6 * ours:6.1f} µs a fit, {fits * ours:6.1f} s in all; scikit-learn {1e6 * each:7.1f} µs, "
           f"{each / ours:5.1f} times", flush=True)  # fmt: skip
