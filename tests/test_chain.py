@@ -198,3 +198,31 @@ def test_layout_places_every_step_once():
         real = np.sort(layout.place[layout.place < total])
         np.testing.assert_array_equal(real, np.arange(total))
         np.testing.assert_array_equal(layout.place.reshape(-1)[layout.inverse], np.arange(total))
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_sums_in_parts_are_those_of_one(moving, monkeypatch):
+    """Value, gradient and a product with the Hessian, by lanes a few at a time and by a layout of few lanes."""
+    rng, lengths, K = np.random.default_rng(0), np.array([3, 1, 4, 2, 4, 3, 1]), 3
+    sequence, steps = np.repeat(np.arange(7), lengths), int(lengths.sum())
+    shape = (steps, K, K) if moving else (K, K)
+    start, A = rng.standard_normal(K), rng.standard_normal(shape)
+    starts = np.isin(np.arange(steps), np.cumsum(lengths) - lengths)[:, None, None]
+    emission, weights = rng.standard_normal((steps, K)), rng.uniform(0.2, 2.0, 7)
+
+    def summed(parts):
+        where = chain.layout(lengths, 9, parts=parts)
+        worth = where.arrange(jnp.asarray(weights)[sequence])
+        laid = lambda A: where.arrange(jnp.where(starts, A[:, :1], A)) if moving else A  # a start's in every row
+        first = None if moving else jnp.asarray(start)
+        F = lambda A, e: chain.log_partition(chain.Potentials(first, laid(A), where.arrange(e)), worth, where)
+        args = jnp.asarray(A), jnp.asarray(emission)
+        value, slope = jax.value_and_grad(F, (0, 1))(*args)
+        return where.shape[1], jax.tree.leaves((value, slope, jax.jvp(jax.grad(F, (0, 1)), args, args)[1]))
+
+    with jax.enable_x64(True):
+        monkeypatch.setattr(chain, "WIDE", 2)
+        (few, one), (many, several) = summed(1), summed(3)
+    assert few == 2 < many and many % 2 == 0
+    for a, b in zip(one, several, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)

@@ -1,12 +1,14 @@
 """Sums over configurations of fields: against enumeration, chains, finite differences; derivatives under jit and vmap."""
 
 import itertools
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.spatial
 
 from leaveout.inference import elimination, passes
 from leaveout.inference.clique import log_partition, marginals, pair_marginals, tree
@@ -195,15 +197,46 @@ def test_extreme_and_forbidden_potentials():
 
 def test_graphs_too_dense_are_refused():
     complete = np.array(list(itertools.combinations(range(60), 2)))
-    with pytest.raises(ValueError, match=r"table over 60 sites \(width 59\) of 2 states.*fewer states, fewer edges"):
+    with pytest.raises(ValueError, match=r"needs 10\^\d+ bytes: tables over 60 sites \(width 59\) of 2 states.*fewer edges"):
         tree(60, complete, 2)
-    with pytest.raises(ValueError, match="table over 23 sites"):
-        tree(23, complete[(complete < 23).all(1)], 2)
+    with pytest.raises(
+        ValueError, match=r"needs 0.2\d+ GiB: tables over 23 sites.*limit is 0.1 GiB. Raise it by memory=0.3 if"
+    ):
+        tree(23, complete[(complete < 23).all(1)], 2, 0.1 * 2**30)
     assert tree(8, complete[(complete < 8).all(1)], 3).width == 7
 
 
+def test_the_need_is_what_is_taken():
+    """The most that a pass of derivatives holds is no more than was said, and not much less."""
+    graph, K = grid(9, 12), 3
+    field = passes.Passes(108, graph, K)
+    assert field.lanes * field.entries > 2**22
+    sites, edges = potentials(np.random.default_rng(0), 108, graph, K, (field.lanes,))
+    given = np.concatenate([sites.reshape(field.lanes, -1), edges.reshape(field.lanes, -1)], 1).T.copy()
+    tracemalloc.start()
+    up = field.up(field._stack(given))
+    field.tangents(up, field.down(up, edges=True), given[..., None], edges=True)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0.75 * field.need < most <= field.need
+    with pytest.raises(ValueError, match="The limit is"):
+        passes.Passes(108, graph, K, field.need - 1.0)
+
+
+def test_a_better_order_is_looked_for_where_tables_are_many(monkeypatch):
+    """A triangulation of random points: less than by any order of least fill; and the same in every call."""
+    monkeypatch.setattr(elimination, "FEW", 2**12)
+    corners = scipy.spatial.Delaunay(np.random.default_rng(0).random((100, 2))).simplices
+    pairs = np.sort(np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [0, 2]]]), 1)
+    graph = elimination.neighbours(100, np.unique(pairs, axis=0))
+    found = elimination.best_scopes(graph, 3)
+    tried = min(elimination.entries(scopes, 3) for scopes in elimination._orders(graph, 3))
+    assert elimination.FEW < elimination.entries(found, 3) <= 0.8 * tried
+    assert list(elimination.best_scopes(graph, 3)) == list(found)
+
+
 def test_the_best_of_several_orders_is_taken():
-    scopes = elimination.best_scopes(elimination.neighbours(400, grid(20, 20)), 2)
+    scopes = elimination.first_scopes(elimination.neighbours(400, grid(20, 20)), 2)
     assert max(map(len, scopes.values())) == 20
     trees = random_graph(np.random.default_rng(5), 40, 0.0)
     assert max(map(len, elimination.best_scopes(elimination.neighbours(40, trees), 2).values())) == 0

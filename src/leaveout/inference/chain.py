@@ -27,10 +27,10 @@ from scipy.sparse.csgraph import breadth_first_order
 from .._objective import aligned
 
 FEW_STATES = 4  # up to which linking lanes is worth its matrix products
-WIDE = 128  # lanes that a scan takes along; more bring nothing
+WIDE = 128  # lanes that a scan takes along; more bring nothing, but in parts
 SHORT = 64  # rows below which a scan is not split further
 TINY = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
-UNROLLED = 16  # states up to which a matrix product is written out
+UNROLLED = 4  # states up to which a matrix product is written out
 
 
 class Layout(eqx.Module):
@@ -82,9 +82,14 @@ class Layout(eqx.Module):
 
 
 def layout(
-    lengths: Int[np.ndarray, " sequences"], num_states: int, zeros: bool = False, size: Callable[[int], int] = int
+    lengths: Int[np.ndarray, " sequences"],
+    num_states: int,
+    zeros: bool = False,
+    size: Callable[[int], int] = int,
+    parts: int = 1,
 ) -> Layout:
-    """The quickest layout of sequences of these lengths, as large as `size` says of what is needed."""
+    """The quickest layout of sequences of these lengths, as large as `size` says of what is needed; of sums that are made in so
+    many parts at most, where sequences are short enough."""
     lengths = np.asarray(lengths)
     total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
     room = size(total)
@@ -95,9 +100,9 @@ def layout(
         step = np.arange(rows * lanes).reshape(lanes, rows).T
         place = np.where(step < total, step, room)
     else:
-        bins = _packed(lengths, max(int(lengths.max()), -(-total // WIDE)))
-        rows = size(max(int(lengths[members].sum()) for members in bins))
-        place = np.full((rows, size(len(bins))), room)
+        bins = _packed(lengths, max(int(lengths.max()), -(-total // (WIDE * parts))))
+        rows, lanes = size(max(int(lengths[members].sum()) for members in bins)), size(len(bins))
+        place = np.full((rows, lanes if parts == 1 or lanes <= WIDE else -(-lanes // WIDE) * WIDE), room)
         for lane, members in enumerate(bins):
             steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
             place[: len(steps), lane] = steps
@@ -245,21 +250,25 @@ class _Inside:
 
         def up(carry, x):
             rest, count = carry
-            step, p, now, e, c, weigh = x[:2], *x[2:]
+            step, p, e, c, weigh = x[:2], *x[2:]
             ahead = own.over(own.times(e, rest), c)
-            states = own.outside(own.times(now, rest))
-            pairs = own.times(p[:, None], ahead[None])
-            pairs = pairs if self.late else own.outside(own.times(pairs, self.into(step)))
-            here = own.outside(rest)
-            rest = own.through(ahead, jnp.swapaxes(self.into(step), 0, 1))
+            here, rest = own.outside(rest), own.through(ahead, jnp.swapaxes(self.into(step), 0, 1))
+            if not self.moving:
+                rest = jnp.where(step[0], own.total(own.times(self.start, ahead)), rest)
+            if self.late:
+                return (rest, count), (here, ahead)
+            pairs = own.outside(own.times(own.times(p[:, None], ahead[None]), self.into(step))) * weigh
             if self.moving:
-                return (rest, count), (states, here, pairs * weigh)
-            rest = jnp.where(step[0], own.total(own.times(self.start, ahead)), rest)
-            return (rest, count + jnp.where(step[0], 0.0, pairs * weigh)), (states, here, None)
+                return (rest, count), (here, pairs)
+            return (rest, count + jnp.where(step[0], 0.0, pairs)), (here, None)
 
-        none = jnp.zeros((0,)) if self.moving else jnp.zeros((K, K, lanes))
-        xs = (self.starts, self.steps, before, filtered, self.e, c, weigh)
-        (_, count), (states, ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
+        none = jnp.zeros((K, K, lanes) if not (self.moving or self.late) else (0,))
+        xs = (self.starts, self.steps, before, self.e, c, weigh)
+        (_, count), (ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
+        states = own.outside(filtered) * ahead
+        if self.late:  # one product of matrices a row takes less time than sums that go along
+            rows = jnp.einsum("rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs)
+            count, pairs = jnp.sum(rows, 0)[..., None], None
         return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(ahead, 1, -1), pairs
 
 
@@ -322,7 +331,7 @@ def _linked(inside: _Inside) -> tuple[Array, Array]:
 @eqx.filter_custom_jvp
 def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | None, layout: Layout) -> Scalar:
     """`Σ_n worth_n log Z_n` over the sequences, `worth` one number for each at all its steps (one, by default)."""
-    return _weighed(posterior(potentials, layout).log_normaliser, worth)
+    return _weighed(_summed(potentials, layout, None).log_normaliser, worth)
 
 
 @log_partition.def_jvp
@@ -330,7 +339,7 @@ def _log_partition_jvp(primals, tangents):
     """The gradient is the posterior, by code that is itself differentiable: all higher derivatives follow."""
     potentials, worth, layout = primals
     moved, worth_moved, _ = tangents
-    found = posterior(potentials, layout, worth)
+    found = _summed(potentials, layout, worth)
     states = found.states if worth is None else worth[..., None] * found.states
     change = jnp.zeros(())
     for expected, tangent in zip((found.initial, found.transition, states), moved, strict=True):
@@ -339,6 +348,38 @@ def _log_partition_jvp(primals, tangents):
     if worth_moved is not None:
         change = change + jnp.sum(found.log_normaliser * worth_moved)
     return _weighed(found.log_normaliser, worth), change
+
+
+class _Sums(NamedTuple):
+    """What log Z and its gradient take of a `Posterior`."""
+
+    log_normaliser: Float[Array, "rows lanes"]
+    states: Float[Array, "rows lanes states"]
+    initial: Float[Array, " states"] | None
+    transition: Float[Array, "*steps states states"]
+
+
+def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _Sums:
+    """Those; where lanes are several times `WIDE`, of so many at a time, all of whose arrays a cache holds."""
+    (rows, lanes), moving = layout.shape, potentials.transition.ndim > 2
+
+    def one(part: tuple) -> _Sums:
+        emission, transition, place, starts, worth = part
+        transition = transition if moving else potentials.transition
+        where = Layout(place, starts, layout.inverse, layout.linked, layout.zeros)
+        found = posterior(Potentials(potentials.initial, transition, emission), where, worth)
+        return _Sums(found.log_normaliser, found.states, found.initial, found.transition)
+
+    transition = potentials.transition if moving else None
+    whole = (potentials.emission, transition, jnp.asarray(layout.place), jnp.asarray(layout.starts), worth)
+    if lanes <= WIDE or lanes % WIDE or layout.linked:
+        return one(whole)
+    cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, WIDE, *leaf.shape[2:]), 1, 0)
+    found = jax.lax.map(one, jax.tree.map(cut, whole))
+    back = lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(rows, lanes, *leaf.shape[3:])
+    initial = None if found.initial is None else found.initial.sum(0)
+    pairs = back(found.transition) if moving else found.transition.sum(0)
+    return _Sums(back(found.log_normaliser), back(found.states), initial, pairs)
 
 
 def _weighed(log_normaliser: Array, worth: Array | None) -> Scalar:

@@ -26,29 +26,35 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from .passes import Passes, passes
+from .loopy import Messages, messages
+from .passes import MEMORY, Passes, passes
 
 Sites = Float[Array | np.ndarray, "..."]  # [lanes, sites, states], where lanes, any number of axes, broadcast
 Edges = Float[Array | np.ndarray, "..."]  # [lanes, edges, states, states]
+Sums = Passes | Messages
 
 
-def tree(num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int) -> Passes:
-    """The passes over a graph. Raises ValueError where exact inference would need a table too large."""
-    return passes(num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states)
+def tree(
+    num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = MEMORY, inference: str = "exact"
+) -> Sums:
+    """What sums over a graph: exactly, which raises ValueError where it needs more than `memory` bytes; or approximately, by
+    "bethe" or "trw"."""
+    graph = num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states
+    return passes(*graph, memory) if inference == "exact" else messages(*graph, inference)
 
 
-def log_partition(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "..."]:
+def log_partition(sites: Sites, edges: Edges, tree: Sums) -> Float[Array, "..."]:
     """`log Z`, its gradient the marginals."""
     return _sums(sites, edges, tree, 0)[0]
 
 
-def marginals(sites: Sites, edges: Edges, tree: Passes) -> Float[Array, "... sites states"]:
+def marginals(sites: Sites, edges: Edges, tree: Sums) -> Float[Array, "... sites states"]:
     """`p(z_s = k)` of every site."""
     return _sums(sites, edges, tree, 1)[1]
 
 
 def pair_marginals(
-    sites: Sites, edges: Edges, tree: Passes
+    sites: Sites, edges: Edges, tree: Sums
 ) -> tuple[Float[Array, "... sites states"], Float[Array, "... edges states states"]]:
     """`p(z_s = k)` of every site, and `p(z_s = j, z_t = k)` of every edge."""
     _, of_sites, of_edges = _sums(sites, edges, tree, 2)
@@ -58,7 +64,7 @@ def pair_marginals(
 def draw(
     sites: Float[np.ndarray, "sites states"],
     edges: Float[np.ndarray, "edges states states"],
-    tree: Passes,
+    tree: Sums,
     num_draws: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "draws sites"]:
@@ -67,7 +73,7 @@ def draw(
 
 
 def best(
-    sites: Float[np.ndarray, "sites states"], edges: Float[np.ndarray, "edges states states"], tree: Passes
+    sites: Float[np.ndarray, "sites states"], edges: Float[np.ndarray, "edges states states"], tree: Sums
 ) -> Int[np.ndarray, " sites"]:
     """The most probable configuration, found going up by maxima, and read off going down."""
     return tree.walk(_column(sites, edges), 1, np.random.default_rng(0), best=True)[0]
@@ -77,7 +83,7 @@ def _column(sites: np.ndarray, edges: np.ndarray) -> Float[np.ndarray, "numbers 
     return np.concatenate([sites.ravel(), edges.ravel()])[:, None]
 
 
-def _sums(sites: ArrayLike, edges: ArrayLike, tree: Passes, level: int) -> list[Array]:
+def _sums(sites: ArrayLike, edges: ArrayLike, tree: Sums, level: int) -> list[Array]:
     sites, edges = jnp.asarray(sites, float), jnp.asarray(edges, float)
     of_sites, of_edges = _shapes((), tree)
     if sites.shape[-2:] != of_sites or edges.shape[-3:] != of_edges:
@@ -108,7 +114,7 @@ def _lanes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True))
 
 
-def _shapes(lanes: tuple[int, ...], tree: Passes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shapes(lanes: tuple[int, ...], tree: Sums) -> tuple[tuple[int, ...], tuple[int, ...]]:
     K = tree.num_states
     return (*lanes, tree.num_sites, K), (*lanes, tree.num_edges, K, K)
 
@@ -116,7 +122,7 @@ def _shapes(lanes: tuple[int, ...], tree: Passes) -> tuple[tuple[int, ...], tupl
 # NumPy
 
 
-def _numbers_first(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Passes) -> np.ndarray:
+def _numbers_first(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Sums) -> np.ndarray:
     """Potentials `[numbers, lanes]`."""
     out = np.empty((tree.edges.stop, *lanes))
     out[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
@@ -124,7 +130,7 @@ def _numbers_first(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int
     return out.reshape(tree.edges.stop, -1)
 
 
-def _lanes_first(marginals: np.ndarray, lanes: tuple[int, ...], tree: Passes, edges: bool) -> list[np.ndarray]:
+def _lanes_first(marginals: np.ndarray, lanes: tuple[int, ...], tree: Sums, edges: bool) -> list[np.ndarray]:
     parts = [marginals[tree.sites], marginals[tree.edges]] if edges else [marginals[tree.sites]]
     shapes = _shapes(lanes, tree)
     return [np.ascontiguousarray(np.moveaxis(part, 0, -1)).reshape(s) for part, s in zip(parts, shapes, strict=False)]
@@ -136,7 +142,7 @@ def _chunks(count: int, size: int) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Passes, level: int) -> list[np.ndarray]:
+def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: int) -> list[np.ndarray]:
     lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
     potentials = _numbers_first(sites, edges, lanes, tree)
     count = potentials.shape[1]
@@ -152,7 +158,7 @@ def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Passes, level
 
 
 def _tangents_by_passes(
-    sites: np.ndarray, edges: np.ndarray, *changes: np.ndarray, tree: Passes, given: bool, wanted: bool
+    sites: np.ndarray, edges: np.ndarray, *changes: np.ndarray, tree: Sums, given: bool, wanted: bool
 ) -> list[np.ndarray]:
     """Axes along which only the change is long are tangents: they share the passes of the potentials."""
     own = _lanes(sites.shape[:-2], edges.shape[:-3])
@@ -163,10 +169,11 @@ def _tangents_by_passes(
     change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(-1, *whole)
     change = change.transpose(0, *(1 + axis for axis in order)).reshape(len(potentials), count, -1)
     found = np.empty_like(change)
+    up: Any  # of the kind that the tree makes
     for chunk in _chunks(count, tree.lanes):
         up, down = tree.both(np.ascontiguousarray(potentials[:, chunk]), edges=False)
         for some in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
-            found[:, chunk, some] = tree.tangents(up, down.separators, change[:, chunk, some], edges=wanted)
+            found[:, chunk, some] = tree.tangents(up, down, change[:, chunk, some], edges=wanted)
     back = found.reshape(-1, *(whole[axis] for axis in order)).transpose(0, *(1 + at for at in np.argsort(order)))
     return _lanes_first(back, whole, tree, wanted)
 
@@ -185,13 +192,13 @@ def _tangents_impl(*args: Array, **params: Any) -> list[Array]:
 
 
 @sums_p.def_abstract_eval
-def _sums_abstract(sites: ShapedArray, edges: ShapedArray, *, tree: Passes, level: int) -> list[ShapedArray]:
+def _sums_abstract(sites: ShapedArray, edges: ShapedArray, *, tree: Sums, level: int) -> list[ShapedArray]:
     lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
     return [ShapedArray(shape, sites.dtype) for shape in (lanes, *_shapes(lanes, tree))[: level + 1]]
 
 
 @tangents_p.def_abstract_eval
-def _tangents_abstract(sites: Any, edges: Any, *changes: Any, tree: Passes, given: bool, wanted: bool) -> list[ShapedArray]:
+def _tangents_abstract(sites: Any, edges: Any, *changes: Any, tree: Sums, given: bool, wanted: bool) -> list[ShapedArray]:
     own = _lanes(sites.shape[:-2], edges.shape[:-3])
     shapes = _shapes(_lanes(own, *(change.shape[: len(own)] for change in changes)), tree)
     return [ShapedArray(shape, sites.dtype) for shape in shapes[: 2 if wanted else 1]]
@@ -238,7 +245,7 @@ batching.primitive_batchers[sums_p] = _batched(sums_p)
 batching.primitive_batchers[tangents_p] = _batched(tangents_p)
 
 
-def _sums_jvp(primals: Any, changes: Any, *, tree: Passes, level: int) -> tuple[list[Array], list[Any]]:
+def _sums_jvp(primals: Any, changes: Any, *, tree: Sums, level: int) -> tuple[list[Array], list[Any]]:
     sites, edges = primals
     given = not isinstance(changes[1], ad.Zero)
     changes = [ad.instantiate_zeros(changes[0]), *([changes[1]] if given else [])]
@@ -263,7 +270,7 @@ def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array
     return out, tangents_p.bind(*primals[:2], *map(ad.instantiate_zeros, changes[2:]), **params)
 
 
-def _tangents_transpose(cotangents: Any, *operands: Any, tree: Passes, given: bool, wanted: bool) -> list[Any]:
+def _tangents_transpose(cotangents: Any, *operands: Any, tree: Sums, given: bool, wanted: bool) -> list[Any]:
     """The map is a Hessian, hence symmetric."""
     sites, edges = operands[:2]
     there = wanted and not isinstance(cotangents[1], ad.Zero)

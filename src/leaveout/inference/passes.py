@@ -15,20 +15,22 @@ and summed over, as arrays of many axes.
 
 import collections
 import functools
+import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
 
-from .elimination import Clique, best_scopes, clique_tree, neighbours
+from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
 WIDE = 2**16  # entries of a table above which it has no matrix
 MANY = 2**21  # entries of all tables, from which matrices of the larger take too long to make
 GATHERED = 2**8  # entries of the tables that potentials of a wide one are gathered in
 NUMBERS = 2**23  # numbers in all tables of the lanes that a pass takes along
 RECENT = 4  # passes that are remembered
+MEMORY = 4.0 * 2**30  # bytes, if nothing else is said
 
 Stack = Float[np.ndarray, "numbers lanes"]
 Tangent = Float[np.ndarray, "numbers lanes tangents"]
@@ -49,8 +51,8 @@ class Narrow:
     def entries(self) -> int:
         return self.reads.shape[0]
 
-    def up(self, stack: np.ndarray) -> np.ndarray:
-        return (self.reads @ stack.reshape(len(stack), -1)).reshape(self.configurations, -1, *stack.shape[1:])
+    def up(self, stack: np.ndarray, table: np.ndarray) -> None:
+        table[:] = (self.reads @ stack.reshape(len(stack), -1)).reshape(table.shape)
 
     def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
         rows, back = (self.rows, self.back) if edges else (self.rows[: self.rest], self.back_rest)
@@ -65,13 +67,13 @@ class Wide:
 
     @property
     def entries(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
-    def up(self, stack: np.ndarray) -> np.ndarray:
-        table = np.zeros((*self.shape, *stack.shape[1:]))
+    def up(self, stack: np.ndarray, table: np.ndarray) -> None:
+        table[:] = 0.0
+        whole = table.reshape(*self.shape, *stack.shape[1:])
         for place, shape in self.inputs:
-            table += stack[place].reshape(*shape, *stack.shape[1:])
-        return table.reshape(self.configurations, -1, *stack.shape[1:])
+            whole += stack[place].reshape(*shape, *stack.shape[1:])
 
     def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
         table = belief.reshape(*self.shape, *out.shape[1:])
@@ -96,24 +98,31 @@ class Downward(NamedTuple):
 
 
 class Passes:
-    """The steps for one graph and number of states. Equal for equal graphs, so that nothing is compiled anew."""
+    """The steps for one graph and number of states. Equal for equal graphs, so that nothing is compiled anew.
 
-    def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int):
+    `need` are the bytes that the pass of derivatives takes, which is the largest: the conditional probabilities of all tables
+    and their tangents, two tables more, the stack and its tangents. Raises ValueError where that is more than `memory` bytes.
+    """
+
+    def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = np.inf):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
         self.num_sites, self.num_edges, self.num_states = num_sites, len(edges), num_states
         self.key = (num_sites, num_states, edges.tobytes())
-        scopes = best_scopes(neighbours(num_sites, edges), num_states)
+        scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
         cliques = clique_tree(scopes, edges, num_states)
         self.wide = WIDE if sum(num_states ** len(clique.scope) for clique in cliques) < MANY else min(WIDE, 2**12)
         cliques = _gathered(cliques, edges, self)
+        self.entries = sum(num_states ** len(clique.scope) for clique in cliques)
+        self.need = 8 * self.lanes * _numbers(cliques, self)
+        if self.need > memory:
+            _refuse(self, memory)
         self.sites = slice(0, num_sites * num_states)
         self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
         builder = _Builder(cliques, edges, self)
         self.steps, self.roots, self.size = builder.steps()
         self.cliques = builder.places()
         self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(maxlen=RECENT)
-        self.entries = sum(step.entries for step in self.steps)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -139,19 +148,20 @@ class Passes:
         conditional probabilities of one and zero."""
         conditionals = self._tables(stack.shape[1:])
         for step, conditional in zip(self.steps, conditionals, strict=True):
-            table = step.up(stack)
+            step.up(stack, conditional)
             if step.configurations == 1:
-                stack[step.writes] = table[0]
+                stack[step.writes] = conditional[0]
                 conditional[:] = 1.0
                 continue
-            top = table.max(0)
+            top = conditional.max(0)
             if best:
                 stack[step.writes] = top
-                np.equal(np.arange(len(table))[:, None, None], table.argmax(0), out=conditional)
+                np.equal(np.arange(len(conditional))[:, None, None], conditional.argmax(0), out=conditional)
                 continue
             if not np.isfinite(top).all():
                 top = np.where(np.isneginf(top), 0.0, top)
-            np.exp(np.subtract(table, top, out=table), out=conditional)
+            conditional -= top
+            np.exp(conditional, out=conditional)
             total = conditional.sum(0)
             with np.errstate(divide="ignore"):
                 stack[step.writes] = np.log(total) + top
@@ -168,17 +178,17 @@ class Passes:
             step.down(conditional * separators[-1], out, edges)
         return Downward(out[: self.edges.stop].copy(), separators[::-1], edges)
 
-    def tangents(self, known: Upward, separators: list[np.ndarray], change: Tangent, *, edges: bool) -> Tangent:
+    def tangents(self, known: Upward, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
         """How the marginals change along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
         stack = self._stack(change)
         tables = self._tables(change.shape[1:])
         for step, conditional, table in zip(self.steps, known.conditionals, tables, strict=True):
-            moved = step.up(stack)
-            mean = stack[step.writes] = (conditional[..., None] * moved).sum(0)
-            np.subtract(moved, mean, out=table)
+            step.up(stack, table)
+            mean = stack[step.writes] = (conditional[..., None] * table).sum(0)
+            table -= mean
         out = np.zeros_like(stack)
         for step, conditional, separator, table in zip(
-            *(reversed(part) for part in (self.steps, known.conditionals, separators, tables)), strict=True
+            *(reversed(part) for part in (self.steps, known.conditionals, down.separators, tables)), strict=True
         ):
             table *= separator[..., None]
             table += out[step.writes]
@@ -223,9 +233,34 @@ class Passes:
 
 
 @functools.lru_cache(maxsize=16)
-def passes(num_sites: int, edges: bytes, num_states: int) -> Passes:
+def passes(num_sites: int, edges: bytes, num_states: int, memory: float = np.inf) -> Passes:
     """The passes over a graph, made once; `edges` are the bytes of int64 `[edges, 2]`."""
-    return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states)
+    return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, memory)
+
+
+@functools.lru_cache(maxsize=16)
+def _scopes(num_sites: int, edges: bytes, num_states: int) -> Scopes:
+    return best_scopes(neighbours(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2)), num_states)
+
+
+def _numbers(cliques: list[Clique], layout: Passes) -> int:
+    """That are in memory at once for one field, where derivatives are taken."""
+    K = layout.num_states
+    stack = layout.num_sites * K + layout.num_edges * K**2 + sum(K ** len(clique.separator) for clique in cliques)
+    return 2 * layout.entries + 2 * K ** max(len(clique.scope) for clique in cliques) + 2 * stack
+
+
+def _refuse(layout: Passes, memory: float) -> NoReturn:
+    said = lambda count: f"{count / 2**30:,.3g} GiB" if count < 2**50 else f"10^{math.log10(count):.0f} bytes"
+    more = math.ceil(layout.need / 2**30 * 10) / 10 if layout.need < 2**50 else math.inf
+    raise ValueError(
+        f"MRF: exact inference on this graph needs {said(layout.need)}: tables over {layout.width + 1} sites (width "
+        f"{layout.width}) of {layout.num_states} states and less, twice where derivatives are taken. The limit is "
+        f"{said(memory)}. "
+        + (f"Raise it by memory={more:g} if the machine has as much; take" if more < 1024 else "Take")
+        + ' an approximation (inference="bethe" or "trw"), fewer states, fewer edges (neighbours that share a border rather '
+        "than a corner, or the nearest few), larger areas, or parts of the graph as fields of their own."
+    )
 
 
 def _is_wide(clique: Clique, layout: Passes) -> bool:

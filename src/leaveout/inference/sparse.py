@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from .._objective import aligned
 
 CHUNK = 16  # entries of a column that are added up at once
+BLOCK = 512  # rows that are gathered at once
 WIDE = 64  # features of one step beyond which the sum over them is not written out
 
 
@@ -73,11 +74,14 @@ def turned(features: Sparse) -> Turned:
 def _weighted(
     places: Int[Array | np.ndarray, "rows width"], values: Float[Array | np.ndarray, "rows width"], matrix: Float[Array, "n k"]
 ) -> Float[Array, "rows k"]:
-    """`Σ_i values[:, i] matrix[places[:, i]]`, the place n being none: added up column by column, which fuses."""
+    """`Σ_i values[:, i] matrix[places[:, i]]`, the place n being none: of a block of rows at a time, which a cache holds
+    whether XLA fuses the sum or not."""
     rows = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]))])
+
+    def one(row: tuple[Array, Array]) -> Array:
+        found = [value * rows.at[place].get(mode="promise_in_bounds") for place, value in zip(*row, strict=True)]
+        return sum(found, jnp.zeros(matrix.shape[1]))
+
     if places.shape[1] > WIDE:
         return jnp.einsum("ti,tik->tk", values, rows[places])
-    total = jnp.zeros((len(places), matrix.shape[1]))
-    for i in range(places.shape[1]):
-        total = total + values[:, i, None] * rows.at[places[:, i]].get(mode="promise_in_bounds")
-    return total
+    return jax.lax.map(one, (jnp.asarray(places), jnp.asarray(values)), batch_size=BLOCK)

@@ -18,7 +18,12 @@ Shape = tuple[int, ...]
 KINDS = ("response", "state")  # of predictions
 EDGE = 1e-6  # the share of what is usual below which a probability, a rate, a variance sits on the boundary
 UNUSED = 1.0  # expected observations below which a state explains nothing
-LATENT = {"initial": SIMPLEX, "transition": SIMPLEX, "coupling": REAL}  # where parameters of the states' distribution live
+LATENT = {
+    "initial": SIMPLEX,
+    "transition": SIMPLEX,
+    "coupling": REAL,
+    "external": REAL,
+}  # where parameters of the states' distribution live
 
 
 class AbstractHiddenStates(AbstractObjective):
@@ -136,6 +141,11 @@ def check_choices(model: str, emission: object, num_states: object, styles: Coll
     """Raises TypeError or ValueError for what is not an emission, a number of states, a style or a score."""
     if not isinstance(emission, AbstractEmission):
         raise TypeError(f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")
+    if model == "HMM" and type(emission).weighted is not AbstractEmission.weighted:
+        raise ValueError(
+            f"HMM: {type(emission).__name__} is for fields; a chain whose states are seen is a Markov chain: its transitions "
+            "are counted."
+        )
     if not isinstance(num_states, int | np.integer) or num_states < 1:
         raise ValueError(f"{model}: num_states must be a whole number, 1 or more; got {num_states!r}.")
     if emission.num_states not in (None, num_states):
@@ -159,11 +169,6 @@ def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> li
 def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
     """What the entries of a parameter that `which` says are called."""
     return [name + (str(at) if at else "") for at in np.argwhere(which).tolist()]
-
-
-def times(weights: Array, logs: Array) -> Array:
-    """`w log p`, zero where both are: a zero probability to the power of zero is one."""
-    return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
 
 
 def mixture(states: Float[Array, "units states"], densities: Float[Array, "units states"]) -> Float[Array, " units"]:
@@ -204,7 +209,7 @@ def _small(
     beside the data's variances, or by EDGE more beside rates and probabilities of all channels."""
     states = value if name in emission.shared else value.max(axis=0)
     spread = spread if value.ndim > 1 else spread.min()
-    return value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max())
+    return np.asarray(value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max()))
 
 
 def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:

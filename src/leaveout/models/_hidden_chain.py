@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from .._objective import Arrays, aligned, float64, padded_weights, unravel
 from .._plan import LONG, few_more, few_size
 from ..inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
-from ._hidden import UNUSED, AbstractHiddenStates, mixture, times
+from ._hidden import UNUSED, AbstractHiddenStates, mixture
 from ._states import States
-from .emissions._base import AbstractEmission, Parameters
+from .emissions._base import AbstractEmission, Parameters, times
 
 TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
 DRAWS = 2000  # of the future

@@ -1,12 +1,12 @@
 """Hidden Markov fields: F and its parts, what a fitted one says of its own data, and expectation–maximisation of it.
 
     E   q = p(z | x; θ) by passes
-    M   argmax_θ Σ_s Σ_k q_s(k) log e_s(k; θ) + Σ_{(s,t)} β_st q(z_s = z_t) − fields · log Z(β) + log p(θ)
+    M   argmax_θ Σ_s Σ_k q_s(k) (log e_s(k; θ) + h_s(k)) + Σ_{(s,t)} Σ_jk q_st(j, k) φ_st(j, k) − fields · log Z + log p(θ)
 
-The maximum is found by BFGS: no sum over configurations enters it but that of Z(β), where β is learned.
+The maximum is found by BFGS: no sum over configurations enters it but that of Z, where φ or h is learned.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from .._objective import ravel, unravel
 from ..inference import clique
-from ..inference.clique import log_partition, marginals, pair_marginals
-from ..inference.passes import Passes
-from ._hidden import UNUSED, AbstractHiddenStates, times
+from ..inference.clique import Sums, log_partition, marginals, pair_marginals
+from . import _potentials
+from ._hidden import UNUSED, AbstractHiddenStates, entries
 from ._observations import FieldLabels
 
 AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
@@ -31,14 +31,19 @@ PRECISE = {"gtol": 1e-7}  # in the steps of expectation–maximisation
 class AbstractHiddenField(AbstractHiddenStates):
     """An objective whose hidden states form fields over one graph: `F(θ, w)` as in `mrf`, from the densities of an emission."""
 
-    latent: ClassVar[tuple[str, ...]] = ("coupling",)
+    latent: ClassVar[tuple[str, ...]] = ("coupling", "external")
 
     edges: Int[np.ndarray, "edges 2"]
     coupling: Float[np.ndarray, "..."]  # held fixed, or the start
     coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
-    normaliser: Float[np.ndarray, ""] | None  # log Z(β) of one field, where β is fixed
-    tree: Passes
+    external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
+    design: Float[np.ndarray, "sites terms"] | None  # where γ is learned
+    external_prior: Float[np.ndarray, "2"] | None
+    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, where the potentials are fixed
+    tree: Sums
     learned: bool  # the coupling
+    directed: bool
+    inference: str
     flat: bool  # no prior
     labels: FieldLabels
 
@@ -46,12 +51,58 @@ class AbstractHiddenField(AbstractHiddenStates):
     def num_units(self) -> int:
         return len(self.x) if self.drop == "field" else self.dense.size
 
+    @property
+    def prior_learned(self) -> bool:
+        return self.learned or self.design is not None
+
+    @property
+    def told_apart(self) -> bool:
+        """Are the states, by potentials that are held fixed?"""
+        return (not self.learned and self.coupling.ndim > 1) or (self.external is not None and self.design is None)
+
+    @property
+    def latent_shapes(self):
+        own = {"coupling": self.coupling.shape} if self.learned else {}
+        return own if self.design is None or self.external is None else {**own, "external": self.external.shape}
+
+    def latent_unconstrained(self, name, value):
+        if name == "external":
+            return _potentials.of_rows(value, _potentials.scale_of(self.design))
+        return _potentials.of_matrix(value, self.directed) if value.ndim > 1 else value
+
+    def latent_names(self, name):
+        if name == "external":
+            return entries(name, _potentials.row_entries(self.external.shape))
+        matrix = self.coupling.ndim > 1
+        return entries(
+            name, _potentials.matrix_entries(self.num_states, self.directed) if matrix else np.ones(self.coupling.shape, bool)
+        )
+
+    def coupling_of(self, theta: PyTree) -> Array | np.ndarray:
+        """The natural coupling."""
+        if not self.learned:
+            return self.coupling
+        own = theta["coupling"]
+        return own if self.coupling.ndim < 2 else _potentials.matrix(own, self.num_states, self.directed)
+
+    def external_of(self, theta: PyTree) -> Any:
+        """The natural external field: h, or γ."""
+        if self.design is None:
+            return self.external
+        return _potentials.rows(theta["external"], _potentials.scale_of(self.design))
+
+    def outside(self, theta: PyTree) -> Array | float:
+        """h, `[sites, states]`; zero where there is none."""
+        if self.external is None:
+            return 0.0
+        return jnp.asarray(self.external if self.design is None else self.design @ self.external_of(theta))
+
     def pairs(self, coupling: Array | np.ndarray) -> Float[Array, "edges states states"]:
         """Log-potentials of the edges."""
-        return jnp.broadcast_to(coupling, (len(self.edges),))[:, None, None] * jnp.eye(self.num_states)
+        return _potentials.pairs(coupling, len(self.edges), self.num_states)
 
     def coupled(self, theta: PyTree) -> Float[Array, "edges states states"]:
-        return self.pairs(theta["coupling"] if self.learned else self.coupling)
+        return self.pairs(self.coupling_of(theta))
 
     def densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
         data = self.data if data is None else data
@@ -59,46 +110,52 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     def seen(self, weights: Array | np.ndarray, densities: Array) -> Float[Array, "fields sites states"]:
         """Weighted emissions; none where the observation is missing."""
-        return times(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
+        return self.emission.weighted(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
 
-    def log_prior_partition(self, pairs: Array) -> Array:
+    def log_prior_partition(self, pairs: Array, outside: Array | float) -> Array:
         """`log Z` of fields without observations."""
-        return log_partition(jnp.zeros((self.x.shape[1], self.num_states)), pairs, self.tree)
+        return log_partition(jnp.zeros((self.x.shape[1], self.num_states)) + outside, pairs, self.tree)
 
-    def log_normaliser(self, pairs: Array) -> Scalar:
-        return jnp.asarray(self.normaliser) if self.normaliser is not None else self.log_prior_partition(pairs)
+    def log_normaliser(self, theta: PyTree) -> Scalar:
+        if self.normaliser is not None:
+            return jnp.asarray(self.normaliser)
+        return self.log_prior_partition(self.coupled(theta), self.outside(theta))
 
     def loss(self, theta, weights):
         weights, pairs, densities = jnp.asarray(weights), self.coupled(theta), self.densities(theta)
+        outside = self.outside(theta)
         if self.drop == "field":
             return weights @ self.losses(theta, densities, jnp.asarray(self.dense)) - self.log_prior(theta)
         if self.drop == "observation":
-            total = log_partition(self.seen(weights, densities), pairs, self.tree)
-            return len(self.x) * self.log_normaliser(pairs) - jnp.sum(total) - self.log_prior(theta)
+            total = log_partition(self.seen(weights, densities) + outside, pairs, self.tree)
+            return len(self.x) * self.log_normaliser(theta) - jnp.sum(total) - self.log_prior(theta)
         by_site = weights.reshape(self.dense.shape)
         pairs = (by_site[:, self.edges[:, 0]] * by_site[:, self.edges[:, 1]])[..., None, None] * pairs
-        total = log_partition(self.seen(weights, densities), pairs, self.tree)
-        return jnp.sum(self.log_prior_partition(pairs) - total) - self.log_prior(theta)
+        outside = by_site[..., None] * outside if self.external is not None else 0.0
+        total = log_partition(self.seen(weights, densities) + outside, pairs, self.tree)
+        return jnp.sum(self.log_prior_partition(pairs, outside) - total) - self.log_prior(theta)
 
     def losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
         """`−log p(x_n; θ)` of fields."""
-        pairs = self.coupled(theta)
-        seen = times(jnp.where(dense, 1.0, 0.0)[..., None], densities)
-        return self.log_normaliser(pairs) - log_partition(seen, pairs, self.tree)
+        seen = self.emission.weighted(jnp.where(dense, 1.0, 0.0)[..., None], densities) + self.outside(theta)
+        return self.log_normaliser(theta) - log_partition(seen, self.coupled(theta), self.tree)
 
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.flat:
             return jnp.zeros(())
         total = self.emission.log_prior(self.emitted(theta))
         if self.coupling_prior is not None:
-            mean, sd = self.coupling_prior
-            total = total - 0.5 * jnp.sum(((theta["coupling"] - mean) / sd) ** 2)
+            total = total + _potentials.log_normal(self.coupling_of(theta), self.coupling_prior)
+        if self.external_prior is not None and self.design is not None:
+            mean, sd = self.external_prior
+            scaled = self.external_of(theta) * _potentials.scale_of(self.design)[:, None]
+            total = total - 0.5 * jnp.sum(((scaled - mean) / sd) ** 2)
         return total
 
 
 @eqx.filter_jit
 def prior_partition(field: AbstractHiddenField, theta: PyTree) -> Scalar:
-    return field.log_normaliser(field.coupled(theta))
+    return field.log_normaliser(theta)
 
 
 @eqx.filter_jit
@@ -109,26 +166,27 @@ def losses(field: AbstractHiddenField, theta: PyTree) -> Float[Array, " fields"]
 @eqx.filter_jit
 def smoothed(field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "fields sites states"]:
     sites = jnp.repeat(weights, field.x.shape[1]) if field.drop == "field" else weights
-    return marginals(field.seen(sites, field.densities(theta)), field.coupled(theta), field.tree)
+    return marginals(field.seen(sites, field.densities(theta)) + field.outside(theta), field.coupled(theta), field.tree)
 
 
 @eqx.filter_jit
-def expected(field: AbstractHiddenField, theta: PyTree) -> tuple[Float[Array, "fields sites states"], Float[Array, " edges"]]:
-    """State probabilities, and the expected number of fields in which the ends of an edge agree."""
-    seen = field.seen(jnp.ones(field.dense.size), field.densities(theta))
-    states, pairs = pair_marginals(seen, field.coupled(theta), field.tree)
-    return states, jnp.trace(pairs, axis1=-2, axis2=-1).sum(0)
+def expected(
+    field: AbstractHiddenField, theta: PyTree
+) -> tuple[Float[Array, "fields sites states"], Float[Array, "edges states states"]]:
+    """State probabilities, and the expected number of fields in which the ends of an edge are in each pair of states."""
+    states, pairs = pair_marginals(*_potentials_of(field, theta), field.tree)
+    return states, pairs.sum(0)
 
 
 @eqx.filter_jit
-def _potentials(field: AbstractHiddenField, theta: PyTree) -> tuple[Array, Array]:
+def _potentials_of(field: AbstractHiddenField, theta: PyTree) -> tuple[Array, Array]:
     seen = field.seen(jnp.ones(field.dense.size), field.densities(theta))
-    return seen, field.coupled(theta)
+    return seen + field.outside(theta), field.coupled(theta)
 
 
 def decoded(field: AbstractHiddenField, theta: PyTree) -> Int[np.ndarray, "fields sites"]:
     """The best configuration of each field."""
-    seen, edges = (np.asarray(part) for part in _potentials(field, theta))
+    seen, edges = (np.asarray(part) for part in _potentials_of(field, theta))
     return np.array([clique.best(sites, edges, field.tree) for sites in seen])
 
 
@@ -136,8 +194,8 @@ def draw(
     field: AbstractHiddenField, theta: PyTree, num_fields: int, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "fields sites ..."], Int[np.ndarray, "fields sites"]]:
     """States from the roots down, and an observation at each site."""
-    edges = np.asarray(_potentials(field, theta)[1])
-    z = clique.draw(np.zeros((field.x.shape[1], field.num_states)), edges, field.tree, num_fields, rng)
+    outside, edges = np.asarray(field.outside(theta)), np.asarray(_potentials_of(field, theta)[1])
+    z = clique.draw(np.zeros((field.x.shape[1], field.num_states)) + outside, edges, field.tree, num_fields, rng)
     own = jax.tree.map(np.asarray, field.emitted(theta))
     past = np.zeros((0, field.x.shape[2]))
     x = np.array([[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z])
@@ -153,7 +211,8 @@ def _alike(field: AbstractHiddenField, found: dict[str, np.ndarray], j: int, k: 
 def warning(field: AbstractHiddenField, theta: PyTree) -> str:
     """States that explain nothing, and parameters on a boundary."""
     found = jax.tree.map(np.asarray, field.parameters.natural(theta))
-    everything, agree = (np.asarray(part) for part in expected(field, theta))
+    everything, pairs = (np.asarray(part) for part in expected(field, theta))
+    agree = np.trace(pairs, axis1=-2, axis2=-1)
     visits = (everything * field.dense[..., None]).sum((0, 1))
     empty, sentences = np.flatnonzero(visits < UNUSED), []
     disagree = len(field.x) * len(field.edges) - agree.sum()
@@ -190,10 +249,9 @@ def climb(
         values.append(float(_loss(field, theta)))
         if step == num_steps or (step and values[-2] - values[-1] < tol):
             break
-        states, agreement = expected(field, theta)
-        states = states * field.dense[..., None]
+        states, pairs = expected(field, theta)
         start = np.asarray(ravel(theta))
-        found = scipy.optimize.minimize(_maximand, start, (field, theta, states, agreement), "BFGS", True, options=PRECISE)
+        found = scipy.optimize.minimize(_maximand, start, (field, theta, states, pairs), "BFGS", True, options=PRECISE)
         theta = jax.tree.map(np.asarray, unravel(jnp.asarray(found.x), theta))
     return jax.tree.map(np.asarray, field.parameters.natural(theta)), values
 
@@ -203,19 +261,25 @@ def _loss(field: AbstractHiddenField, theta: PyTree) -> Scalar:
     return field.loss(theta, jnp.ones(field.num_units))
 
 
-def _maximand(
-    vector: np.ndarray, field: AbstractHiddenField, like: PyTree, states: Array, agreement: Array
-) -> list[np.ndarray]:
-    return [np.asarray(part) for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, agreement)]
+def lowest(field: AbstractHiddenField, starts: list[dict[str, ArrayLike]]) -> dict[str, ArrayLike]:
+    """The natural parameters of least F."""
+    if len(starts) == 1:
+        return starts[0]
+    return min(starts, key=lambda start: float(_loss(field, field.parameters.unconstrained(start))))
+
+
+def _maximand(vector: np.ndarray, field: AbstractHiddenField, like: PyTree, states: Array, pairs: Array) -> list[np.ndarray]:
+    return [np.asarray(part) for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, pairs)]
 
 
 @eqx.filter_jit
-def _minus_expected(field: AbstractHiddenField, theta: PyTree, states: Array, agreement: Array) -> tuple[Scalar, Array]:
+def _minus_expected(field: AbstractHiddenField, theta: PyTree, states: Array, pairs: Array) -> tuple[Scalar, Array]:
     def value(theta):
-        total = jnp.sum(states * jnp.where(states > 0, field.densities(theta), 0.0)) + field.log_prior(theta)
-        if field.learned:
-            pairs = field.coupled(theta)
-            total = total + agreement @ pairs[:, 0, 0] - len(field.x) * field.log_prior_partition(pairs)
+        seen, logs = states * field.dense[..., None], field.emission.weighted(jnp.ones(()), field.densities(theta))
+        total = jnp.sum(seen * jnp.where(seen > 0, logs, 0.0)) + field.log_prior(theta)
+        if field.prior_learned:
+            total = total + jnp.sum(pairs * field.coupled(theta)) + jnp.sum(states * field.outside(theta))
+            total = total - len(field.x) * field.log_normaliser(theta)
         return -total
 
     result, gradient = jax.value_and_grad(value)(theta)

@@ -1,10 +1,10 @@
 """Hidden Markov random fields on any graph: leave observations, sites or whole fields out.
 
-A Potts field z with p(z) = exp(Σ_{(s,t)} β_st 1{z_s = z_t}) / Z(β), every undirected edge counted once, is seen through
-emissions e_s(z_s) = p(x_s | z_s):
+A field z with p(z) = exp(Σ_s h_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t)) / Z, every edge counted once, by default Potts',
+φ_st(j, k) = β_st 1{j = k} and h = 0 (`_potentials`), is seen through emissions e_s(z_s) = p(x_s | z_s):
 
-    "observation"   F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} Π_{(s,t)} exp(β_st 1{z_s = z_t}) + log Z(β) − log p(θ)
-    "site"          F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} Π_{(s,t)} exp(w_s w_t β_st 1{z_s = z_t}) + log Z(β, w) − log p(θ)
+    "observation"   F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s h_s + Σ_{(s,t)} φ_st) + log Z − log p(θ)
+    "site"          F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s w_s h_s + Σ_{(s,t)} w_s w_t φ_st) + log Z(w) − log p(θ)
     "field"         F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
 
 Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithms 1 and 2. (Their β
@@ -12,8 +12,12 @@ is half of ours: in appendix L.3 every edge is counted twice.) Z is the sum over
 weight zero hangs loose. A missing observation has weight zero. Scores are taken in the whole graph, what is held out unseen:
 
     −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
+
+With approximate inference all of these are the same functions of approximate sums: F and its derivatives are consistent, and
+so are refits and their certificate, but they are those of the approximation. `against_exact` says how far apart the two are.
 """
 
+import itertools
 from typing import Any, Literal
 
 import equinox as eqx
@@ -25,15 +29,18 @@ from numpy.typing import ArrayLike
 
 from .._graph import blocks, read_edges
 from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
-from ..inference.clique import log_partition, marginals, tree
-from ..inference.passes import Passes
-from . import _hidden_field, _observations
+from ..inference.clique import Sums, log_partition, marginals, tree
+from . import _apart, _hidden_field, _observations
 from ._hidden import KINDS, check_choices, mixture
 from ._hidden_field import AbstractHiddenField
+from ._potentials import External, Free, has_direction, read_coupling, read_external
 from .emissions._base import AbstractEmission
 
 LANES = 16  # refits that share a pass, by measurement
 BLOCKS = 20  # of sites, that standard errors go by, at least
+ORDERS = 24  # of the states, that are tried where a fit starts
+LEARN = "a coupling, lo.Free(...), or an external field, lo.External(...)"
+APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
 EM_STEPS = 5  # before descent takes over
 
 STYLES = {
@@ -43,12 +50,11 @@ STYLES = {
 }
 
 
-class Free(eqx.Module):
-    """A coupling to be learned, one number or one an edge, from `start`. `prior` is the mean and the standard deviation of
-    a normal density, or None: flat, and then a field all of whose neighbours agree has no interior optimum."""
-
-    start: ArrayLike = 0.5
-    prior: tuple[float, float] | None = (0.0, 1.0)
+INFERENCE = {
+    "exact": "sums over all configurations are exact",
+    "bethe": "sums over all configurations are Bethe's approximation",
+    "trw": "sums over all configurations are tree-reweighted, an approximation",
+}
 
 
 class MRF(AbstractHiddenField):
@@ -57,14 +63,18 @@ class MRF(AbstractHiddenField):
     `x` is `[sites]`, `[fields, sites]` (several fields over one graph) or `[fields, sites, channels]`; NaN is missing.
     `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph. `emission` is any of
     `lo.emissions` that has no past for a regressor; `Poisson(exposure=, covariates=)` takes the population at risk and what
-    else is known of the sites. `coupling` is β: a number, one an edge, or `Free(...)`, learned. `drop` says what a unit is
+    else is known of the sites. `coupling` is β, a number or one an edge; or φ, a matrix `[states, states]` or one an edge;
+    or `Free(...)`, learned. `external` is h, `[sites, states]`, or `External(...)`, learned. `drop` says what a unit is
     and what leaving it out means (above); the units of several fields are numbered field by field. `prior` is "default" (the
-    emission's own, and Free's) or None: maximum likelihood. `score` is "pointwise", one loss a unit, or "joint", one a fold.
+    emission's own, Free's and External's) or None: maximum likelihood. `score` is "pointwise", one loss a unit, or "joint",
+    one a fold. `inference` is "exact", which may take `memory` GiB; or "bethe" or "trw" (`inference.loopy`), approximations of
+    little memory on any graph.
 
-    `fit(...).parameters` is `{"coupling": [] or [edges], ...}` and the emission's own.
+    `fit(...).parameters` is `{"coupling": [], [edges] or [states, states], ...}`, "external" where there is one, and the
+    emission's own.
 
-    Raises ValueError on loops, duplicate and one-sided edges, on graphs too dense for exact inference, and on data that
-    cannot determine the model.
+    Raises ValueError on loops, duplicate and one-sided edges, on graphs whose exact inference needs more than `memory`, and on
+    data that cannot determine the model.
     """
 
     x: Float[np.ndarray, "fields sites channels"]
@@ -74,11 +84,16 @@ class MRF(AbstractHiddenField):
     emission: AbstractEmission
     coupling: Float[np.ndarray, "..."]  # held fixed, or the start
     coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
-    normaliser: Float[np.ndarray, ""] | None  # log Z(β) of one field, where β is fixed
+    external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
+    design: Float[np.ndarray, "sites terms"] | None  # where γ is learned
+    external_prior: Float[np.ndarray, "2"] | None
+    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, where the potentials are fixed
     block: Int[np.ndarray, " sites"]
-    tree: Passes = eqx.field(static=True)
+    tree: Sums = eqx.field(static=True)
     number: int = eqx.field(static=True)
     learned: bool = eqx.field(static=True)  # the coupling
+    directed: bool = eqx.field(static=True)  # a learned matrix
+    inference: str = eqx.field(static=True)
     drop: str = eqx.field(static=True)
     joint: bool = eqx.field(static=True)
     flat: bool = eqx.field(static=True)  # no prior
@@ -94,22 +109,33 @@ class MRF(AbstractHiddenField):
         num_states: int,
         *,
         coupling: "float | ArrayLike | Free",
+        external: "ArrayLike | External | None" = None,
         drop: Literal["observation", "site", "field"] = "observation",
         prior: Literal["default"] | None = "default",
         score: Literal["pointwise", "joint"] = "pointwise",
+        inference: Literal["exact", "bethe", "trw"] = "exact",
+        memory: float = 4.0,
     ):
         check_choices("MRF", emission, num_states, STYLES, drop, score)
         if emission.reach:
             raise ValueError(f"MRF: {type(emission).__name__} regresses on earlier steps, which sites of a graph do not have.")
-        if not (prior is None or (isinstance(prior, str) and prior == "default")):
-            raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
+        _check_how(prior, inference, memory)
         self.drop, self.joint, self.flat, self.number = drop, score == "joint", prior is None, int(num_states)
         self.x, self.labels = _observations.read_fields(x)
+        directed = has_direction(edges)
         self.edges, _, _ = read_edges("MRF", edges, self.x.shape[1], self.labels.index)
         if drop == "field" and len(self.x) < 2:
             raise ValueError('MRF: drop="field" needs several fields; give x as [fields, sites].')
-        self.learned = isinstance(coupling, Free)
-        self.coupling, self.coupling_prior = _read_coupling(coupling, len(self.edges), self.number, self.flat)
+        self.learned, self.directed = isinstance(coupling, Free), isinstance(coupling, Free) and coupling.directed
+        self.coupling, self.coupling_prior = read_coupling(coupling, len(self.edges), self.number, self.flat, directed)
+        read = read_external(external, self.labels.index, self.x.shape[1], self.number, self.flat)
+        self.external, self.design, self.external_prior = read
+        self.inference = inference
+        if inference == "bethe" and self.prior_learned:
+            raise ValueError(
+                'MRF: inference="bethe" takes couplings and external fields that are held fixed: without observations its '
+                'messages settle at a point that is none of its optima where the coupling is strong. Take "trw" to learn them.'
+            )
         rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
         self.emission = emission.matched("MRF", self.labels.index).with_data(rows)
         self.data = self.emission.prepare(rows, lengths)
@@ -117,9 +143,13 @@ class MRF(AbstractHiddenField):
         self.dense = dense.reshape(self.x.shape[:2])
         start = self.emission.initial(self.data, dense, self.number, 0)
         self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
-        self.check_size(not (self.flat or (self.learned and self.coupling_prior is None)))
-        self.tree = tree(self.x.shape[1], self.edges, self.number)
-        self.normaliser = None if self.learned else stored(self.log_prior_partition(self.pairs(self.coupling)))
+        if not (self.shapes or self.prior_learned):
+            raise ValueError(f"MRF: with {type(emission).__name__} there is something to learn of the states only: {LEARN}.")
+        flat = (self.learned and self.coupling_prior is None) or (self.design is not None and self.external_prior is None)
+        self.check_size(not (self.flat or flat))
+        self.tree = tree(self.x.shape[1], self.edges, self.number, memory * 2**30, inference)
+        fixed = None if self.prior_learned else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
+        self.normaliser = None if fixed is None else stored(fixed)
         sites = self.x.shape[1]
         self.block = blocks(self.edges, sites, max(1, min(max(BLOCKS, round(sites**0.5)), sites // 2)))
 
@@ -137,28 +167,32 @@ class MRF(AbstractHiddenField):
         )
 
     def _natural(self, theta):
-        return {"coupling": jnp.asarray(theta["coupling"] if self.learned else self.coupling), **self.emitted(theta)}
-
-    @property
-    def latent_shapes(self):
-        return {"coupling": self.coupling.shape} if self.learned else {}
-
-    def latent_unconstrained(self, name, value):
-        del name
-        return value
+        field = {} if self.external is None else {"external": self.external_of(theta)}
+        return {"coupling": jnp.asarray(self.coupling_of(theta)), **field, **self.emitted(theta)}
 
     @float64
     def _start(self, seed):
-        """A few steps of EM from clusters of the observations."""
+        """A few steps of EM from clusters of the observations; in the order of the states that fits best, where fixed
+        potentials tell them apart."""
         own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
-        return self._unconstrained(_hidden_field.climb(self, {"coupling": self.coupling, **own}, EM_STEPS)[0])
+        prior = {name: value for name, value in (("coupling", self.coupling), ("external", self.external)) if value is not None}
+        orders = itertools.permutations(range(self.number)) if self.told_apart and own else [range(self.number)]
+        starts = [{**prior, **self.emission.permute(own, np.array(order))} for order in itertools.islice(orders, ORDERS)]
+        return self._unconstrained(_hidden_field.climb(self, _hidden_field.lowest(self, starts), EM_STEPS)[0])
 
     @float64
     def _canonical(self, theta):
-        """States in the emission's order: a Potts field does not tell them apart."""
-        own = self.emitted(jax.tree.map(jnp.asarray, theta))
-        own = self.emission.permute(own, self.emission.order(own))
-        return self._unconstrained({**own, **({"coupling": theta["coupling"]} if self.learned else {})})
+        """States in the emission's order, unless fixed potentials tell them apart."""
+        if self.told_apart:
+            return theta
+        found = self._natural(jax.tree.map(jnp.asarray, theta))
+        own = {name: found[name] for name in found if name not in self.latent}
+        order = np.asarray(self.emission.order(own))
+        if self.coupling.ndim > 1:
+            found["coupling"] = found["coupling"][order][:, order]
+        if self.external is not None:
+            found["external"] = found["external"][:, order]
+        return self._unconstrained({**found, **self.emission.permute(own, order)})
 
     # F
 
@@ -168,7 +202,7 @@ class MRF(AbstractHiddenField):
         pairs = self.coupled(theta)
         if self.joint:
             densities, known = self.densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
-            both = jnp.stack([self.seen(weights, densities), self.seen(known, densities)])
+            both = jnp.stack([self.seen(weights, densities), self.seen(known, densities)]) + self.outside(theta)
             without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
             return without - complete
         states, densities = self._posterior(theta, weights, index, pairs)
@@ -177,7 +211,7 @@ class MRF(AbstractHiddenField):
     def _posterior(self, theta: PyTree, weights: Array, index: Array, pairs: Array) -> tuple[Array, Array]:
         """State probabilities and densities of the listed units, `[width, states]` each; any for padding."""
         densities = self.densities(theta)
-        seen, sites = self.seen(jnp.asarray(weights), densities), self.x.shape[1]
+        seen, sites = self.seen(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
         place = jnp.minimum(index, self.num_units - 1)
         if len(index) < len(self.x):  # the fields of the listed units only
             states = marginals(seen[place // sites], pairs, self.tree)[jnp.arange(len(index)), place % sites]
@@ -246,10 +280,12 @@ class MRF(AbstractHiddenField):
     @property
     def note(self):
         style = f'drop="{self.drop}": {STYLES[self.drop]}'
+        told = "" if self.inference == "exact" else f' inference="{self.inference}": {INFERENCE[self.inference]}; {APART}.'
         if self.flat:
-            return f"{style}. Maximum likelihood, no prior."
-        prior = "" if self.coupling_prior is None else "; coupling ~ Normal({:g}, {:g})".format(*self.coupling_prior)
-        return f"{style}. Prior: {self.emission.prior_note}{prior}."
+            return f"{style}. Maximum likelihood, no prior.{told}"
+        priors = {"coupling": self.coupling_prior, "external": self.external_prior}
+        said = [f"{name} ~ Normal({prior[0]:g}, {prior[1]:g})" for name, prior in priors.items() if prior is not None]
+        return f"{style}. Prior: {'; '.join(filter(None, (self.emission.prior_note, *said))) or 'none'}.{told}"
 
     @float64
     def _warning(self, theta: PyTree) -> str:
@@ -283,6 +319,15 @@ class MRF(AbstractHiddenField):
         return self.labels.states(np.asarray(_hidden_field.smoothed(self, self._unconstrained(parameters), weights)))
 
     @float64
+    def against_exact(self, parameters: _observations.Given) -> _observations.Table:
+        """How far approximate inference is from exact, on parts of the graph that are small enough for both, each a field of
+        its own: mean held-out losses by either, each site left out alone, and the largest differences. A row a part, and one
+        for all; what is lost where parts meet is not seen. Raises ValueError where inference is exact."""
+        if self.inference == "exact":
+            raise ValueError('MRF: against_exact compares inference="bethe" or "trw" with exact sums; these are exact.')
+        return _apart.against_exact(self, self._unconstrained(parameters))
+
+    @float64
     def decode(self, parameters: _observations.Given) -> _observations.Steps:
         """The most probable configuration of the states, `[sites]` or `[fields, sites]`."""
         return self.labels.sites(_hidden_field.decoded(self, self._unconstrained(parameters)))
@@ -295,25 +340,12 @@ class MRF(AbstractHiddenField):
         return _hidden_field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))
 
 
-def _read_coupling(
-    coupling: "float | ArrayLike | Free", num_edges: int, num_states: int, flat: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """β, or where it starts; and its prior, where it has one."""
-    try:
-        value = stored(coupling.start if isinstance(coupling, Free) else coupling)
-    except (TypeError, ValueError):
-        raise TypeError(f"MRF: coupling must be a number, one an edge, or lo.Free(...); got {coupling!r}.") from None
-    if value.shape not in ((), (num_edges,)) or not np.isfinite(value).all():
+def _check_how(prior: Any, inference: Any, memory: Any) -> None:
+    """ValueError where these are none of what there is."""
+    if not (prior is None or (isinstance(prior, str) and prior == "default")):
+        raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
+    if inference not in INFERENCE or not (isinstance(memory, int | float | np.number) and memory > 0):
         raise ValueError(
-            f"MRF: coupling must be a finite number, or one for each of {num_edges} edges; got {np.asarray(value).tolist()}."
+            f"MRF: inference must be one of {', '.join(map(repr, INFERENCE))}, memory GiB, a positive number; got "
+            f"{inference!r}, {memory!r}."
         )
-    if not isinstance(coupling, Free):
-        return value, None
-    if num_states == 1 or num_edges == 0:
-        raise ValueError("MRF: a coupling can be learned where there are edges, and two states or more.")
-    if flat or coupling.prior is None:
-        return value, None
-    prior = stored(coupling.prior)
-    if prior.shape != (2,) or not np.isfinite(prior).all() or prior[1] <= 0:
-        raise ValueError(f"Free: prior must be a mean and a standard deviation, or None; got {coupling.prior!r}.")
-    return value, prior

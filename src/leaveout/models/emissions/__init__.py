@@ -36,3 +36,4 @@ from .categorical import Categorical as Categorical
 from .counts import Binomial as Binomial, NegativeBinomial as NegativeBinomial, Poisson as Poisson
 from .event_counts import EventCounts as EventCounts
 from .gaussian import Gaussian as Gaussian
+from .observed import Observed as Observed

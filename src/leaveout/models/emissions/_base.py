@@ -80,6 +80,11 @@ def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None
         )
 
 
+def times(weights: Array, logs: Array) -> Array:
+    """`w log p`, zero where both are: a zero probability to the power of zero is one."""
+    return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
+
+
 class AbstractEmission(eqx.Module):
     """The density of an observation given the state. To write one's own: `free`, `log_density`, `log_prior`, `initial`."""
 
@@ -138,6 +143,11 @@ class AbstractEmission(eqx.Module):
         each = lambda own, datum: traced(f"{type(self).__name__}.log_density", self.log_density, own, datum)
         states = jax.vmap(each, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
+
+    def weighted(self, weights: Array, logs: Array) -> Array:
+        """What an observation of each weight adds to the log-potentials of its states: its weight times its log-densities.
+        Nothing at weight zero."""
+        return times(weights, logs)
 
     def curvature(
         self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]

@@ -1,0 +1,296 @@
+"""Sparse symmetric matrices of one pattern, many at a time: factors, determinants, solutions, and entries of the inverse.
+
+    A = L Lᵀ over fronts: columns that share their rows below (supernodes) and these rows, one dense block each, from the leaves
+    of the elimination tree to its roots (Duff & Reid 1983); back down from the roots the entries of A⁻¹ in the fronts,
+    G_rc = −G_rr T,  G_cc = L_c⁻ᵀL_c⁻¹ − Tᵀ G_rc,  T = L_r L_c⁻¹ (Takahashi 1973; Erisman & Tinney 1975).
+
+The order is minimum degree's, SuperLU's. Fronts of one height and shape go together, and so do the matrices of a batch: there
+is no loop over columns, and none over matrices.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+RELAXED = ((16, 0.5), (64, 0.2))  # columns up to which two supernodes become one if this share of it is zeros
+TRIANGULAR = 64  # columns from which the inverse of a triangle is LAPACK's, one matrix at a time
+
+
+Front = tuple[int, int, np.ndarray]  # its first column, how many, and the rows below
+
+
+class Group(NamedTuple):
+    """Fronts of one shape, none above another, side by side in the workspace."""
+
+    shape: tuple[int, int, int]  # fronts, columns and rows of each
+    columns: slice  # of all, in the order of elimination
+    rows: Int[np.ndarray, "fronts r"]  # where there
+    at: slice  # in the workspace
+    above: Int[np.ndarray, " entries"]  # where in the workspace what is left of their rows goes
+    summed: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, where several go to one place
+    summed_rows: "scipy.sparse.csr_array | None"
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Of symmetric matrices whose lower entries `(row, column)` may be other than zero; fronts in the order of `order`."""
+
+    size: int
+    row: Int[np.ndarray, " entries"]
+    column: Int[np.ndarray, " entries"]
+    order: Int[np.ndarray, " size"]  # columns, in the order in which they are eliminated
+    groups: list[Group]
+    place: Int[np.ndarray, " entries"]  # in the workspace
+    length: int
+
+    @cached_property
+    def times(self) -> Float[np.ndarray, " entries"]:
+        """How often an entry stands in the matrix."""
+        return np.where(self.row == self.column, 1.0, 2.0)
+
+    @cached_property
+    def _key(self) -> Int[np.ndarray, " entries"]:
+        return self.row * self.size + self.column
+
+    def entries(self, row: Int[np.ndarray, " some"], column: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
+        """Where these are among the entries."""
+        return np.searchsorted(self._key, np.maximum(row, column) * self.size + np.minimum(row, column))
+
+    def values(self, matrix: "scipy.sparse.sparray") -> Float[np.ndarray, " entries"]:
+        """Those of one of these matrices."""
+        lower = scipy.sparse.coo_array(scipy.sparse.tril(matrix))
+        out = np.zeros(len(self.row))
+        np.add.at(out, self.entries(lower.row, lower.col), lower.data)
+        return out
+
+    def factor(self, values: Float[np.ndarray, "lanes entries"]) -> "Factor":
+        """Of each matrix; NaN where there is none."""
+        space = np.zeros((len(values), self.length))
+        space[:, self.place] = values
+        logdet, parts = np.zeros(len(values)), []
+        for group in self.groups:
+            count, k, r = group.shape
+            front = space[:, group.at].reshape(-1, count, k + r, k + r)
+            chol = _cholesky(front[..., :k, :k])
+            logdet += 2 * np.log(np.einsum("...kk->...k", chol)).sum((1, 2))
+            inverse = _inverted(chol)
+            below = front[..., k:, :k] @ inverse.swapaxes(-1, -2)
+            parts.append((inverse, below))
+            if r:
+                left = (front[..., k:, k:] - below @ below.swapaxes(-1, -2)).reshape(len(values), -1)
+                if group.summed is None:
+                    space[:, group.above] += left
+                else:
+                    space[:, group.summed[0]] += (group.summed[1] @ left.T).T
+        return Factor(self, parts, logdet)
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Of a batch of matrices, by fronts: inverses of triangles, and what is below these."""
+
+    pattern: Pattern
+    parts: list[tuple[np.ndarray, np.ndarray]]
+    logdet: Float[np.ndarray, " lanes"]
+
+    def solve(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes size columns"]:
+        """`A⁻¹ b` of each."""
+        found, (lanes, _, width) = right[:, self.pattern.order], right.shape
+        for group, (inverse, below) in zip(self.pattern.groups, self.parts, strict=True):
+            view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
+            view[...] = own = inverse @ view
+            if group.rows.size and group.summed_rows is None:
+                found[:, group.rows] -= below @ own
+            elif group.rows.size:
+                flat = (below @ own).reshape(lanes, -1, width).swapaxes(0, 1).reshape(group.rows.size, -1)
+                found -= (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
+        for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
+            view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
+            own = view - below.swapaxes(-1, -2) @ found[:, group.rows] if group.rows.size else view
+            view[...] = inverse.swapaxes(-1, -2) @ own
+        out = np.empty_like(found)
+        out[:, self.pattern.order] = found
+        return out
+
+    @cached_property
+    def inverse(self) -> Float[np.ndarray, "lanes entries"]:
+        """The entries of the inverse where the pattern has some."""
+        space = np.empty((len(self.logdet), self.pattern.length))
+        for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
+            count, k, r = group.shape
+            front = space[:, group.at].reshape(-1, count, k + r, k + r)  # a view: what is written stays
+            own = inverse.swapaxes(-1, -2) @ inverse
+            if r:
+                rest = space[:, group.above].reshape(-1, count, r, r)
+                turned = below @ inverse
+                between = -rest @ turned
+                own = own - turned.swapaxes(-1, -2) @ between
+                front[..., k:, :k], front[..., k:, k:] = between, rest
+                front[..., :k, k:] = between.swapaxes(-1, -2)
+            front[..., :k, :k] = own
+        return space[:, self.pattern.place]
+
+
+def pattern(matrix: "scipy.sparse.sparray") -> Pattern:
+    """That of a symmetric matrix, its diagonal full, and the fronts of its factor."""
+    size = matrix.shape[0]
+    full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))
+    lower = scipy.sparse.coo_array(scipy.sparse.tril(full))
+    lower = lower.row.astype(np.int64), lower.col.astype(np.int64)
+    by_row = np.lexsort(lower[::-1])
+    row, column = lower[0][by_row], lower[1][by_row]
+    order, below = _ordered(full)
+    fronts = _supernodes(below)
+    groups, order, place, length = _laid_out(fronts, order, row, column)
+    return Pattern(size, row, column, order, groups, place, length)
+
+
+def _ordered(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, list[np.ndarray]]:
+    """Columns in the order of elimination, children before parents and next to them, and the rows below each in its factor."""
+    size = full.shape[0]
+    sure = scipy.sparse.csc_array((np.ones(len(full.data)), full.indices, full.indptr), shape=full.shape)
+    sure = scipy.sparse.csc_array(sure + scipy.sparse.diags_array(sure.sum(0) + 1.0))
+    options = {"SymmetricMode": True}
+    position = scipy.sparse.linalg.splu(sure, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options).perm_c
+    first = np.argsort(position)
+    struct: list[set[int]] = []
+    children: list[list[int]] = [[] for _ in range(size)]
+    indptr, indices = full.indptr, position[full.indices]
+    for at, own in enumerate(first):
+        near = indices[indptr[own] : indptr[own + 1]]
+        rows = set(near[near > at].tolist()).union(*(struct[child] for child in children[at])) - {at}
+        struct.append(rows)
+        if rows:
+            children[min(rows)].append(at)
+    post, stack = [], [at for at in range(size - 1, -1, -1) if not struct[at]]
+    while stack:
+        post.append(at := stack.pop())
+        stack.extend(children[at])
+    post = post[::-1]  # parents before children, turned round
+    place = np.empty(size, np.int64)
+    place[post] = np.arange(size)
+    return first[post], [np.sort(place[list(struct[at])]) if struct[at] else np.zeros(0, np.int64) for at in post]
+
+
+def _supernodes(below: list[np.ndarray]) -> list[Front]:
+    """First column, how many, and the rows below; neighbours become one where that adds few zeros."""
+    found: list[Front] = []
+    for at, rows in enumerate(below):
+        first, k = at, 1
+        while found:
+            start, own, its = found[-1]
+            if not (its.size and its[0] < first + k) or start + own != first:
+                break
+            zeros = own * (k + len(rows) - len(its))
+            share = zeros / ((own + k) * (own + k + len(rows)))
+            if not (zeros == 0 or any(own + k <= most and share <= limit for most, limit in RELAXED)):
+                break
+            found.pop()
+            first, k = start, own + k
+        found.append((first, k, rows))
+    return found
+
+
+def _laid_out(
+    fronts: list[Front], order: np.ndarray, row: np.ndarray, column: np.ndarray
+) -> tuple[list[Group], np.ndarray, np.ndarray, int]:
+    """Fronts in groups, the order of columns by these, where the entries of a matrix go, and how long a workspace is."""
+    of = np.repeat(np.arange(len(fronts)), [k for _, k, _ in fronts])  # the front of a column
+    height = np.zeros(len(fronts), np.int64)
+    for at, (_, _, rows) in enumerate(fronts):
+        if rows.size:
+            height[of[rows[0]]] = max(height[of[rows[0]]], height[at] + 1)
+    shape = np.array([(h, k, len(rows)) for h, (_, k, rows) in zip(height, fronts, strict=True)])
+    kinds, kind = np.unique(shape, axis=0, return_inverse=True)
+    area = (shape[:, 1] + shape[:, 2]) ** 2
+    sorted_by = np.argsort(kind, kind="stable")
+    base = np.empty(len(fronts), np.int64)
+    base[sorted_by] = np.cumsum(area[sorted_by]) - area[sorted_by]
+    columns = np.concatenate([np.arange(fronts[s][0], fronts[s][0] + fronts[s][1]) for s in sorted_by])
+    turn, groups, first = np.argsort(columns), [], 0  # columns of a group stand together
+    for some in range(len(kinds)):
+        mine, (_, k, r) = np.flatnonzero(kind == some), kinds[some].tolist()
+        rows, last = turn[np.array([fronts[s][2] for s in mine])], first + len(mine) * k
+        above = [np.zeros(0, np.int64)]
+        for s in mine if rows.size else ():
+            parent = of[fronts[s][2][0]]
+            there = _local(fronts[parent], fronts[s][2])
+            above.append((base[parent] + there[:, None] * (shape[parent, 1:].sum()) + there).ravel())
+        span = slice(int(base[mine[0]]), int(base[mine[-1]] + area[mine[-1]]))
+        groups.append(
+            Group(
+                (len(mine), k, r),
+                slice(first, last),
+                rows,
+                span,
+                targets := np.concatenate(above),
+                _summed(targets),
+                _summed_rows(rows, len(order)),
+            )
+        )
+        first = last
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    i, j = np.maximum(place[row], place[column]), np.minimum(place[row], place[column])
+    s = of[j]
+    return groups, order[columns], base[s] + _entries(fronts, s, i, j), int(area.sum())
+
+
+def _local(front: Front, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
+    """Where rows stand in a front."""
+    first, k, below = front
+    return np.where(rows < first + k, rows - first, k + np.searchsorted(below, rows))
+
+
+def _entries(fronts: list[Front], front: np.ndarray, i: np.ndarray, j: np.ndarray) -> Int[np.ndarray, " entries"]:
+    """Where entries stand in the fronts of their columns, one line after another."""
+    line, lengths = np.empty(len(i), np.int64), np.array([k + len(rows) for _, k, rows in fronts])
+    by_front = np.argsort(front, kind="stable")
+    for some in np.split(by_front, np.flatnonzero(np.diff(front[by_front])) + 1):
+        line[some] = _local(fronts[front[some[0]]], i[some])
+    return line * lengths[front] + j - np.array([first for first, _, _ in fronts])[front]
+
+
+def _summed(targets: Int[np.ndarray, " entries"]) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
+    places, which = np.unique(targets, return_inverse=True)
+    if len(places) == len(targets):
+        return None
+    every = np.arange(len(targets))
+    return places, scipy.sparse.csr_array((np.ones(len(targets)), (which, every)), shape=(len(places), len(targets)))
+
+
+def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
+    flat = rows.ravel()
+    if len(np.unique(flat)) == len(flat):
+        return None
+    return scipy.sparse.csr_array((np.ones(len(flat)), (flat, np.arange(len(flat)))), shape=(size, len(flat)))
+
+
+def _cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+    """Lower factors; NaN where a matrix is not positive definite."""
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        pass
+    k = matrices.shape[-1]
+    out = np.full((int(np.prod(matrices.shape[:-2])), k, k), np.nan)
+    for at, matrix in enumerate(matrices.reshape(-1, k, k)):
+        if np.isfinite(matrix).all():
+            factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
+            out[at] = np.nan if failed else np.tril(factor)
+    return out.reshape(matrices.shape)
+
+
+def _inverted(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+    """Inverses of lower triangles."""
+    k = lower.shape[-1]
+    if k == 1:
+        return 1 / lower
+    if k < TRIANGULAR:
+        return np.linalg.inv(lower)
+    each = [scipy.linalg.lapack.dtrtri(matrix, lower=True)[0] for matrix in lower.reshape(-1, k, k)]
+    return np.reshape(each, lower.shape)

@@ -1,0 +1,185 @@
+"""Sums over all configurations of a field, approximately, by messages along its edges: Bethe's and the tree-reweighted.
+
+With weights ρ of the edges, one for Bethe's free energy (Yedidia, Freeman & Weiss 2005), for the other the shares of spanning
+trees that hold an edge (Wainwright, Jaakkola & Willsky 2005), a fixed point of
+
+    λ_s = φ_s + Σ_t ρ_st m_ts,      m_ts(k) = log Σ_j exp(φ_ts(j, k)/ρ_st + λ_t(j) − m_st(j)) + const
+
+has beliefs b_s ∝ exp λ_s, b_st(j, k) ∝ exp(φ_st(j, k)/ρ_st + λ_s(j) − m_ts(j) + λ_t(k) − m_st(k)), and there
+
+    log Z = Σ_s log Σ_k exp λ_s(k) + Σ_st ρ_st log Σ_jk b_s(j) b_t(k) exp(φ_st(j, k)/ρ_st − m_ts(j) − m_st(k))
+
+is stationary in the messages: its derivatives by the potentials are the beliefs, and theirs come of the linearised fixed
+point, a symmetric map. On trees all is exact. The tree-reweighted log Z is convex in φ, has one value, and is not below the
+exact one; Bethe's is mostly nearer, may have several fixed points, and the one that is reached from uniform messages is taken.
+Where messages do not settle all is NaN.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+from jaxtyping import Bool, Float, Int
+from scipy.sparse.csgraph import minimum_spanning_tree
+
+from .passes import Downward, Stack, Tangent
+
+KEPT = 0.25  # of the last messages, in each step
+SETTLED = 1e-12  # relative change of messages at which they stand
+STEPS = 5000
+CHECKED = 10  # steps between two looks at what has settled
+TREES = 64
+NUMBERS = 2**21  # numbers in the tables of the lanes that are taken along
+
+
+class Settled(NamedTuple):
+    """A fixed point: log Z, the beliefs of sites and edges, and for each message `P(j | k)`, from where it comes."""
+
+    log_partition: Float[np.ndarray, " lanes"]
+    sites: Float[np.ndarray, "sites states lanes"]
+    edges: Float[np.ndarray, "edges states states lanes"]
+    origin: Float[np.ndarray, "messages states states lanes"]
+
+
+class Messages:
+    """Approximate sums for one graph, number of states and kind, in the place of `Passes`."""
+
+    def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str):
+        edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
+        self.num_sites, self.num_edges, self.num_states = num_sites, len(edges), num_states
+        self.key = (kind, num_sites, num_states, edges.tobytes())
+        self.sites = slice(0, num_sites * num_states)
+        self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
+        self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
+        ones = np.ones(len(edges))
+        self.weights = np.tile(spanning(num_sites, edges) if kind == "trw" else ones, 2)[:, None, None]
+        self.start = np.concatenate([edges[:, 0], edges[:, 1]])  # of each message; those against the edges come second
+        self.end = np.roll(self.start, len(edges))
+        where = (self.end, np.arange(2 * len(edges)))
+        self.into = scipy.sparse.csr_array((self.weights.ravel(), where), shape=(num_sites, 2 * len(edges)))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Messages) and self.key == other.key
+
+    @property
+    def lanes(self) -> int:
+        return max(1, NUMBERS // self.entries)
+
+    def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
+        return self._settled(potentials).log_partition
+
+    def both(self, potentials: Stack, *, edges: bool) -> tuple[Settled, Downward]:
+        del edges  # they come with the rest
+        found = self._settled(potentials)
+        lanes = potentials.shape[1]
+        return found, Downward(np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]), [], True)
+
+    def tangents(self, known: Settled, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
+        """How the beliefs change along a change of the potentials: the fixed point, linearised."""
+        del down
+        shape = change.shape[1:]
+        of_sites, psi = self._parts(change.reshape(len(change), -1))
+        spread = lambda part: np.repeat(part, shape[1], -1)  # a lane's beliefs, once for each of its tangents
+        sites, pairs, origin = spread(known.sites), spread(known.edges), spread(known.origin)
+
+        def step(m: np.ndarray) -> np.ndarray:
+            out = self._out(self._total(of_sites, m), m)
+            moved = np.einsum("djkl,djkl->dkl", origin, psi + out[:, :, None])
+            return moved - moved.mean(1, keepdims=True)
+
+        m, good = self._fixed(step, np.zeros((2 * self.num_edges, self.num_states, of_sites.shape[-1])))
+        total = self._total(of_sites, m)
+        found = sites * (total - np.sum(sites * total, 1, keepdims=True))
+        result = np.zeros_like(change).reshape(len(change), -1)
+        result[self.sites] = found.reshape(-1, found.shape[-1])
+        if edges:
+            out = self._out(total, m)
+            moved = psi[: self.num_edges] + out[: self.num_edges, :, None] + out[self.num_edges :, None]
+            moved = pairs * (moved - np.sum(pairs * moved, (1, 2), keepdims=True))
+            result[self.edges] = moved.reshape(-1, moved.shape[-1])
+        return np.where(good, result, np.nan).reshape(change.shape)
+
+    def walk(self, *args: object, **kwargs: object) -> Int[np.ndarray, "draws sites"]:
+        raise ValueError(
+            "MRF: configurations are drawn, and the most probable one is found, by exact inference only; take "
+            'inference="exact", on part of the graph if need be, or the largest of state_probabilities().'
+        )
+
+    def _settled(self, potentials: Stack) -> Settled:
+        of_sites, psi = self._parts(potentials)
+        top = of_sites.max(1, keepdims=True)  # of densities in the thousands, digits would be lost
+        top = np.where(np.isneginf(top), 0.0, top)
+        of_sites = of_sites - top
+
+        def step(m: np.ndarray) -> np.ndarray:
+            moved = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None], 1)
+            return moved - moved.mean(1, keepdims=True)
+
+        m, good = self._fixed(step, np.zeros((2 * self.num_edges, self.num_states, potentials.shape[1])))
+        total = self._total(of_sites, m)
+        whole = _log_sum(total, 1)
+        out = self._out(total - whole[:, None], m)
+        logs = psi + out[:, :, None]
+        origin = np.exp(logs - _log_sum(logs, 1)[:, None])
+        pairs = logs[: self.num_edges] + out[self.num_edges :, None]
+        of_pairs = _log_sum(pairs.reshape(self.num_edges, -1, pairs.shape[-1]), 1)
+        log_partition = (whole + top[:, 0]).sum(0) + (self.weights[: self.num_edges, 0] * of_pairs).sum(0)
+        lost = np.where(good, 0.0, np.nan)
+        beliefs = np.exp(total - whole[:, None]) + lost, np.exp(pairs - of_pairs[:, None, None]) + lost
+        return Settled(log_partition + lost, *beliefs, origin + lost)
+
+    def _parts(self, potentials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """φ of sites; φ/ρ of messages `[messages, from, to, lanes]`."""
+        K, lanes = self.num_states, potentials.shape[1]
+        of_edges = potentials[self.edges].reshape(-1, K, K, lanes)
+        psi = np.concatenate([of_edges, of_edges.swapaxes(1, 2)]) / self.weights[..., None]
+        return potentials[self.sites].reshape(-1, K, lanes), psi
+
+    def _total(self, of_sites: np.ndarray, m: np.ndarray) -> np.ndarray:
+        """λ."""
+        return of_sites + (self.into @ m.reshape(len(m), -1)).reshape(of_sites.shape)
+
+    def _out(self, total: np.ndarray, m: np.ndarray) -> np.ndarray:
+        """λ of where a message comes from, without the one that goes back."""
+        return total[self.start] - np.roll(m, self.num_edges, 0)
+
+    def _fixed(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
+        """Where steps from m lead, and which lanes have settled. All lanes go on until the last has."""
+        change = np.zeros(m.shape[-1])
+        for count in range(STEPS):
+            new = step(m)
+            if count % CHECKED == 0:
+                change = np.abs(new - m).max((0, 1), initial=0.0) / (1.0 + np.abs(new).max((0, 1), initial=0.0))
+                if not (change > SETTLED).any():  # NaN stays what it is
+                    return new, change <= SETTLED
+            m = KEPT * m + (1.0 - KEPT) * new
+        return m, change <= SETTLED
+
+
+def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:
+    top = logs.max(axis, keepdims=True)
+    top = np.where(np.isneginf(top), 0.0, top)
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(logs - top).sum(axis)) + top.squeeze(axis)
+
+
+def spanning(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Float[np.ndarray, " edges"]:
+    """The share of spanning trees that hold each edge; of so many trees that each takes the edges that few had, until all had
+    one."""
+    times, count = np.zeros(len(edges)), 0
+    number = scipy.sparse.csr_array((np.arange(1, len(edges) + 1), edges.T), shape=(num_sites, num_sites))
+    while len(edges) and (count < TREES or not times.all()):
+        weights = scipy.sparse.csr_array((1.0 + times[number.data - 1], number.indices, number.indptr), shape=number.shape)
+        tree = minimum_spanning_tree(weights).tocoo()
+        times[np.asarray(number[tree.row, tree.col]).ravel() - 1] += 1
+        count += 1
+    return times / max(count, 1)
+
+
+@functools.lru_cache(maxsize=16)
+def messages(num_sites: int, edges: bytes, num_states: int, kind: str) -> Messages:
+    return Messages(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, kind)

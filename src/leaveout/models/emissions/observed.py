@@ -1,0 +1,62 @@
+"""States that are seen as they are: `x_s = z_s`."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ..._objective import LOG_PROBABILITY
+from ._base import AbstractEmission, check
+
+TINY = 1e-30  # of the probability that is left for other states where one is seen: derivatives by weights are finite
+
+
+class Observed(AbstractEmission):
+    """The state itself, 0, …, K − 1 in one channel: with it a field is an autologistic model (Besag 1974), by its exact
+    likelihood; what is missing or left out is summed over. No parameters. What is seen with weight w leaves `1 − w` for each
+    other state, so F is smooth in the weights. `means` are the probabilities of all K states."""
+
+    score = LOG_PROBABILITY
+    prior_note = ""
+
+    number: int = eqx.field(static=True)
+
+    def __init__(self, num_states: int):
+        if not isinstance(num_states, int | np.integer) or num_states < 2:
+            raise ValueError(f"Observed: num_states must be an integer of at least 2; got {num_states!r}.")
+        self.number = int(num_states)
+
+    @property
+    def free(self):
+        return {}
+
+    @property
+    def num_states(self):
+        return self.number
+
+    @property
+    def fixed(self):
+        return {"state": np.eye(self.number)}
+
+    def prepare(self, x, lengths):
+        if x.shape[1] != 1:
+            raise ValueError(f"Observed: states come in one channel; got {x.shape[1]}.")
+        check(x, (x >= 0) & (x < self.number) & (x == np.floor(x)), "Observed", f"states 0, …, {self.number - 1}")
+        return np.where(np.isnan(x), 0, x)[:, 0].astype(int)
+
+    def log_density(self, parameters, datum):
+        return jnp.log(parameters["state"])[datum]
+
+    def log_densities(self, parameters, data):
+        return jnp.where(jnp.arange(self.number) == data[:, None], 0.0, -jnp.inf)
+
+    def weighted(self, weights, logs):
+        return jnp.where(jnp.isneginf(logs), jnp.log(jnp.where(weights <= 1, 1 - weights, 0.0) + TINY), 0.0)
+
+    def initial(self, data, observed, num_states, seed):
+        return {}
+
+    def means(self, parameters, data):
+        return jnp.broadcast_to(parameters["state"], (len(data), self.number, self.number))
+
+    def draw(self, parameters, state, step, past, rng):
+        return np.array([float(state)])
