@@ -1,5 +1,6 @@
 """What a caller hands in as labels, scores and features of sequences, checked."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,12 @@ class LabelNames(Names):
         return str(code) if self.index is None else self.index[code]
 
 
+def called(labels: Sequence[str]) -> LabelNames:
+    """Labels of these names."""
+    return LabelNames(pd.Index(labels, dtype=object))
+
+
+Table = pd.DataFrame
 Features = Float[np.ndarray, "steps features"] | Sparse
 
 
@@ -104,6 +111,21 @@ def read_features(features: Any, steps: int) -> Features:
     return stored(array)
 
 
+def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]) -> dict[str, Int[np.ndarray, " free"]]:
+    """Where only some entries of a parameter are free, these."""
+    found = {}
+    for name, mask in free.items():
+        array = np.asarray(mask)
+        if array.dtype != bool or array.shape != shapes.get(name):
+            raise ValueError(
+                f"CRF: free tells, by boolean arrays, which entries there are of {shapes}; got {name!r}, {array.dtype} of "
+                f"shape {array.shape}."
+            )
+        if not array.all():
+            found[name] = np.flatnonzero(array).astype(np.int32)
+    return found
+
+
 def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.ndarray:
     """Which label follows which somewhere, `[labels, labels]`."""
     inside = np.ones(len(codes), bool)
@@ -112,6 +134,28 @@ def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.nd
     seen = np.zeros((num_labels, num_labels), bool)
     seen[codes[to - 1], codes[to]] = True
     return seen
+
+
+def ranked(
+    probabilities: Float[np.ndarray, "steps labels"],
+    codes: Int[np.ndarray, " steps"],
+    sequence: Int[np.ndarray, " steps"],
+    names: LabelNames,
+    index: pd.Index | None,
+) -> Table:
+    """The steps whose label is least probable first, with the likeliest other one."""
+    p, steps = np.array(probabilities, np.float64), np.arange(len(codes))
+    if p.ndim != 2 or len(p) != len(codes) or p.shape[1] <= codes.max():
+        raise ValueError(
+            f"CRF: label_errors needs the probability of every label at {len(codes)} steps, [steps, labels]; got {p.shape}."
+        )
+    own = p[steps, codes]
+    p[steps, codes] = -1.0
+    other = p.argmax(1)
+    columns = {"sequence": sequence, "label": names.of(codes), "probability": own}
+    columns |= {"likeliest other": names.of(other), "its probability": p[steps, other]}
+    table = pd.DataFrame(columns, index=pd.RangeIndex(len(steps), name="step") if index is None else index)
+    return table.sort_values("probability", kind="stable")
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:

@@ -16,8 +16,9 @@ w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *be
 order in 1 − w: derivatives at w = 1 are those of M up to the second.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
@@ -28,7 +29,6 @@ from numpy.typing import ArrayLike
 
 from .._objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
-from ..inference.chain import best_path
 from ..inference.moments import expected_counts
 from . import _lattice, _observations, _tags, penalties
 from ._lattice import Block
@@ -51,7 +51,8 @@ class CRF(AbstractObjective):
     says that a label is impossible at a step. `features` `[steps, features]`, dense or SciPy sparse, have weights of
     their own. Either, both, or neither. `drop` says what a unit is (above). `penalty` is one of `lo.penalties`, of all
     parameters in one vector (end, start, transition, weights), or None: then what shifts every path alike is projected
-    out.
+    out. `free` tells of parameters by name which of their entries there are, as boolean arrays of their shapes; the others
+    are zero, and stay so.
 
     `fit(...).parameters` is `{"start": [K], "end": [K], "transition": [K, K] (from row to column)}` and, with features,
     `"weights": [features, K]`.
@@ -64,6 +65,7 @@ class CRF(AbstractObjective):
     slots: Int[np.ndarray, "sequences longest"]  # where each sequence stands in the layout; −1 is padding
     codes: Int[np.ndarray, " steps"]
     lengths: Int[np.ndarray, " sequences"]
+    free: dict[str, Int[np.ndarray, " free"]]  # where only some entries of a parameter are free, these
     sequence: Int[np.ndarray, " steps"]
     penalty: penalties.AbstractPenalty
     drop: str = eqx.field(static=True)
@@ -83,6 +85,7 @@ class CRF(AbstractObjective):
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
         penalty: Callable | None = RIDGE,
+        free: Mapping[str, ArrayLike] | None = None,
     ):
         if drop not in STYLES:
             raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
@@ -97,6 +100,7 @@ class CRF(AbstractObjective):
         given = None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
         found = None if features is None else _tags.read_features(features, len(self.codes))
         self.num_features = 0 if found is None else found.shape[1]
+        self.free = _tags.read_free(free or {}, self._shapes)
         self.penalty = self._checked(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
@@ -104,7 +108,7 @@ class CRF(AbstractObjective):
     def _checked(self, penalty: object) -> penalties.AbstractPenalty:
         if penalty is not None and not callable(penalty):
             raise TypeError(f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}.")
-        found = penalties.resolve(penalty)
+        found = penalties.smooth("CRF", penalty)
         if isinstance(found, penalties.PerWeight):
             raise TypeError(
                 "CRF: per_weight is for hosts that average the loss; a CRF's loss is a sum. Give the penalty itself."
@@ -117,6 +121,10 @@ class CRF(AbstractObjective):
                 raise ValueError(
                     f"CRF: label {name} never occurs; without a penalty its weights have no finite optimum. "
                     "Give a penalty such as lo.penalties.Ridge(1.0), or fewer labels."
+                )
+            if self.free:
+                raise ValueError(
+                    "CRF: where some parameters are not free a penalty is needed, such as lo.penalties.Ridge(1.0)."
                 )
             if self.num_features:
                 raise ValueError(
@@ -136,8 +144,32 @@ class CRF(AbstractObjective):
         return {"end": (K,), "start": (K,), "transition": (K, K), **own}
 
     @property
+    def _own_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of what is free."""
+        return {name: (len(self.free[name]),) if name in self.free else shape for name, shape in self._shapes.items()}
+
+    @property
     def _size(self) -> int:
-        return sum(int(np.prod(shape)) for shape in self._shapes.values())
+        return sum(int(np.prod(shape)) for shape in self._own_shapes.values())
+
+    @property
+    def _entries(self) -> Int[Array, " params"]:
+        """Where the free parameters stand among all."""
+        sizes = {name: int(np.prod(shape)) for name, shape in self._shapes.items()}
+        starts = np.cumsum([0, *sizes.values()])
+        own = [start + self.free.get(name, np.arange(sizes[name])) for name, start in zip(sizes, starts, strict=False)]
+        return jnp.concatenate(own)
+
+    def _whole(self, theta: PyTree) -> PyTree:
+        """All parameters, in their shapes."""
+        if not self.free:
+            return theta
+        laid = lambda name, shape: jnp.zeros(int(np.prod(shape))).at[self.free[name]].set(theta[name]).reshape(shape)
+        return {name: laid(name, shape) if name in self.free else theta[name] for name, shape in self._shapes.items()}
+
+    def _part(self, matrix: Array) -> Array:
+        """Of a matrix of all parameters that of the free ones."""
+        return matrix[self._entries][:, self._entries] if self.free else matrix
 
     @property
     def parameters(self):
@@ -152,15 +184,23 @@ class CRF(AbstractObjective):
         )
 
     def _natural(self, theta):
-        return {name: theta[name] for name in self._shapes}
+        whole = self._whole(theta)
+        return {name: whole[name] for name in self._shapes}
 
     @float64
     def _unconstrained(self, parameters):
-        return _observations.read_parameters("CRF", parameters, self._shapes)
+        found = _observations.read_parameters("CRF", parameters, self._shapes)
+        for name, entries in self.free.items():
+            found[name] = found[name].ravel()
+            other = np.flatnonzero(np.delete(found[name], entries))
+            if other.size:
+                raise ValueError(f"CRF: {name} must be zero where it is not free; {other.size} of its entries are not.")
+            found[name] = found[name][entries]
+        return found
 
     def _start(self, seed):
         del seed  # F(·, 1) is convex
-        return {name: np.zeros(shape) for name, shape in self._shapes.items()}
+        return {name: np.zeros(shape) for name, shape in self._own_shapes.items()}
 
     def _penalty_curvature(self, theta):
         return penalties.curvature(self.penalty, ravel(theta))
@@ -174,7 +214,8 @@ class CRF(AbstractObjective):
         one = self.names.one
         names = [f"{which}[{one(k)}]" for which in ("end", "start") for k in range(self.num_labels)]
         names += [f"transition[{one(j)}, {one(k)}]" for j, k in np.ndindex(self.num_labels, self.num_labels)]
-        return names + [f"weights[{f}, {one(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)]
+        names += [f"weights[{f}, {one(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)]
+        return [names[at] for at in np.asarray(self._entries)] if self.free else names
 
     # F
 
@@ -183,10 +224,11 @@ class CRF(AbstractObjective):
         return len(self.lengths) if self.drop == "sequence" else len(self.codes)
 
     def loss(self, theta, weights):
+        whole = self._whole(theta)
         if self.drop == "sequence":
-            found = _lattice.losses(theta, self.block, self._per_place(weights))
+            found = _lattice.losses(whole, self.block, self._per_place(weights))
         else:
-            found = _lattice.whole(theta, self.block) - _lattice.known(theta, self.block, self._laid(weights))
+            found = _lattice.whole(whole, self.block) - _lattice.known(whole, self.block, self._laid(weights))
         found = jnp.where(found > -jnp.inf, found, jnp.inf)  # else a sum has underflowed, far from any minimum
         return found + self.penalty(ravel(theta))
 
@@ -240,6 +282,7 @@ class CRF(AbstractObjective):
         return index - first.at[self._sequences(index)].get(mode="clip")
 
     def perturbation(self, theta, index, delta):
+        theta = self._whole(theta)
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.drop == "sequence":
             if not self._few(index):
@@ -257,12 +300,16 @@ class CRF(AbstractObjective):
 
     def hessian(self, theta, weights):
         bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
+        theta = self._whole(theta)
         if self.drop == "sequence":
-            return _lattice.spread(theta, self.block, weights) + bend
+            return self._part(_lattice.spread(theta, self.block, weights)) + bend
         known = _lattice.known_hessian(theta, self.block, self._laid(weights), everyone)
-        return _lattice.spread(theta, self.block, everyone) - known + bend
+        return self._part(_lattice.spread(theta, self.block, everyone) - known) + bend
 
     def hessian_change(self, theta, index, delta):
+        return self._part(self._spread_change(self._whole(theta), index, delta))
+
+    def _spread_change(self, theta: PyTree, index: Array, delta: Array) -> Array:
         delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
         if self.drop == "sequence":
             return _lattice.spread(
@@ -275,6 +322,7 @@ class CRF(AbstractObjective):
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
 
     def score(self, theta, weights, index, held):
+        theta = self._whole(theta)
         if self.drop == "label":
             states = self._unseen(theta, weights, index, held)
             codes = jnp.asarray(self.codes).at[index].get(mode="clip")
@@ -296,19 +344,33 @@ class CRF(AbstractObjective):
         states = _lattice.chain(theta, block, seen.reshape(-1)[slots]).states
         return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta, weights=None, index=None, kind="label", *, lengths=None, scores=None, features=None):
+        """Of the listed units; or, where `lengths`, `scores` or `features` are given, of new sequences, θ being a `Fit` or
+        natural parameters: their most probable labels (kind "label"), or `p(z_t = k | x)`, `[steps, labels]` ("state").
+
+        Of what came from another library, `features` are as that takes them, and `lengths` are not needed.
+        """
+        if not (lengths is None and scores is None and features is None):
+            return self._of_new(theta, lengths, scores, features, kind)
+        theta = self._whole(theta)
         if self.drop == "label":
             states = self._unseen(theta, weights, index, jnp.ones(len(index)))
             return states if kind == "state" else jnp.argmax(states, -1) * 1.0
-        return _paths(self, theta, index) * 1.0
+        return (
+            _lattice.shares(theta, self._gathered(index)[0])
+            if kind == "state"
+            else _lattice.paths(theta, self._gathered(index)[0]) * 1.0
+        )
 
     def jacobian(self, theta):
         if self.num_features or self.drop == "label":
             return super().jacobian(theta)
+        theta = self._whole(theta)
         block, count = self.block, self.num_units
         found = _lattice.chain(theta, block)
         expected = expected_counts(found, theta["transition"], block.layout, block.ends, block.unit, count)
-        return expected - self._observed_counts()
+        found = expected - self._observed_counts()
+        return found[:, self._entries] if self.free else found
 
     def _observed_counts(self) -> Float[Array, "sequences params"]:
         K, block, count = self.num_labels, self.block, self.num_units
@@ -320,7 +382,7 @@ class CRF(AbstractObjective):
         return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
 
     def subset(self, units):
-        if self.drop == "label" or self.num_features or not self.penalty.quadratic:
+        if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
             return None
         steps = self._steps(units)
         K, scores = self.num_labels, self.block.scores
@@ -330,6 +392,13 @@ class CRF(AbstractObjective):
     def _steps(self, sequences: ArrayLike) -> Int[np.ndarray, " some"]:
         first = np.cumsum(self.lengths) - self.lengths
         return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
+
+    def called(self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]) -> Self:
+        """The same model of a host, whose labels have these names, and that reads its features and lengths itself."""
+        out = copy.copy(self)
+        vars(out)["names"] = _tags.called(labels)
+        vars(out)["steps"] = Names(self.steps.index, read)
+        return out
 
     # what the core asks of a model
 
@@ -341,11 +410,11 @@ class CRF(AbstractObjective):
     def units(self):
         if self.drop == "label":
             return Units(self.steps.index, serial=True, kinds=("label", "state"), response=self.codes, score=LOG_PROBABILITY)
-        return Units(kinds=("label",), response=self.codes, score=LOG_PROBABILITY)
+        return Units(kinds=("label", "state"), response=self.codes, score=LOG_PROBABILITY)
 
     @property
     def costs(self):
-        return Costs(lanes=int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 4, 256)))
+        return Costs(lanes=int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 1, 256)))
 
     @property
     def note(self):
@@ -359,7 +428,7 @@ class CRF(AbstractObjective):
         """Names transitions that the data never have, and that have run away for want of a penalty."""
         if not isinstance(self.penalty, penalties.Zero):
             return ""
-        table = np.asarray(theta["transition"])
+        table = np.asarray(self._whole(theta)["transition"])
         lost = np.argwhere(~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - LOST))
         if not len(lost):
             return ""
@@ -374,41 +443,54 @@ class CRF(AbstractObjective):
     @float64
     def decode(self, parameters: _observations.Given, sequences: ArrayLike | None = None) -> np.ndarray:
         """The most probable labels (Viterbi) of the listed sequences, one after another; of all by default."""
-        theta = jax.tree.map(jnp.asarray, self._unconstrained(parameters))
+        theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
         if sequences is None:
-            return self.names.of(np.asarray(_decoded(self, theta)))
+            return self.names.of(np.asarray(_lattice.decoded(theta, self.block)))
         index = np.atleast_1d(np.asarray(sequences, np.int64))
         if index.size == 0 or index.min() < 0 or index.max() >= len(self.lengths):
             raise ValueError(f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}.")
-        path = np.asarray(_decoded_some(self, theta, index))
+        path = np.asarray(_lattice.paths(theta, self._gathered(index)[0]))
         return self.names.of(path[path >= 0])
 
-    def join(self, paths: Float[np.ndarray, "sequences longest"]) -> np.ndarray:
-        """Labels of all sequences, one after another, out of `lo.cross_predict(fit, plan, kind="label")`."""
-        paths = np.asarray(paths)
-        if paths.shape != self.slots.shape or not np.isfinite(paths).all():
+    @float64
+    def _of_new(self, parameters: _observations.Given, lengths: Any, scores: Any, features: Any, kind: str) -> np.ndarray:
+        if kind not in ("label", "state"):
+            raise ValueError(f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.')
+        theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
+        if self.steps.read is not None and lengths is None:
+            features, lengths = self.steps.read(features)
+        if (features is None) != (not self.num_features) or (scores is None) != (self.block.scores is None):
+            raise ValueError("CRF: new sequences need what the model was fitted on, scores, features or both, and lengths.")
+        likely = (
+            np.zeros(np.shape(features)[0], int) if scores is None else np.argmax(np.nan_to_num(np.asarray(scores)), axis=1)
+        )
+        new = CRF(likely, lengths, scores=scores, features=features, num_labels=self.num_labels, drop="label")
+        if new.num_features != self.num_features:
+            raise ValueError(f"CRF: new sequences need {self.num_features} features; got {new.num_features}.")
+        if kind == "state":
+            return np.asarray(_lattice.marginals(theta, new.block))
+        return self.names.of(np.asarray(_lattice.decoded(theta, new.block)))
+
+    def join(self, parts: Float[np.ndarray, "sequences longest ..."]) -> np.ndarray:
+        """Labels of all sequences, one after another, out of `lo.cross_predict(fit, plan, kind="label")`; or probabilities
+        of the labels of every step, out of `kind="state"`."""
+        parts = np.asarray(parts)
+        own = parts[self.slots >= 0] if parts.shape[:2] == self.slots.shape else np.full(1, np.nan)
+        if not np.isfinite(own).all():
             raise ValueError(
-                f"CRF: join needs decoded labels of every sequence, {self.slots.shape}; got {paths.shape}"
-                f"{'' if np.isfinite(paths).all() else ', some NaN: does the plan leave every sequence out?'}."
+                f"CRF: join needs what was predicted of every sequence, {self.slots.shape}; got {parts.shape}"
+                f"{', some NaN: does the plan leave every sequence out?' if len(own) > 1 else ''}."
             )
-        return self.names.of(paths[self.slots >= 0].astype(int))
+        return self.names.of(own.astype(int)) if own.ndim == 1 else own
+
+    def label_errors(self, probabilities: Float[np.ndarray, "steps labels"]) -> _tags.Table:
+        """The steps whose label is least probable first, with the likeliest other one.
+
+        `probabilities` `[steps, labels]` are those of `lo.cross_predict(fit, plan, kind="state")`, of a plan that leaves every
+        label out; of whole sequences what `join` makes of them. Northcutt, Jiang and Chuang (2021) rank by the first column.
+        """
+        return _tags.ranked(probabilities, self.codes, self.sequence, self.names, self.steps.index)
 
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
         """The labels of the listed sequences, one after another, as they were given."""
         return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])
-
-
-@eqx.filter_jit
-def _decoded(crf: CRF, theta: PyTree) -> Int[Array, " steps"]:
-    emission = crf.block.layout.restore(_lattice.emission(theta, crf.block))
-    starts = crf.block.layout.restore(crf.block.starts)
-    return best_path(theta["start"], theta["transition"], emission, starts)
-
-
-def _paths(crf: CRF, theta: PyTree, sequences: Int[Array | np.ndarray, " sequences"]) -> Int[Array, "sequences longest"]:
-    block, _ = crf._gathered(jnp.asarray(sequences))
-    best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
-    return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(_lattice.emission(theta, block), block.starts), -1).T
-
-
-_decoded_some = eqx.filter_jit(_paths)

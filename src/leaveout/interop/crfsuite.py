@@ -1,0 +1,166 @@
+"""Conditional random fields of CRFsuite as they are: sklearn-crfsuite's `CRF`, and python-crfsuite's `Tagger`.
+
+    −Σ_n log p(y_n | x_n; θ) + c₂ ‖θ‖²
+
+over a weight for each pair of an attribute and a label, and of two labels that follow one another: of all pairs, or of those
+that its training data hold (`feature.possible_states`, `feature.possible_transitions`); the others are held at zero. There are
+no weights at the starts and ends of sentences: what users want there are attributes of their own.
+"""
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from .._fit import Fit, anchor
+from ..models import penalties
+from ..models.crf import CRF
+
+TRAINED = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood
+
+
+class Weights(NamedTuple):
+    """What a model of CRFsuite holds, by name."""
+
+    attributes: dict[str, int]
+    labels: dict[str, int]
+    states: dict[tuple[str, str], float]
+    transitions: dict[tuple[str, str], float]
+
+
+def from_crfsuite(
+    model: Any,
+    X: Sequence[Sequence[Any]],
+    y: Sequence[Sequence[str]],
+    *,
+    drop: Literal["sequence", "label"] = "sequence",
+    c1: float | None = None,
+    c2: float | None = None,
+) -> Fit:
+    """The `Fit` of a trained `sklearn_crfsuite.CRF`, or of a `pycrfsuite.Tagger` with its model opened, on the data it was
+    trained on: `X` sentences of steps, each what CRFsuite takes (a dict or a list of attributes), `y` their labels.
+
+    `c1` and `c2` are those of the training, read off an `sklearn_crfsuite.CRF`; of a `Tagger` `c2` has to be told. The weights
+    are those of the model: a pair that the training data of a refit never hold stays in it, where CRFsuite, refitted on them,
+    would have no weight for it (with `all_possible_states` and `all_possible_transitions` it has all of them as well).
+    `fit.parameters` are the weights, `[attributes, labels]` and `[labels, labels]`; labels of new sentences are
+    `fit.objective.predict(fit, features=X_new)`.
+
+    CRFsuite stops early by default; a warning then states how far its weights are from stationary, and
+    `lo.fit(fit.objective, theta0=fit)` goes on from there.
+
+    Raises TypeError on other models and on those trained by perceptrons or passive-aggressive updates, which minimise no
+    likelihood; ValueError where `c1` is not zero, `c2` is not known or zero, or X and y are not those of the model.
+    """
+    tagger = getattr(model, "tagger_", None) if hasattr(model, "tagger_") else model
+    if not hasattr(tagger, "info"):
+        raise TypeError(
+            "from_crfsuite: give a fitted sklearn_crfsuite.CRF, or a pycrfsuite.Tagger that has opened a model; "
+            f"got {type(model).__name__}{' that is not fitted' if tagger is None else ''}."
+        )
+    algorithm = getattr(model, "algorithm", None) or "lbfgs"
+    if algorithm not in TRAINED:
+        raise TypeError(f"from_crfsuite: {algorithm!r} minimises no likelihood; train by one of {', '.join(TRAINED)}.")
+    ridge = _constant(model, "c2", c2)
+    if _constant(model, "c1", c1, 0.0):
+        raise ValueError(
+            "from_crfsuite: c1 is not zero: weights at which F has a kink do not move smoothly as sentences leave. Train with "
+            "c1=0 and a larger c2."
+        )
+    if ridge is None or not ridge > 0:
+        raise ValueError(f"from_crfsuite: c2 must be positive, and be told where the model does not; got {ridge!r}.")
+    weights = _weights(tagger)
+    read = functools.partial(_read, "from_crfsuite", weights.attributes)
+    features, lengths = read(X)
+    crf = CRF(
+        _codes(weights.labels, y, lengths),
+        lengths,
+        features=features,
+        num_labels=len(weights.labels),
+        drop=drop,
+        penalty=penalties.Ridge(2 * ridge),
+        free=_free(weights),
+    ).called(list(weights.labels), read)
+    return anchor(crf, _parameters(weights), throw=False)
+
+
+def _constant(model: Any, name: str, given: float | None, default: float | None = None) -> float | None:
+    """c1 or c2: as told, else as the estimator has it, whose None is CRFsuite's own default."""
+    if given is not None:
+        return float(given)
+    if not hasattr(model, name):
+        return default
+    own = getattr(model, name)
+    return float(own) if own is not None else {"c1": 0.0, "c2": 1.0}[name]
+
+
+def _weights(tagger: Any) -> Weights:
+    info = tagger.info()
+    labels = {label: k for k, label in enumerate(sorted(info.labels))}
+    attributes = {name: k for k, name in enumerate(info.attributes)}
+    return Weights(attributes, labels, dict(info.state_features), dict(info.transitions))
+
+
+def _free(weights: Weights) -> dict[str, np.ndarray]:
+    """Which weights there are."""
+    K, F = len(weights.labels), len(weights.attributes)
+    out = {"start": np.zeros(K, bool), "end": np.zeros(K, bool)}
+    out |= {"transition": np.zeros((K, K), bool), "weights": np.zeros((F, K), bool)}
+    for name, entries, _ in _entries(weights):
+        out[name][entries] = True
+    return out
+
+
+def _parameters(weights: Weights) -> dict[str, np.ndarray]:
+    K, F = len(weights.labels), len(weights.attributes)
+    out = {"start": np.zeros(K), "end": np.zeros(K), "transition": np.zeros((K, K)), "weights": np.zeros((F, K))}
+    for name, entries, values in _entries(weights):
+        out[name][entries] = values
+    return out
+
+
+def _entries(weights: Weights) -> Iterable[tuple[str, tuple[np.ndarray, np.ndarray], np.ndarray]]:
+    for name, found, rows in (
+        ("transition", weights.transitions, weights.labels),
+        ("weights", weights.states, weights.attributes),
+    ):
+        at = np.array([(rows[a], weights.labels[b]) for a, b in found], int).reshape(-1, 2)
+        yield name, (at[:, 0], at[:, 1]), np.array(list(found.values()))
+
+
+def _read(caller: str, known: dict[str, int], X: Sequence[Sequence[Any]]) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    """The attributes that the model knows of all steps, one sentence after another; and the lengths of these."""
+    import pycrfsuite
+
+    if isinstance(X, str | bytes) or not hasattr(X, "__len__"):
+        raise TypeError(f"{caller}: X must be sentences, each a sequence of dicts or lists; got {type(X).__name__}.")
+    rows, columns, values, lengths = [], [], [], []
+    step = 0
+    for number, sentence in enumerate(X):
+        items = sentence if isinstance(sentence, pycrfsuite.ItemSequence) else pycrfsuite.ItemSequence(sentence)
+        lengths.append(len(items))
+        if not lengths[-1]:
+            raise ValueError(f"{caller}: sentence {number} is empty.")
+        for item in items.items():
+            for name, value in item.items():
+                if name in known:
+                    rows.append(step)
+                    columns.append(known[name])
+                    values.append(value)
+            step += 1
+    shape = (step, len(known))
+    return scipy.sparse.csr_array((np.array(values, float), (rows, columns)), shape=shape), np.array(lengths)
+
+
+def _codes(known: dict[str, int], y: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
+    own = np.array([len(labels) for labels in y])
+    if len(own) != len(lengths) or (own != lengths).any():
+        at = int(np.argmax(own != lengths)) if len(own) == len(lengths) else min(len(own), len(lengths))
+        raise ValueError(f"from_crfsuite: X and y must hold the same sentences; their lengths differ from number {at}.")
+    flat = [str(label) for labels in y for label in labels]
+    strange = sorted(set(flat) - set(known))
+    if strange:
+        raise ValueError(f"from_crfsuite: the model has no label {strange[0]!r}; was it trained on these y?")
+    return np.array([known[label] for label in flat])
