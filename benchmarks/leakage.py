@@ -20,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
 
@@ -197,6 +199,26 @@ def default_size(name: str, model, classes: bool, loss: str, records: int = 5000
           f"{each / ours:5.1f} times", flush=True)  # fmt: skip
 
 
+def workers() -> None:
+    """One worker against two, by the clock, of cheap fits and dear ones (alone on the machine)."""
+    rng = np.random.default_rng(0)
+    label = np.repeat(np.arange(100), 20)
+    X = rng.normal(size=(100, 5))[label] + 0.5 * rng.normal(size=(2000, 5))
+    y = X[:, 0] + rng.normal(size=100)[label]
+    pairs = np.c_[np.arange(0, 2000, 40), np.arange(39, 2000, 40)]
+    known = {"linkage": lo.Linkage.from_duplicates(pairs, 2000), "answers": ("purge", "coarser", "both")}
+    corrected = {"leakage": lo.RecordLeakage(0.02, 0.05), "injection": lo.Injection(num_boot=10)}
+    print("\nseconds with one worker, with two:")
+    for model in (DecisionTreeRegressor(max_depth=2), RandomForestRegressor(20, random_state=0)):
+        for call, given in ((lo.leakage_report, known), (lo.leakage_corrected, corrected)):
+            times = []
+            for jobs in (1, 2):
+                start = time.perf_counter()
+                call(model, X, y, groups=label, scoring="neg_mean_squared_error", n_jobs=jobs, **given)
+                times.append(time.perf_counter() - start)
+            print(f"  {type(model).__name__:22s} {call.__name__:18s} {times[0]:6.1f} {times[1]:6.1f}", flush=True)
+
+
 def memory() -> None:
     """The document's size with V̂ of 2,000: what a fresh process grows by (run it alone)."""
     X, y, side = two_clusters(0)
@@ -252,7 +274,7 @@ def resume() -> None:
     )
 
 
-STUDIES = {study.__name__: study for study in (variance, errors, spread, speed, sizes, resume, memory)}
+STUDIES = {study.__name__: study for study in (variance, errors, spread, speed, sizes, workers, resume, memory)}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Linked records: what `lo.leakage_report` recommends, its intervals and its refusals, against the score on new people.
 
-    python benchmarks/linkage.py [links] [designs] [duplicates] [singletons] [large] [--quick] [--draws N] [--keep FOLDER]
-                                 [--only DESIGN ...]
+    python benchmarks/linkage.py [links] [designs] [imputed] [extrapolated] [duplicates] [singletons] [large] [--quick]
+                                 [--draws N] [--keep FOLDER] [--only DESIGN ...]
 
-Without names all of them but `large`, which needs LightGBM. `designs` and `duplicates` keep their draws in FOLDER.
+Without names all of them but `large`, which needs LightGBM. `designs`, `imputed`, `extrapolated` and `duplicates` keep
+their draws in FOLDER.
 
 The score that is wanted: of the learner trained on four fifths of the people, as five folds of the true people train it, on
 new people, each record counting alike; *over data* its mean over all data sets, *on these data* that of the five fits at hand.
@@ -19,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -38,6 +40,7 @@ FRESH = 3000  # new people, on whom the five fits are scored
 DRAWS = 200
 QUICK = 4
 LEVEL = 0.95
+LINKED, WRONG = 200, 0.1  # people whose records are mislinked one by one, and how many of these records
 LEAST = 0.01  # pairs less probable are left out, as linkage programs do
 ANSWERS = ("naive", "purge", "coarser", "both")
 TOLD = ("score", "low", "high", "correction", "correction_low", "correction_high", "se_data", "se_mc", "exposed")
@@ -221,6 +224,76 @@ def printed(name: str, rows: pd.DataFrame) -> tuple[float, float]:
     return ratio, se
 
 
+def mislinked(name: str, seed: int) -> dict[str, Any]:
+    """Records filed under a wrong person one by one, the rates being known: `lo.leakage_corrected`, and what is true."""
+    design, rng = DESIGNS[name], np.random.default_rng([15, seed])
+    person = np.repeat(np.arange(LINKED), 1 + sizes(LINKED, rng))
+    filed = np.where(rng.random(len(person)) < WRONG, rng.integers(0, LINKED, len(person)), person)
+    X, y = design.draw(person, rng, True)
+    leakage = lo.RecordLeakage.from_pairwise(*rates(filed, person))
+    result = lo.leakage_corrected(design.learner(), X, y, groups=filed, leakage=leakage, scoring=design.scoring, seed=seed)
+    row = {"seed": seed, "naive": result.naive, "solved": result.solved.estimate, "score": result.estimate}
+    for what, between in (("", result.interval(LEVEL)), ("correction ", result.correction_interval(LEVEL))):
+        row |= {f"{what}low": between.low, f"{what}high": between.high}
+    return row | {"truth": wanted(design, X, y, person, True, seed)}
+
+
+def extrapolated(options: argparse.Namespace) -> None:
+    """The extrapolated estimator by itself, on its home ground: bias, and coverage of its two intervals."""
+    options.keep.mkdir(parents=True, exist_ok=True)
+    print(f"\n{LINKED} people of two records or more, {WRONG:.0%} of these mislinked one by one, precision and recall known")
+    for name in options.only or ("ridge", "neighbours"):
+        file = options.keep / f"extrapolated-{name}.csv"
+        for seed in range(len(pd.read_csv(file)) if file.exists() else 0, QUICK if options.quick else options.draws):
+            pd.DataFrame([mislinked(name, seed)]).to_csv(file, mode="a", header=not file.exists(), index=False)
+        rows = pd.read_csv(file)
+        truth, there = rows["truth"].mean(), rows["score"].notna()
+        moved, off = truth - rows["naive"].mean(), rows["solved"] - truth
+        found = [covers(rows["low"], rows["high"], truth), covers(rows["correction low"], rows["correction high"], moved)]
+        said = " and ".join(f"{share:.1%} ± {np.sqrt(share * (1 - share) / there.sum()):.1%}" for share in found)
+        half = [(rows[f"{what}high"] - rows[f"{what}low"]).mean() / 2 for what in ("", "correction ")]
+        print(f"{name}: {len(rows)} draws, refused {(~there).sum()}; true {truth:.4f}; naive off by {-moved:+.4f}, "
+              f"SD {rows['naive'].std():.4f}; estimate off by {off[there].mean():+.4f}, RMSE "
+              f"{np.sqrt(((off**2)[there]).mean() / ((rows['naive'] - truth) ** 2)[there].mean()):.3f} of naive's\n"
+              f"  interval() and correction_interval() cover {said}; mean half widths over 1.96 {half[0] / 1.96:.4f} and "
+              f"{half[1] / 1.96:.4f}, SD of estimate and correction {rows['score'].std():.4f} and "
+              f"{(rows['score'] - rows['naive']).std():.4f}", flush=True)  # fmt: skip
+
+
+def drawn_clusters(name: str, seed: int) -> dict[str, Any]:
+    """What cross-validation over drawn clusters takes out, and what would be said by it were little enough."""
+    design, (person, filed, linkage) = DESIGNS[name], world(seed)
+    X, y = design.draw(person, np.random.default_rng([14, seed, 1]), True)
+    with mock.patch("leaveout.leakage._answers.LEAST", 0.0):
+        report = lo.leakage_report(
+            design.learner(), X, y, linkage=linkage, groups=filed, scoring=design.scoring, level=LEVEL, seed=seed,
+            answers=("imputed",), listed=listed(PEOPLE, LEAST),
+        )  # fmt: skip
+    table = report.table
+    removed = 1 - table.exposed["imputed"] / table.exposed["naive"]
+    right = GroupKFold(5, shuffle=True, random_state=seed).split(X, y, person)
+    score = get_scorer(design.scoring)
+    tested = [(len(test), score(design.learner().fit(X[train], y[train]), X[test], y[test])) for train, test in right]
+    wanted = np.average([own for _, own in tested], weights=[size for size, _ in tested]) - table.score["naive"]
+    ends = {end: table[f"correction_{end}"]["imputed"] for end in ("low", "high")}
+    return {"seed": seed, "removed": removed, "correction": table.correction["imputed"], "wanted": wanted, **ends}
+
+
+def imputed(options: argparse.Namespace) -> None:
+    """Why clusters drawn from the linkage mostly give no answer, and how wrong it would be."""
+    options.keep.mkdir(parents=True, exist_ok=True)
+    for name in options.only or ("neighbours",):
+        file = options.keep / f"imputed-{name}.csv"
+        for seed in range(len(pd.read_csv(file)) if file.exists() else 0, QUICK if options.quick else options.draws):
+            pd.DataFrame([drawn_clusters(name, seed)]).to_csv(file, mode="a", header=not file.exists(), index=False)
+        rows = pd.read_csv(file)
+        refused, mean = rows["removed"] < 0.5, rows["wanted"].mean()
+        print(f"\n{name}, clusters drawn from the linkage: {len(rows)} draws, {refused.sum()} refused; taken out "
+              f"{rows['removed'].mean():.2f} of the mates ({rows['removed'].min():.2f} to {rows['removed'].max():.2f})\n"
+              f"  the correction, enlarged by that, is {rows['correction'].mean():+.4f}, by true people's folds "
+              f"{mean:+.4f}; it covers that in {covers(rows['low'], rows['high'], mean):.0%}", flush=True)  # fmt: skip
+
+
 def links(options: argparse.Namespace) -> None:
     """What the typos do: precision, recall, singletons, records with a mate that is filed elsewhere, calibration."""
     made, found = linker(PEOPLE), []
@@ -326,7 +399,15 @@ def calibrated(person: NDArray[np.int64], rng: np.random.Generator) -> pd.DataFr
     return pairs.drop_duplicates(["l", "r"])
 
 
-DEMANDS = {"links": links, "designs": designs, "duplicates": duplicates, "singletons": singletons, "large": large}
+DEMANDS = {
+    "links": links,
+    "designs": designs,
+    "imputed": imputed,
+    "extrapolated": extrapolated,
+    "duplicates": duplicates,
+    "singletons": singletons,
+    "large": large,
+}
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_a_report_picks_what_the_columns_hold(folder):
         (["--target", "name"], "'p0' in row 1; a target holds numbers, or labels, 20 at most"),
         (["--target", "gap"], "missing values in gap"),
         (["--target", "cost", "--features", "same,name"], "no column but 'cost' holds numbers, or from 2 to 20 labels"),
-        (["--target", "cost", "--features", "age", "--loss", "hinge"], "--loss hinge: it must be one of"),
+        (["--target", "cost", "--features", "age", "--loss", "lorentz"], "--loss lorentz: it must be one of"),
     ],
 )
 def test_a_report_that_cannot_be_is_one_line(words, message, folder):

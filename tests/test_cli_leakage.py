@@ -61,6 +61,13 @@ def test_copies_across_a_split_are_what_the_library_says_of_them(folder):
     assert "20 pairs of rows by number in the file" in done.output and "features        a, b\n" in done.output
     out = pd.read_csv("rows.csv").set_index("row")
     assert sorted(out.index) == list(range(N - COPIED + 1, N + 1)) and (out["mate"] == out.index - (N - COPIED)).all()
+    words = ("records.csv", "--target", "cost", "--duplicates", "copies.csv", "--test", "split", *QUICK)
+    part = run(*words, "--listed", "0.8,0.7,0.88")
+    more = lo.leakage_report(
+        KNeighborsRegressor(), X.to_numpy(), frame["cost"].to_numpy(), scoring="mse", cv=[(rows[: N // 2], rows[N // 2 :])],
+        linkage=lo.Linkage.from_duplicates(np.c_[rows[:COPIED], rows[-COPIED:]], N), listed=(0.8, 0.7, 0.88),
+    )  # fmt: skip
+    assert f"{'purge':<16}{more._told('purge')}" in part.output and more.table.score["purge"] > want.table.score["purge"]
     by_number = run("records.csv", "--target", "cost", "--duplicates", "copies.csv", "--test", "61-100,101-120", *QUICK)
     told = lambda run: [line for line in run.output.splitlines() if line.startswith(("purge", "naive", "verdict"))]
     assert told(by_number) == told(done)
@@ -129,6 +136,12 @@ WRONG = {
     "both sides": ((*PAIRS, "--test", "50-60", "--train", "1-50"), "row 50 is trained and tested on"),
     "all tested": ((*PAIRS, "--test", "1-120"), "none is left to train on"),
     "train alone": ((*PAIRS, "--train", "1-50"), "--train needs --test"),
+    "listed of rates": (
+        ("--precision", 0.9, "--recall", 0.9, "--cluster", "id", "--listed", 0.9),
+        "--listed 0.9: it is of a list of pairs",
+    ),
+    "listed in words": ((*PAIRS, "--listed", "most"), "--listed most: give one share, as 0.9, or it and its interval"),
+    "listed percent": ((*PAIRS, "--listed", 90), "listed must lie in (0, 1], or be (estimate, low, high)"),
     "one value": ((*PAIRS, "--target", "same"), "column 'same' holds one value only, '1'"),
     "of classes": ((*PAIRS, "--scoring", "roc_auc"), "roc_auc is of classes"),
     "no such score": ((*PAIRS, "--scoring", "rocauc"), "neither a scorer of scikit-learn's"),

@@ -14,10 +14,9 @@ from sklearn.svm import SVC, LinearSVC
 
 import leaveout as lo
 from leaveout.leakage._hinge import Hinge
-from leaveout.leakage._hosts import Estimator, make_learner
+from leaveout.leakage._hosts import Estimator, make_learner, prepare
 from leaveout.leakage._injection import FoldInjection, Injection, make_folds, plan_injection
 from leaveout.leakage._models import Fold
-from leaveout.leakage._prepare import prepare
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 3)) * [1.0, 2.0, 0.5] + 1.0

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import pickle
+import re
 import time
 
 import matplotlib
@@ -13,12 +14,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.dummy import DummyRegressor
-from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.neighbors import KNeighborsRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
-from leaveout.leakage import _splits, _variance, _work
+from leaveout import _errors
+from leaveout.leakage import _blocks, _leakage_report, _page, _run, _splits, _study
 from leaveout.leakage._fits import LeastSquares
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
@@ -132,7 +136,7 @@ def test_joins_are_the_likeliest_first_and_none_too_large(most):
             sizes = sizes - {a, b} | {a | b}
     assert {frozenset(np.flatnonzero(found == c)) for c in np.unique(found)} == sizes
     if most == 1000:
-        np.testing.assert_array_equal(found, _splits.components(filed, left, right))
+        np.testing.assert_array_equal(found, _blocks.components(50, filed[left], filed[right])[filed])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -153,14 +157,13 @@ def test_controls_drop_as_many_others_from_clusters_of_like_size(seed):
 def test_a_variance_over_drawn_clusters_is_a_sum_over_pairs():
     rng = np.random.default_rng(2)
     influence, partitions = rng.normal(size=30), rng.integers(0, 12, (7, 30))
-    tested = np.ones(30, bool)
-    found = _variance.over_clusters(influence, partitions, tested)
+    found = _errors.over_units(influence, partitions)
     share = np.array([np.bincount(own)[own] for own in partitions]) / 30
     together = partitions[:, :, None] == partitions[:, None, :]
     by_hand = np.mean([influence @ (same / (1 - h)[:, None]) @ influence for same, h in zip(together, share, strict=True)])
-    assert found.variance == pytest.approx(by_hand)
-    single = _variance.over_clusters(influence, np.arange(30)[None], tested)
-    assert single.variance == pytest.approx(np.sum(influence**2) * 30 / 29) and single.freedom == pytest.approx(29)
+    assert found.value == pytest.approx(by_hand)
+    single = _errors.over_units(influence, np.arange(30)[None])
+    assert single.value == pytest.approx(np.sum(influence**2) * 30 / 29) and single.freedom == pytest.approx(29)
 
 
 def test_the_mean_of_clusters_has_the_interval_of_students_t():
@@ -194,10 +197,10 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
     moved = {(i, j): lost(i, j) - lost(i, i) for i, j in itertools.permutations(range(4), 2)}
     mean = np.mean(list(moved.values()))
     by_hand = sum((moved[i, j] - mean) * (moved[j, i] - mean) for i, j in moved)
-    assert by_hand > 0 and _variance.as_trained(report.answers["naive"].moved) == pytest.approx(by_hand)
+    assert by_hand > 0 and _errors.as_trained(report.answers["naive"].moved) == pytest.approx(by_hand)
     across = np.array([[np.nan, 1.0, -2.0], [-3.0, np.nan, 0.0], [4.0, 0.0, np.nan]])
-    assert _variance.as_trained(across) == 0.0 and _variance.as_trained(-across.T) == 0.0
-    assert _variance.as_trained(np.where(np.eye(4, dtype=bool), np.nan, 0.3)) == pytest.approx(0.0, abs=1e-12)
+    assert _errors.as_trained(across) == 0.0 and _errors.as_trained(-across.T) == 0.0
+    assert _errors.as_trained(np.where(np.eye(4, dtype=bool), np.nan, 0.3)) == pytest.approx(0.0, abs=1e-12)
 
 
 def everything(model, seed=0, scoring="neg_mean_squared_error", classes=False, **more):
@@ -250,9 +253,10 @@ def test_it_is_printed_pickled_and_drawn():
 @QUIET
 def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
     whole = everything(DecisionTreeRegressor(max_features=1))
+    monkeypatch.setattr(_run, "STARTING", 0.0)  # seconds of work that are left, below which other processes are no gain
     two = everything(DecisionTreeRegressor(max_features=1), n_jobs=2)
     assert whole.table.equals(two.table)
-    fitted, most = _work._one, 60
+    fitted, most = _study._one, 60
 
     def stops(*given):
         nonlocal most
@@ -261,7 +265,7 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return fitted(*given)
 
-    monkeypatch.setattr(_work, "_one", stops)
+    monkeypatch.setattr(_study, "_one", stops)
     file = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt, match="is done") as stop:
         everything(DecisionTreeRegressor(max_features=1), checkpoint=file)
@@ -323,7 +327,7 @@ def test_learners_are_compared_over_the_same_clusters():
     assert abs(table.difference[other]) == pytest.approx(abs(difference))
     change = a.answers["both"].influence - b.answers["both"].influence
     moved = a.answers["naive"].moved - b.answers["naive"].moved
-    variance = _variance.over_clusters(change, a.clusters, a.tested).variance + _variance.as_trained(moved)
+    variance = _errors.over_units(change[a.tested], a.clusters[:, a.tested]).value + _errors.as_trained(moved)
     assert table.se_difference[other] == pytest.approx(variance**0.5)
     assert table["mean"][best] == max(a.table.score["both"], b.table.score["both"])  # more is better
     purged = lo.compare({"one": a.by("purge"), "line": b.by("purge")})
@@ -355,10 +359,81 @@ def test_what_is_not_listed_enlarges_the_correction():
 
 def test_a_fit_is_made_once_for_what_it_is_to_predict():
     X, y, _, _ = linked()
-    work = _work.Work(LeastSquares(X, y, 0.0, True, False), None, 0)
+    work = _study.Work(LeastSquares(X, y, 0.0, True, False), 0)
     train, first, second = np.arange(100), np.arange(100, 130), np.arange(130, 160)
-    found = work([_work.Ask(train, first), _work.Ask(train, second), _work.Ask(train, first)])
+    found = work([_study.Ask(train, first), _study.Ask(train, second), _study.Ask(train, first)])
     model = LinearRegression().fit(X[train], y[train])
     for predicted, rows in zip(found, (first, second, first), strict=True):
         np.testing.assert_allclose(predicted, model.predict(X[rows]))
-    assert work.made == 2 and len(work([_work.Ask(train, second)])) == 1 and work.made == 2
+    assert work.made == 2 and len(work([_study.Ask(train, second)])) == 1 and work.made == 2
+
+
+TEXT = pd.DataFrame({"a": np.arange(192.0), "hue": "red"})
+
+
+@pytest.mark.parametrize("model", [LinearRegression(), KNeighborsRegressor(1), DecisionTreeRegressor()])
+def test_words_among_the_features_are_named(model):
+    """The call, the column and the way out; a pipeline that encodes words is left alone."""
+    _, y, filed, linkage = linked()
+    words = {"groups": filed, "linkage": linkage, "scoring": "mse", "answers": ()}
+    with pytest.raises(TypeError, match=r"leakage_report: X must hold numbers; these columns do not: 'hue' .*pd.get_dummies"):
+        lo.leakage_report(model, TEXT, y, **words)
+    with pytest.raises(TypeError, match="leakage_corrected: X must hold numbers"):
+        lo.leakage_corrected(model, TEXT.to_numpy(), y, groups=filed, leakage=lo.RecordLeakage(0.1))
+    with pytest.raises(TypeError, match="largest_leakage_share: X must hold numbers"):
+        lo.largest_leakage_share(TEXT, groups=filed)
+    encoded = make_pipeline(OneHotEncoder(handle_unknown="ignore"), Ridge())
+    assert np.isfinite(lo.leakage_report(encoded, TEXT, y, **words).table.score["naive"])
+
+
+def test_of_a_constant_target_nothing_can_be_learnt():
+    X, _, filed, linkage = linked()
+    calls = [
+        lambda y: lo.leakage_report(LinearRegression(), X, y, groups=filed, linkage=linkage, scoring="mse"),
+        lambda y: lo.leakage_report(LogisticRegression(), X, y.astype(int), groups=filed, linkage=linkage),
+        lambda y: lo.leakage_corrected(LinearRegression(), X, y, groups=filed, leakage=lo.RecordLeakage(0.1), loss="mse"),
+        lambda y: lo.leakage_slope_test(LinearRegression(), X, y, groups=filed, loss="mse"),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"y is 1(\.0)? in all 192 records: there is nothing to learn"):
+            call(np.ones(192))
+
+
+def test_where_all_score_alike_there_is_no_interval():
+    """A target that is a column of X: every loss is zero, and how far that is off is not seen."""
+    X, _, filed, linkage = linked()
+    report = lo.leakage_report(
+        KNeighborsClassifier(1), np.c_[X, 100.0 * (filed % 2)], filed % 2, groups=filed, linkage=linkage, scoring="accuracy"
+    )
+    assert report.table.score["naive"] == 1 and np.isnan(report.table.low["naive"])
+    assert "no interval: all tested records score alike" in str(report)
+    labels = [text.get_text() for text in report.plot().get_legend().get_texts()]
+    told = [words for row in _page._answers(report) for words in row]
+    assert "naive: 1" in labels[0] and not any("nan" in words for words in [*labels, *told])
+
+
+def test_an_empty_table_of_pairs_is_said_to_be_empty():
+    X, y, filed, _ = linked()
+    report = lo.leakage_report(
+        LinearRegression(), X, y, linkage=lo.Linkage.from_duplicates([], 192), groups=filed, scoring="mse", answers=FITTED
+    )
+    assert report.recommended == "naive" and "the table of pairs is empty; if there are no mates at all" in report.verdict
+    assert "nan" not in str(report)
+
+
+def test_the_price_is_said_before_it_is_paid(monkeypatch, capsys):
+    """On a terminal, after the fits as filed: how many there will be, of the answers that are asked for."""
+    X, y, filed, linkage = linked()
+    call = lambda model, answers: lo.leakage_report(
+        model, X, y, linkage=linkage, groups=filed, scoring="mse", answers=answers, injection=QUICK
+    )
+    monkeypatch.setattr(_leakage_report, "SAID", 0.0)
+    call(DecisionTreeRegressor(), FITTED)
+    assert capsys.readouterr().err == ""  # a file is no one
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for answers in (("purge",), ("coarser",), FITTED):
+        found = call(DecisionTreeRegressor(), answers)
+        said, done = re.search(
+            r"leakage_report: (\d+) fits or more, about \d+ s; (\d+) are done", capsys.readouterr().err
+        ).groups()
+        assert int(done) == 15 <= int(said) <= found.fits  # five folds, and ten pairs of them

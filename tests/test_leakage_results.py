@@ -13,11 +13,9 @@ from sklearn.tree import DecisionTreeRegressor
 import leaveout as lo
 from leaveout._errors import Spread, Trained
 from leaveout.leakage import _run
-from leaveout.leakage._hosts import make_learner
-from leaveout.leakage._injection import Injection, make_folds, plan_injection
-from leaveout.leakage._prepare import prepare
+from leaveout.leakage._hosts import make_learner, prepare
+from leaveout.leakage._injection import Injection, make_folds, plan_injection, unshown
 from leaveout.leakage._scoring import predicted, resolve_score
-from leaveout.leakage._shown import unshown
 from leaveout.leakage._spread import left_out, units
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
@@ -266,12 +264,31 @@ def test_the_error_of_the_leakage_is_in_the_interval():
     ends = [pool.estimate for pool in (known.sensitivity([0.0, 0.01])).itertuples()]
     assert known.se_p == 0 and drawn.se_p == pytest.approx(np.std(ends, ddof=1), rel=1e-6)
     wide = drawn.interval()
-    total = np.sqrt(drawn.se_data**2 + drawn.se_mc**2 + drawn.se_p**2)
+    total = np.sqrt(drawn.se_data**2 + drawn.se_mc**2 + drawn.se_p**2 + drawn.se_extrapolation**2)
     assert (wide.high - wide.low) / 2 == pytest.approx(total * stats.t.ppf(0.975, 15), rel=1e-6)  # 16 clusters of one size
     assert wide.high - wide.low > known.interval().high - known.interval().low
     assert "(leakage)" in str(drawn) and drawn.correction_interval().low < drawn.correction < drawn.correction_interval().high
     with pytest.raises(ValueError, match="level must lie between 0 and 1"):
         drawn.interval(95)
+
+
+def test_the_interval_of_a_correction_has_training_and_continuation_in_it():
+    """The clusters as tested alone would be too narrow; a curve whose continuations part is known that much less."""
+    result = lo.leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": lo.RecordLeakage(0.055)})
+    told = np.array([result.extrapolants[name] for name in ("trend filter", "linear", "quadratic")])
+    assert result.se_extrapolation == pytest.approx(told.max() - told.min(), rel=1e-12) and result.pooled.unseen < 1e-3
+    assert "(extrapolation)" in str(result) and result.table().value["se_extrapolation"] == result.se_extrapolation
+    over = lambda influence: np.sqrt(np.sum(np.bincount(LABEL, influence) ** 2) * 16 / 15)  # clusters of one size, as tested
+    share = result.naive_spread.error / over(result.naive_influence)
+    assert share > 1.01
+    student = stats.t.ppf(0.975, 15)
+    half = lambda around: (around.high - around.low) / 2 / student
+    parts = (result.se_data, result.se_mc, result.se_extrapolation)
+    assert half(result.interval()) == pytest.approx(np.linalg.norm(parts), rel=1e-6)
+    known = np.hypot(share * over(result.influence - result.naive_influence), result.se_extrapolation)
+    assert known < half(result.correction_interval()) < np.hypot(known, 2 * result.se_mc)
+    seen = lo.leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": lo.RecordLeakage(1e-5)})
+    assert seen.pooled.unseen > 0.1 and seen.se_extrapolation == 0
 
 
 def test_copies_across_a_split_are_refused():

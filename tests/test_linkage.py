@@ -377,11 +377,12 @@ BAD = [
     (lambda: lo.Linkage.from_pairs([(0, 1, np.nan)]), r"must lie in \[0, 1\], without NaN; probability holds nan"),
     (lambda: lo.Linkage.from_pairs([(0, 1, 7.0)]), "become probabilities by Linkage.from_labelled"),
     (lambda: lo.Linkage.from_pairs(SPLINK, IDS, "score"), "pairs have no column 'score', only match_weight, unique_id_l"),
-    (lambda: lo.Linkage.from_pairs([]), "there are no pairs; give ids="),
+    (lambda: lo.Linkage.from_pairs([]), "from_pairs: the table of pairs is empty.* say of which rows: ids="),
     (lambda: lo.Linkage.from_pairs([("a", "b", 0.5)]), "without ids= pairs name rows by number, from 0; got 'a'"),
     (lambda: lo.Linkage.from_pairs([(-1, 2, 0.5)]), "name rows by number, from 0; got -1"),
     (lambda: lo.Linkage.from_pairs([("a", "b", 0.5)], ["a", "a"]), "must name each row once; 'a' is there twice"),
-    (lambda: lo.Linkage.from_pairs([("a", "b", 0.5)], ["a", "c"]), "no row is called 'b'"),
+    (lambda: lo.Linkage.from_pairs([("a", "b", 0.5)], ["a", "c"]), "no row is called 'b'; rows have names such as 'a'"),
+    (lambda: lo.Linkage.from_labelled(pd.DataFrame({"left": [0], "right": [1], "match": [1]}), []), "all pairs is empty"),
     (lambda: lo.Linkage.from_pairs(SPLINK.assign(x=0).drop(columns="match_weight").assign(y=0), IDS), "Say which by prob"),
     (lambda: lo.Linkage.from_pairs(SPLINK, pd.MultiIndex.from_tuples([("x", 1)])), "have no 'source_dataset_l' column"),
     (lambda: lo.Linkage.from_pairs([(0, 1, 0.5)], unlisted=1.0), "unlisted must be a probability between 0 and 1"),
@@ -416,6 +417,11 @@ def labelled(match, left=(0, 1), right=(1, 2), weight=(1, 1), method="sigmoid"):
 def test_bad_linkage(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_rates_are_numbers():
+    with pytest.raises(TypeError, match=r"from_rates: precision must be a number in \(0, 1\], or .*; got 'high'"):
+        lo.Linkage.from_rates("high", 0.9)  # type: ignore[arg-type]
 
 
 def test_chains_that_have_not_settled_say_so(monkeypatch):

@@ -39,6 +39,14 @@ def leakage(
     recall: Annotated[float | None, typer.Option(help="Of matching pairs, the share that is linked.")] = None,
     name: Annotated[str | None, typer.Option("--id", help="By which pairs name rows; else by number, from 1.")] = None,
     probability: Annotated[str | None, typer.Option(help="Their column; match_probability if not given.")] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            "--listed",
+            help="Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9, or with an interval "
+            "0.9,0.85,0.95; all, if not given.",
+        ),
+    ] = None,
     cluster: Annotated[str | None, typer.Option(help="The column of clusters, as filed; else those that pairs link.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Without --cluster: the probability that links a pair; 0.5.")] = None,
     test: Annotated[
@@ -87,6 +95,7 @@ def leakage(
     """
     kept(data, out, plot, checkpoint, report)
     _one_way(pairs, duplicates, precision, recall, cluster, threshold, report)
+    list_holds = _share(share, pairs or duplicates)
     beside = [word for word in (target, cluster, name, *columns_of(test, train)) if word]
     whole = read(data, {*beside, *listed(features)} if features else (), lambda column: column == name)
     rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], listed(features), drop_missing)
@@ -111,7 +120,7 @@ def leakage(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if linked is not None:
-            found = lo.leakage_report(_model(model, classes), X, y, linkage=linked, **given)
+            found = lo.leakage_report(_model(model, classes), X, y, linkage=linked, listed=list_holds, **given)
         else:
             kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
             rates = kind.from_pairwise(cast(float, precision), cast(float, recall))
@@ -168,6 +177,21 @@ def _one_way(
         fail("--threshold makes clusters of pairs; leave it out where --cluster names them.")
     if threshold is not None and not 0 < threshold <= 1:
         fail(f"--threshold {threshold:g}: it must be a probability, above 0 and at most 1.")
+
+
+def _share(text: str | None, pairs: Path | None) -> float | tuple[float, float, float]:
+    """What --listed says: one number, or three."""
+    if text is None:
+        return 1.0
+    if pairs is None:
+        fail(f"--listed {text}: it is of a list of pairs; give it with --pairs or --duplicates.")
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) not in (1, 3):
+        fail(f"--listed {text}: give one share, as 0.9, or it and its interval, as 0.9,0.85,0.95.")
+    return found[0] if len(found) == 1 else (found[0], found[1], found[2])
 
 
 def _rows(rows: Rows, beside: list[str], needed: list[str], features: list[str], drop_missing: bool) -> Rows:

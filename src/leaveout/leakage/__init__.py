@@ -16,7 +16,10 @@ from ._leakage_report import leakage_report as leakage_report
 from ._linkage import Linkage as Linkage
 from ._models import RecordLeakage as RecordLeakage, SplitLeakage as SplitLeakage
 from ._result import LeakageResult as LeakageResult
-from ._share import largest_leakage_share as largest_leakage_share
-from ._slope import SlopeTest as SlopeTest, leakage_slope_test as leakage_slope_test
+from ._slope import (
+    SlopeTest as SlopeTest,
+    largest_leakage_share as largest_leakage_share,
+    leakage_slope_test as leakage_slope_test,
+)
 from ._solve import Curve as Curve, solve_curve as solve_curve
 from ._told import LeakageReport as LeakageReport

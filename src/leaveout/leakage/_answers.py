@@ -1,8 +1,11 @@
-"""Three ways to have no mates in training: coarser clusters, training sets purged of them, clusters drawn from the linkage.
+"""Ways to have no mates in training: coarser clusters, training sets purged of them, clusters drawn from the linkage; and the
+last answer, more leakage injected and extrapolated to none, where injection can show what mates do.
 
-Each changes the naive score by what it takes out of training; `Study.answer` makes that the whole of the exposure.
+Each of the first changes the naive score by what it takes out of training; `Study.answer` makes that the whole of the exposure.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,9 +13,10 @@ import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
+from ._injection import refusal, unshown
+from ._result import LeakageResult
 from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
-from ._study import LEAST, Answer, Point, Predictions, Study, few_removed
-from ._work import Ask
+from ._study import LEAST, Answer, Ask, Point, Predictions, Study, few_removed
 
 DROPPED = 0.1  # of a training set: where one fit would drop more, rows are tested in several bundles
 BUNDLES = 4  # of a fold's exposed rows, at most
@@ -23,19 +27,22 @@ FEW = 10  # records of a fold, below which their score says nothing
 SMALL = 1 / 3  # of the data's error: a Monte-Carlo error that is small beside it
 ROUND = 5  # partitions that are drawn before the next look at their Monte-Carlo error
 FIXED = "these folds do not test every record once by all others, so that none can change sides"
+NONE = "no pair across folds is listed"
 AS_FILED = "links as filed are right"
 TYPICAL = "what is dropped is typical of its clusters but for the mates"
+ASSUMPTION = "leaks are records of the test clusters like any other, and the loss goes on below the least leakage as above it"
 
 
-def price(study: Study) -> int:
-    """How many fits the first look at every answer takes; more are made where their Monte-Carlo error is not small. What
-    `leakage_corrected` needs it says itself."""
-    count = len(study.folds)
-    found = count + (count * (count - 1) // 2 if study.fold is not None and count > 2 else 0)
+def price(study: Study, wanted: set[str]) -> int:
+    """How many fits the first look at these answers takes, but for those of injection; more are made where their Monte-Carlo
+    error is not small."""
+    count, whole = len(study.folds), study.fold is not None
+    found = count + (count * (count - 1) // 2 if whole and count > 2 else 0)
     if not study.linkage.knows_pairs:
         return found
     purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (1 + CONTROLS[0])
-    return found + purged + (count * (len(study.cuts) + ROUND) if study.fold is not None else 0)
+    each = {"purge": purged, "coarser": count * len(study.cuts) * whole, "imputed": count * ROUND * whole}
+    return found + sum(fits for name, fits in each.items() if name in wanted)
 
 
 class Bundle(NamedTuple):
@@ -58,7 +65,7 @@ def coarser(study: Study) -> Answer:
     still stands across is purged."""
     if study.fold is None:
         return Answer("coarser", study.taken, FIXED)
-    points, why = [], "no pair across folds is listed"
+    points, why = [], NONE
     link = study.linkage
     for cut in study.cuts:
         use = link.probability >= cut
@@ -85,6 +92,8 @@ def imputed(study: Study) -> Answer:
     assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
     if study.fold is None:
         return Answer("imputed", assumption, FIXED)
+    if not study.cuts:
+        return Answer("imputed", assumption, NONE)
     points: list[Point] = []
     for own in study.clusters:
         moved = nearest_folds(study.fold, own)
@@ -107,7 +116,7 @@ def imputed(study: Study) -> Answer:
 def purge(study: Study) -> Answer:
     """Rows that may have mates in training are predicted without them, and compared with fits that lack as many others."""
     assumption = f"{study.taken}; {TYPICAL}"
-    points, why = [], "no pair across folds is listed"
+    points, why = [], NONE
     for cut in study.cuts:
         parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
         if _dropped(study, parts) > MOST:
@@ -169,7 +178,7 @@ def _regrouped(study: Study, moved: Rows, cut: float) -> Point:
 
 def _enough(study: Study, points: list[Point]) -> bool:
     noise = np.var([p.difference for p in points], ddof=1) / len(points)
-    return bool(noise <= SMALL**2 * study.spread(np.mean([p.influence for p in points], axis=0)).variance)
+    return bool(noise <= SMALL**2 * study.over_clusters(np.mean([p.influence for p in points], axis=0)).value)
 
 
 def _bundles(study: Study, k: int, cut: float) -> list[Bundle]:
@@ -198,7 +207,7 @@ def _purged(study: Study, parts: list[Bundle], cut: float) -> Point:
         sums = np.array([[influence[part.rows].sum() for part in parts] for _, influence in controls])
         noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
         influence = clean.influence - np.mean([own for _, own in controls], axis=0)
-        if noise <= SMALL**2 * study.spread(influence).variance:
+        if noise <= SMALL**2 * study.over_clusters(influence).value:
             break
     difference = clean.value - float(np.mean([value for value, _ in controls]))
     return Point(cut, difference, influence, noise, _exposed(study, parts))
@@ -232,3 +241,29 @@ def _exposed(study: Study, parts: list[Bundle]) -> float:
     for part in parts:
         left[part.rows] = study.linkage.mates(_without(study, part, part.drop).train, part.rows)
     return float(left[study.tested].mean())
+
+
+def extrapolated(study: Study, corrected: Callable[[], LeakageResult]) -> Answer:
+    """By `leakage_corrected`; refused where it refuses, before its fits if injection cannot show what leaks."""
+    refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
+    if hidden := refusal(unshown(study.folds, study.linkage)):
+        return refused(hidden)
+    try:
+        result = corrected()
+    except ValueError as error:
+        return refused(str(error).removeprefix("leakage_corrected: ").rstrip("."))
+    if result.refusal:
+        return refused(result.refusal)
+    assert result.influence is not None and result.naive_influence is not None  # scores without it are refused before
+    change = result.influence - result.naive_influence
+    return Answer(
+        "extrapolated",
+        ASSUMPTION,
+        score=study.naive.value + result.correction,
+        correction=result.correction,
+        influence=study.naive.influence + change,
+        change=change,
+        exposed=0.0,
+        monte_carlo=result.se_mc**2,
+        between=result.se_p**2 + result.se_extrapolation**2,
+    )

@@ -51,7 +51,7 @@ def components(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    graph = coo_array((np.ones(len(a), np.int8), (a, b)), shape=(nodes, nodes))
+    graph = coo_array((np.ones(len(a), bool), (a, b)), shape=(nodes, nodes))
     return connected_components(graph, directed=False)[1].astype(np.int64)
 
 
@@ -67,7 +67,7 @@ def biconnected(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[n
     part = components(nodes, a, b)
     first = np.unique(part, return_index=True)[1]  # one node of every component, below a root of all
     ends = np.r_[a, np.full(len(first), nodes)], np.r_[b, first]
-    tree = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(nodes + 1, nodes + 1)).tocsr()
+    tree = coo_array((np.ones(len(ends[0]), bool), ends), shape=(nodes + 1, nodes + 1)).tocsr()
     order, parent = depth_first_order(tree, nodes, directed=False)
     place = np.empty(nodes + 1, np.int64)
     place[order] = np.arange(nodes + 1)

@@ -19,10 +19,9 @@ from .._progress import Slow
 from ..interop.sklearn import Host
 from ._binomial import binomial_matrix, check_probabilities
 from ._fits import CAPACITY, AbstractLearner
-from ._hosts import make_learner
-from ._losses import Loss
-from ._prepare import prepare
+from ._hosts import make_learner, prepare
 from ._score import Score
+from ._scoring import Loss
 from ._solve import Curve, differences, nonincreasing, solve_curve
 
 FEW = 64  # draws that are kept together, where each is fitted by itself

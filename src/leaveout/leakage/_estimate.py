@@ -15,16 +15,14 @@ from .._fit import Fit
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ..refit import AbstractRefit
-from ._hosts import make_learner
-from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level
-from ._losses import Loss
+from ._hosts import Task, make_learner, prepare
+from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level, unshown
 from ._models import Drawn, Fold, Leakage, Shares, check_known
 from ._pool import ORDER, matrices, pool
-from ._prepare import Task, prepare
 from ._result import LeakageResult
 from ._run import Enough, FoldLosses, Work, known, run
 from ._score import NO_MIXTURE, Score
-from ._shown import unshown
+from ._scoring import Loss
 from ._slope import slope_test
 from ._spread import FEW, as_tested, left_out, resolved, units
 
@@ -128,7 +126,7 @@ def _until(work: Work, shares: Shares, injection: Injection, moved: NDArray[np.f
         tested = as_tested(work.plan, [run.records for run in runs], pooled.combined, weights, shares)
         data = Spread(tested, unit, moved=moved).error
         drawn = runs[0].test.shape[1]
-        return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-300) ** 2))
+        return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-150) ** 2))
 
     return enough
 

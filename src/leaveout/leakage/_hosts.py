@@ -1,12 +1,14 @@
-"""Which learner fits an estimator: batched where its fit is known in closed form or by Newton's method, else scikit-learn's
-own `fit` through joblib, or, for a GLM of ours, refits from its one fit."""
+"""What the caller gave, checked, and which learner fits it: batched where its fit is known in closed form or by Newton's way,
+else scikit-learn's own `fit` through joblib, or, for a GLM of ours, refits from its one fit."""
 
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
-from jaxtyping import Int
-from numpy.typing import NDArray
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
@@ -18,16 +20,102 @@ from sklearn.svm import SVC
 from .._evaluate import fold_parameters
 from .._fit import Fit
 from .._plan import Plan
+from .._read import numbers
 from ..interop.sklearn import Described, Host, described
 from ..models.linear import GLM
-from ..refit import AbstractRefit
+from ..refit import AbstractRefit, Exact
 from ._fits import CAPACITY, AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
 from ._hinge import Hinge
 from ._score import Needs, Score
-from ._scoring import predicted
+from ._scoring import Loss, classifies, predicted, resolve, resolve_score
 
+TRIED = 50  # rows by which it is seen whether an estimator reads columns that are no numbers
 SORTABLE = 2**25  # numbers in the sorted distances of all records
 WIDE = 200  # features from which a batch of normal equations is no gain
+
+
+class Task(NamedTuple):
+    """`y` as given, `codes` with classes numbered (or y itself), and the loss or score."""
+
+    X: Any
+    y: NDArray
+    codes: Float[np.ndarray, " records"]
+    measure: Score
+    refit: AbstractRefit
+
+
+def prepare(
+    caller: str,
+    estimator: Host | Fit,
+    X: Any,
+    y: ArrayLike,
+    loss: Loss | None,
+    response: str,
+    refit: AbstractRefit | None = None,
+    scoring: Any = None,
+) -> Task:
+    """Raises ValueError on lengths that differ, NaN or nothing; X may be an array, a sparse matrix or a DataFrame."""
+    if loss is not None and scoring is not None:
+        raise ValueError(f"{caller}: give loss= or scoring=, not both; got loss={loss!r} and scoring={scoring!r}.")
+    if not isinstance(estimator, Fit):
+        check_clonable(caller, estimator)
+    X = X if hasattr(X, "iloc") or hasattr(X, "tocsr") else np.asarray(X)
+    X = X.tocsr() if hasattr(X, "tocsr") else X
+    target = np.asarray(y)
+    if target.ndim != 1 or not target.size:
+        raise ValueError(f"{caller}: y must be one number or label a record; got shape {target.shape}.")
+    if X.shape[0] != len(target):
+        raise ValueError(f"{caller}: X has {X.shape[0]} records, y has {len(target)}.")
+    if pd.isna(target).any() or (target.dtype.kind == "f" and not np.isfinite(target).all()):
+        raise ValueError(f"{caller}: y holds NaN or infinite values; drop those records.")
+    if (target == target[0]).all():
+        raise ValueError(
+            f"{caller}: y is {target[0]} in all {len(target)} records: there is nothing to learn, and no score that "
+            "mates could change. Give a target that varies."
+        )
+    if isinstance(X, np.ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
+        raise ValueError(f"{caller}: X holds infinite values.")
+    if not isinstance(estimator, Fit):
+        check_columns(caller, estimator, X, target)
+    if scoring is None:
+        measure = resolve("squared" if loss is None else loss, response, target, classifies(estimator, target))
+    else:
+        measure = resolve_score(scoring, estimator, target)
+    if not measure.classes and target.dtype.kind not in "biuf":
+        raise ValueError(f"{caller}: the loss {measure.name} needs numbers; y holds {target.dtype} values.")
+    codes = measure.target(target)
+    if measure.needs == "probability" and codes.max() > 1:
+        raise ValueError(
+            f"{caller}: the loss {measure.name} is for two classes; y has {int(codes.max()) + 1}: use 'multinomial'."
+        )
+    return Task(X, target, codes, measure, Exact() if refit is None else refit)
+
+
+def check_columns(caller: str, estimator: Host, X: Any, y: NDArray) -> None:
+    """Raise TypeError where X holds columns that are no numbers, and the estimator, given a few rows, cannot read them."""
+    if hasattr(X, "tocsr"):
+        return
+    try:
+        numbers(caller, "X", X)
+    except TypeError as said:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                clone(estimator).fit(X[:TRIED], y[:TRIED])
+        except (TypeError, ValueError) as error:
+            if "could not convert" in str(error):
+                raise said from error
+
+
+def check_clonable(caller: str, estimator: object) -> None:
+    """Raise TypeError unless scikit-learn can clone it."""
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        got = estimator.__name__ if isinstance(estimator, type) else type(estimator).__name__
+        raise TypeError(f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params.")
+    try:
+        is_classifier(clone(estimator))
+    except (TypeError, RuntimeError, AttributeError) as error:
+        raise TypeError(f"{caller}: {type(estimator).__name__} cannot be cloned: {error}") from error
 
 
 class Estimator(AbstractLearner):
@@ -180,7 +268,7 @@ def _plain(model: Host) -> Described | None:
         host = described(model)
     except (TypeError, NotFittedError):  # not one that we know, or not one before it is fitted
         return None
-    plain = not (host.chosen or host.averaged or host.class_weight or np.ndim(host.ridge))
+    plain = not (host.l1 or host.positive or host.chosen or host.averaged or host.class_weight or np.ndim(host.ridge))
     return host if plain else None
 
 

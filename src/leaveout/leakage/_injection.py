@@ -3,6 +3,9 @@
 All levels of one draw share its random orders of T̂ and V̂ (common random numbers), so that differences between levels are
 the leakage's and not the draw's. Draws are without replacement: the learner keeps its size, some records of T̂ are always
 left out, and no injected record is ever scored.
+
+That a tested record has mates in training is shown by injecting others of its cluster, and by those alone: of a record by
+itself nothing like it can be injected, and its loss stays what it is at every level (`unshown`, `refusal`).
 """
 
 from collections.abc import Iterator
@@ -14,12 +17,14 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ._models import Fold
+from ._models import Fold, Leakage, Pairs
 
 SLOPE_SHARE = 0.1  # of V̂: the level at which the slope is tested
 OUTSIDE = 0.05  # of T̂: left out at every level, where the training set is as large as can be
 FEWEST, MOST = 20, 200  # draws at each level, where their number is left to the errors
 NEVER = np.iinfo(np.int64).max
+LARGEST = 0.25  # of what may leak: what cannot be shown is not corrected, so that the estimate keeps as much of the naive bias
+EVEN = 0.5  # the probability from which a pair is a mate
 
 
 @dataclass(frozen=True)
@@ -269,3 +274,43 @@ class InjectedSplits:
         if groups is None:
             raise ValueError("InjectedSplits: give groups=, the cluster of each record.")
         return min(5, len(np.unique(np.asarray(groups)))) * self.num_repeats
+
+
+def unshown(folds: list[Fold], leakage: Leakage) -> float:
+    """The share of what may leak that falls on tested records with no mate left beside them.
+
+    May leak: by the probability of a mate in training where pairs are known, else every tested record alike. A mate beside it
+    is a likely pair among the tested records, else a record of the same cluster as filed.
+    """
+    hidden, exposed = 0.0, 0.0
+    for fold in folds:
+        may = np.ones(len(fold.test))
+        if isinstance(leakage, Pairs) and leakage.knows_pairs:
+            may = leakage.mates(fold.train, fold.test)
+        hidden += float(may @ ~_beside(fold, leakage))
+        exposed += float(may.sum())
+    return hidden / exposed if exposed else 0.0
+
+
+def _beside(fold: Fold, leakage: Leakage) -> NDArray[np.bool_]:
+    """Has a tested record a mate among those that are tested with it?"""
+    if not (isinstance(leakage, Pairs) and leakage.knows_pairs):
+        return np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
+    tested, out = np.zeros(len(fold.clusters), bool), np.zeros(len(fold.clusters), bool)
+    tested[fold.test] = True
+    likely = leakage.probability >= EVEN
+    left, right = leakage.left[likely], leakage.right[likely]
+    both = tested[left] & tested[right]
+    out[left[both]] = out[right[both]] = True
+    return out[fold.test]
+
+
+def refusal(share: float) -> str:
+    """Why there is no estimate; empty if there may be one."""
+    if share <= LARGEST:
+        return ""
+    return (
+        f"{share:.0%} of what may leak falls on tested records with no mate left beside them, as of clusters of one record or "
+        "of copies across the split: what leaks there is not what is injected, and no injection shows it. Drop the training "
+        "records that may be mates of tested ones, or file likely mates together, and compare"
+    )

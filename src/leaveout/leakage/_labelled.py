@@ -53,7 +53,10 @@ def read_rate(caller: str, name: str, value: Any, labelled: float | None) -> Rat
     """A number, one with the labelled pairs it rests on, or (estimate, low, high) at 0.95, which gives their number back."""
     from scipy.optimize import brentq
 
-    parts = np.atleast_1d(np.asarray(value, np.float64))
+    parts = np.atleast_1d(np.asarray(value))
+    if parts.dtype.kind not in "iuf":
+        raise TypeError(f"{caller}: {name} must be a number in (0, 1], or (estimate, low, high); got {value!r}.")
+    parts = parts.astype(np.float64)
     rising = len(parts) == 1 or (len(parts) == 3 and parts[1] <= parts[0] <= parts[2] and parts[1] < parts[2])
     if parts.ndim != 1 or not rising or not np.all((parts >= 0) & (parts <= 1)) or parts[0] == 0:
         raise ValueError(f"{caller}: {name} must lie in (0, 1], or be (estimate, low, high) around it; got {value}.")
@@ -62,9 +65,9 @@ def read_rate(caller: str, name: str, value: Any, labelled: float | None) -> Rat
     if len(parts) == 1:
         return Rate(float(parts[0]), np.inf if labelled is None else float(labelled))
     width = lambda log: np.diff(Rate(float(parts[0]), float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
-    if width(-7.0) < 0 or width(30.0) > 0:
+    if width(-7.0) < 0 or width(25.0) > 0:
         raise ValueError(f"{caller}: no number of labelled pairs gives {name} the interval {parts[1]:g} to {parts[2]:g}.")
-    return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 30.0))))
+    return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 25.0))))
 
 
 def rates_of_pairs(caller: str, linked: Any, match: Any, weight: NDArray[np.float64]) -> tuple[Rate, Rate]:
@@ -153,7 +156,7 @@ class Calibration:
         ones = match.sum()
         soft = np.where(match == 1, (ones + 1) / (ones + 2), 1 / (count - ones + 2))
         middle, scale = np.mean(self.score), np.std(self.score) or 1.0
-        model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000)
+        model = LogisticRegression(C=1e12, tol=1e-8, max_iter=1000)
         both = np.repeat([1.0, 0.0], count), np.r_[weight * soft, weight * (1 - soft)]
         model.fit((np.tile(known, 2)[:, None] - middle) / scale, both[0], sample_weight=both[1])
         return model.predict_proba((score[:, None] - middle) / scale)[:, 1]
@@ -203,6 +206,8 @@ def calibrated(
 ) -> Scored:
     """The labelled pairs bring their own score, or have it from the table of all pairs."""
     table = frame_of(caller, pairs)
+    if not len(table):
+        raise ValueError(f"{caller}: the table of all pairs is empty: there is nothing to calibrate. Give the scored pairs.")
     left, right, rows = ends(caller, table, ids)
     name = score or next((one for one in SCORES if one in table.columns), None) or table.columns[-1]
     scored = Pairs(left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)).once(caller)

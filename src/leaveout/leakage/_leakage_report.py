@@ -1,6 +1,7 @@
 """The verb: several ways to the score on new clusters, each with its interval and its assumption, and which to believe."""
 
 import functools
+import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -15,26 +16,23 @@ from .._progress import Slow
 from .._read import matched
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
-from ._answers import both, coarser, imputed, naive, price, purge, unmated
+from ._answers import both, coarser, extrapolated, imputed, naive, price, purge, unmated
 from ._estimate import leakage_corrected
-from ._extrapolated import extrapolated
 from ._fits import AbstractLearner
-from ._hosts import Estimator, make_learner
-from ._injection import FEWEST, Injection, make_folds
+from ._hosts import Estimator, make_learner, prepare
+from ._injection import FEWEST, Injection, make_folds, refusal, unshown
 from ._labelled import read_rate
 from ._linkage import Linkage
 from ._models import Fold
-from ._prepare import prepare
 from ._result import LeakageResult
 from ._score import Score
 from ._scoring import resolve_score
 from ._splits import joined
-from ._study import Answer, Study
-from ._told import LeakageReport
-from ._unlisted import unlisted
-from ._work import Work
+from ._study import Answer, Study, Work
+from ._told import LeakageReport, unlisted
 
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
+SAID = 2.0  # seconds: a price that is worth a line
 SCORED = 20_000  # rows at each level of injection, over draws, where fits are dear
 NO_PAIRS = "pairs are not known, only rates"
 
@@ -87,23 +85,26 @@ def leakage_report(
     task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, np.asarray(y)))
     check_weighs(caller, task.measure)
     folds = _folds(caller, task, linkage, groups, cv, seed)
-    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, 1, task.refit)
+    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "listed": listed, "level": level}
     ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
-    work = Work(learner, n_jobs, seed)
+    work = Work(learner, seed)
     share = read_rate(caller, "listed", listed, None)
     study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
+    injection = injection or _affordable(learner, len(task.y))
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
-        cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs,
-        injection=injection or _affordable(learner, len(task.y)),
+        cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
     )  # fmt: skip
+    wanted, began = {"naive", *answers}, time.perf_counter()
     found: dict[str, Answer] = {}
     told = functools.partial(_report, study, found, task.X, names.index, level, of)
     try:
-        with keeping(caller, checkpoint, of | ran), Slow("fits", price(study)) as work.bar:
-            for answer in _answered(study, {"naive", *answers}, corrected):
+        with keeping(caller, checkpoint, of | ran), Slow("fits", price(study, wanted)) as work.bar:
+            for answer in _answered(study, wanted, corrected):
                 found[answer.name] = answer
+                if answer.name == "naive":
+                    _say_price(study, wanted, injection, (time.perf_counter() - began) / max(work.made, 1))
     except KeyboardInterrupt:
         done = ", ".join(found) or "nothing"
         raise Interrupted(f"{caller}: stopped; {done} is done", told if found else lambda: None) from None
@@ -126,6 +127,14 @@ def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageRes
         else:
             found[name] = both(study, found["purge"], found["coarser"]) if name == "both" else by_pairs[name](study)
         yield found[name]
+
+
+def _say_price(study: Study, wanted: set[str], injection: Injection, each: float) -> None:
+    """What is still to be paid, before it is: fits, and seconds by what those as filed took."""
+    injected = "extrapolated" in wanted and not refusal(unshown(study.folds, study.linkage))
+    fits = price(study, wanted) + injected * injection.num_levels * injection.draws[0] * len(study.folds)
+    if each * fits > SAID:
+        study.work.bar.tell(f"leakage_report: {fits:,} fits or more, about {each * fits:.0f} s; {study.work.made} are done")
 
 
 def _affordable(learner: AbstractLearner, rows: int) -> Injection:
@@ -201,6 +210,7 @@ def _report(study: Study, answers: dict[str, Answer], X: Any, index: pd.Index | 
         clusters=study.clusters,
         tested=study.tested,
         links=_links(study),
+        pairs=len(study.linkage.left) if study.linkage.knows_pairs else 1,
         candidates=rows.set_axis(labels[mates.place]),
         names=labels,
         near=near,

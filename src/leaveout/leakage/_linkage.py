@@ -333,7 +333,7 @@ class Linkage(Printed):
         return filed
 
     def _lines(self) -> list[tuple[str, str]]:
-        rates = [(str(name), _rate(rate)) for name, rate in self.rates.iterrows()]
+        rates = [(str(name), _rate(*rate)) for name, rate in self.rates.iterrows()]
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
         linked = int((self.probability >= EVEN).sum())
@@ -364,9 +364,9 @@ def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
     return pd.DataFrame(values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
 
 
-def _rate(rate: "pd.Series[float]") -> str:
-    between = "exact" if np.isnan(rate["low"]) else f"{rate['low']:.4f} to {rate['high']:.4f}"
-    return f"{rate['estimate']:.4f} ({between})"
+def _rate(estimate: float, low: float, high: float) -> str:
+    between = "exact" if np.isnan(low) else f"{low:.4f} to {high:.4f}"
+    return f"{estimate:.4f} ({between})"
 
 
 def _interval(values: Any) -> str:

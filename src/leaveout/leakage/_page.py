@@ -48,9 +48,7 @@ def _answers(found: LeakageReport) -> list[tuple[str, str, str]]:
     level = f"{found.level:.0%} interval"
     better = "more is better" if found.more_is_better else "less is better"
     naive = found.table.loc["naive"]
-    said = [
-        ("As filed (naive)", f"{naive.score:.5g}", f"{naive.low:.4g} to {naive.high:.4g}, {level}; {found.scoring}, {better}")
-    ]
+    said = [("As filed (naive)", f"{naive.score:.5g}", f"{_between(naive, level)}; {found.scoring}, {better}")]
     if np.isfinite(naive.exposed):
         said.append(("Exposed", f"{naive.exposed:.2g}", "of the tested records are expected to have a mate in training"))
     if found.recommended is None:
@@ -58,10 +56,14 @@ def _answers(found: LeakageReport) -> list[tuple[str, str, str]]:
     row = found.table.loc[found.recommended]
     moved = (f"{row.correction:.3g}", f"{row.correction_low:.3g} to {row.correction_high:.3g}, {level}, paired over clusters")
     return [
-        ("On new clusters", f"{row.score:.5g}", f"{row.low:.4g} to {row.high:.4g}, {level}; answer: {found.recommended}"),
+        ("On new clusters", f"{row.score:.5g}", f"{_between(row, level)}; answer: {found.recommended}"),
         ("Correction", *moved),
         *said,
     ]
+
+
+def _between(row: pd.Series, level: str) -> str:
+    return f"{row.low:.4g} to {row.high:.4g}, {level}" if np.isfinite(row.low) else "no interval: all records score alike"
 
 
 def _beside(found: LeakageReport) -> Figure:

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,12 +13,11 @@ from scipy import stats
 from .._compare import AbstractComparable, Compared
 from .._errors import Spread
 from .._intervals import Interval
-from ._injection import MOST, FoldInjection
+from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
 from ._pool import ORDER, Pooled, pool
 from ._run import FoldLosses
 from ._score import Score
-from ._shown import refusal as hidden_leak
 from ._slope import SlopeTest
 from ._solve import Curve, System
 from ._spread import as_tested, drawn_influence, resolved, units
@@ -102,6 +101,11 @@ class LeakageResult(AbstractComparable):
         return [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in some]
 
     @functools.cached_property
+    def se_extrapolation(self) -> float:
+        """How far the continuations of the curve to no leakage part, taken for one standard error; 0 where that is seen."""
+        return float(np.ptp(list(self.extrapolants.values()))) if self.pooled.unseen < RARE else 0.0
+
+    @functools.cached_property
     def spread(self) -> Spread | None:
         """The influence of data on the estimate; None where the score takes no weights."""
         records = [run.records for run in self.runs]
@@ -144,21 +148,28 @@ class LeakageResult(AbstractComparable):
         return told if self.moved is not None or resolved(self.plan) else f"{told}, as tested"
 
     def interval(self, level: float = 0.95) -> Interval:
-        """For the value on new clusters: data, Monte Carlo and, where leakage is drawn, that; Student's, over clusters.
+        """For the value on new clusters: data, Monte Carlo, how the curve is continued and, where leakage is drawn, that;
+        Student's, over clusters.
 
         NaN where there is no estimate, or no error over data.
         """
-        error = float(np.sqrt(self.se_data**2 + self.se_mc**2 + self.se_p**2))
-        return self._around(self.estimate, error, self.spread, level)
+        return self._around(self.estimate, float(np.hypot(self.se_data, self._beside_data(self.se_mc**2))), self.spread, level)
 
     def correction_interval(self, level: float = 0.95) -> Interval:
-        """For `correction`: what the two have in common is in neither."""
+        """For `correction`: what the two have in common is in neither. What training adds to its variance is no fit's: it is
+        taken to be the share that it is of the naive value's."""
         if self.spread is None or self.naive_spread is None:
             return self._around(self.correction, float("nan"), None, level)
-        apart = self.spread.minus(self.naive_spread)
+        apart, alone = self.spread.minus(self.naive_spread), self.naive_spread
+        tested = replace(alone, moved=None).error
+        share = alone.error / tested if tested > 0 else 1.0
         drawn = [self.solved.weights @ c - run.naive[0] for c, run in zip(self.pooled.combined, self.runs, strict=True)]
         noise = sum(w**2 * np.var(d, ddof=1) / len(d) for w, d in zip(self.pooled.weight, drawn, strict=True))
-        return self._around(self.correction, float(np.sqrt(apart.error**2 + noise + self.se_p**2)), apart, level)
+        return self._around(self.correction, float(np.hypot(apart.error * share, self._beside_data(noise))), apart, level)
+
+    def _beside_data(self, noise: float) -> float:
+        """The standard error that draws, with this variance, the leakage and the continuation of the curve make."""
+        return float(np.sqrt(noise + self.se_p**2 + self.se_extrapolation**2))
 
     def _around(self, center: float, error: float, spread: Spread | None, level: float) -> Interval:
         if not 0 < level < 1:
@@ -370,6 +381,7 @@ class LeakageResult(AbstractComparable):
             "se_mc": self.se_mc,
             "se_data": self.se_data,
             "se_p": self.se_p,
+            "se_extrapolation": self.se_extrapolation,
             "low": self.interval().low,
             "high": self.interval().high,
             "naive": self.naive,
@@ -424,6 +436,8 @@ class LeakageResult(AbstractComparable):
         parts = [f"± {self.se_mc:.2g} (Monte Carlo)", f"± {self.se_data:.2g} (data, over {self._over})"]
         if self.se_p:
             parts.append(f"± {self.se_p:.2g} (leakage)")
+        if self.se_extrapolation:
+            parts.append(f"± {self.se_extrapolation:.2g} (extrapolation)")
         lines = [("corrected", f"{self.estimate:.5g} {' '.join(parts)}")]
         if self.spread is None:
             return lines

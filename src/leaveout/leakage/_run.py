@@ -23,9 +23,9 @@ from .._progress import Slow
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ._fits import CAPACITY, AbstractLearner
+from ._hosts import Task
 from ._injection import FoldInjection, Injection
 from ._models import Fold
-from ._prepare import Task
 from ._score import Score
 
 ROUND = 10  # draws after which it is asked whether there are enough
@@ -48,6 +48,10 @@ class Work:
     outside: bool = False
     mixture: tuple[float, ...] = ()
     edges: NDArray[np.float64] | None = None
+
+    def alone(self) -> "Work":
+        """The same in one process."""
+        return replace(self, learner=self.learner.alone())
 
 
 class Piece(NamedTuple):
@@ -225,22 +229,22 @@ def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[P
             pieces = itertools.chain([piece], pieces)
             break
         yield piece, kept[piece]
-    for piece, told in shared_out(work, one_piece, pieces, lambda: progress.left):
+    for piece, told in shared_out(work.learner.jobs, functools.partial(one_piece, work.alone()), pieces, lambda: progress.left):
         if not progress.stopped:
             keep({**told, "piece": np.array(piece)})
         yield piece, told
 
 
 def shared_out(
-    work: Work, make: Callable[[Work, Item], Made], items: Iterator[Item], left: Callable[[], int]
+    jobs: int, make: Callable[[Item], Made], items: Iterator[Item], left: Callable[[], int]
 ) -> Iterator[tuple[Item, Made]]:
-    """`make(work, item)` of all items in their order: here, and where the time that `left()` of them takes pays for it, in
-    other processes, which are sent so much at once that sending costs little."""
-    alone, jobs, each = replace(work, learner=work.learner.alone()), work.learner.jobs, 0.0
+    """`make(item)` of all items in their order: here, and where the time that `left()` of them takes pays for it, in other
+    processes, which are sent so much at once that sending costs little."""
+    each = 0.0
     for number, item in enumerate(items):
         began = time.perf_counter()
         with making():
-            made = make(alone, item)
+            made = make(item)
         each += (time.perf_counter() - began - each) / (number + 1)
         yield item, made
         if jobs > 1 and each * left() > STARTING:
@@ -253,7 +257,7 @@ def shared_out(
     def tasks() -> Iterator[Any]:
         for item in items:
             sent.append(item)
-            yield joblib.delayed(make)(alone, item)
+            yield joblib.delayed(make)(item)
 
     pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * jobs)
     for number, made in enumerate(pool(tasks())):

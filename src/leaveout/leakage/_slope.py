@@ -1,9 +1,12 @@
-"""Does the learner exploit leakage at all? Inject a tenth of V̂ and see whether the loss falls: this needs no p."""
+"""Does the learner exploit leakage at all? Inject a tenth of V̂ and see whether the loss falls: this needs no p. And how much
+could leak at all: no more of T̂ than looks like V̂, to a classifier."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
@@ -11,15 +14,15 @@ from .._checkpoint import File, keeping
 from .._fit import Fit
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
-from ._hosts import make_learner
+from ._hosts import check_columns, make_learner, prepare, seeded
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
-from ._losses import Loss
-from ._prepare import prepare
 from ._run import FoldLosses, Work, known, run
+from ._scoring import Loss
 
 LEVEL = 0.95  # of the interval
 FEW = 8  # clusters, below which the interval is over something else
 DRAWS = 50
+LEAST = 20  # records of V̂ in the region where it stands out most
 
 
 @dataclass(frozen=True)
@@ -149,3 +152,55 @@ def _single(result: FoldLosses, level: int) -> tuple[float, int, str]:
         return float(np.std(known, ddof=1) / np.sqrt(len(known))), len(known) - 1, f"over {len(known)} clusters of one fold"
     draws = result.test[0] - result.test[level]
     return float(np.std(draws, ddof=1) / np.sqrt(len(draws))), len(draws) - 1, "over draws of one fold: these records only"
+
+
+def largest_leakage_share(
+    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: Host | None = None, seed: int = 0
+) -> pd.DataFrame:
+    """An *estimate* of the largest share of T̂ that can belong to V̂'s clusters, by fold: `fold`, `p_train`, `auc`.
+
+    If a share p of T̂ is distributed as V̂ is, then in every region R of the records `P_T̂(R) ≥ p P_V̂(R)`, so p is at most the
+    least ratio. A `classifier` (default: logistic regression of standardised columns) that tells V̂ from T̂, cross-fitted,
+    gives the regions {score ≥ t}; the least of `(P_T̂ + se) / (P_V̂ − se)` over those with 20 records of V̂ or more is returned.
+    Not a bound: clusters that look alike make it large, a weak classifier too, and noise may make it too small.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X = X if hasattr(X, "iloc") else np.asarray(X)
+    count = X.shape[0]
+    model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
+    model = seeded(model if classifier is None else classifier, seed)
+    check_columns("largest_leakage_share", model, X, np.arange(count) % 2)
+    folds, _ = make_folds("largest_leakage_share", X, np.zeros(count), groups, cv, seed)
+    rows = []
+    for k, fold in enumerate(folds):
+        if len(fold.test) < 2 * LEAST:
+            raise ValueError(f"largest_leakage_share: V̂ needs {2 * LEAST} records or more; fold {k} has {len(fold.test)}.")
+        both = np.concatenate([fold.train, fold.test])
+        mine = np.arange(len(both)) >= len(fold.train)
+        some = X.iloc[both] if hasattr(X, "iloc") else X[both]
+        split = StratifiedKFold(5, shuffle=True, random_state=seed)
+        score = cross_val_predict(model, some, mine, cv=split, method="predict_proba")[:, 1]
+        rows.append({"fold": k, "p_train": _least_ratio(score[~mine], score[mine]), "auc": _auc(score[~mine], score[mine])})
+    return pd.DataFrame(rows)
+
+
+def _least_ratio(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " test"]) -> float:
+    """min over thresholds of `(P_T̂ + se) / (P_V̂ − se)`."""
+    cut = np.sort(test)[::-1][LEAST - 1 :]
+    above = [1 - np.searchsorted(np.sort(side), cut) / len(side) for side in (train, test)]
+    error = [
+        np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side))
+        for share, side in zip(above, (train, test), strict=True)
+    ]
+    ratio = (above[0] + error[0]) / np.maximum(above[1] - error[1], 1e-12)
+    return float(min(ratio.min(), 1.0))
+
+
+def _auc(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " test"]) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(np.r_[np.zeros(len(train)), np.ones(len(test))], np.r_[train, test]))

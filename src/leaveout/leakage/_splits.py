@@ -5,8 +5,8 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
+from ._blocks import components
 from ._models import Fold
 
 ROOM = 1.3  # times the mean size of a fold: no fold may be larger
@@ -14,17 +14,10 @@ Rows = Int[np.ndarray, " rows"]  # a label of every row
 Some = NDArray[np.int64]  # rows by number
 
 
-def components(filed: Rows, left: NDArray[np.int64], right: NDArray[np.int64]) -> Rows:
-    """Filed clusters, joined by pairs of rows: the component of every row."""
-    size = int(filed.max()) + 1
-    graph = sparse.coo_matrix((np.ones(len(left), bool), (filed[left], filed[right])), shape=(size, size))
-    return connected_components(graph, directed=False)[1][filed].astype(np.int64)
-
-
 def joined(filed: Rows, drawn: Rows) -> Rows:
     """The components of rows that share one or the other."""
-    first = np.unique(drawn, return_index=True, return_inverse=True)
-    return components(filed, np.arange(len(drawn)), first[1][first[2]])
+    size = int(filed.max()) + 1
+    return components(size + int(drawn.max()) + 1, filed, size + drawn)[filed]
 
 
 def fold_of(folds: list[Fold]) -> Rows | None:

@@ -8,6 +8,8 @@ the loss (the infinitesimal jackknife, Efron 2014; of n of N records without rep
 Monte-Carlo bias.
 """
 
+import functools
+
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
@@ -46,7 +48,8 @@ def left_out(work: Work) -> Float[np.ndarray, "folds folds"] | None:
         return None
     pairs = [(i, j) for i in range(folds) for j in range(i, folds)]
     found, done = np.zeros((folds, folds)), iter(range(len(pairs)))
-    made = list(shared_out(work, _without, iter(pairs), lambda: len(pairs) - next(done)))
+    apart = functools.partial(_without, work.alone())
+    made = list(shared_out(work.learner.jobs, apart, iter(pairs), lambda: len(pairs) - next(done)))
     for (i, j), (_, values) in zip(pairs, made, strict=True):
         found[i, j], found[j, i] = np.asarray(values)
     share = np.array([len(test) for test in tested]) / len(rows)

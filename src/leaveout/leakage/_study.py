@@ -1,25 +1,114 @@
-"""What all answers share: folds as filed, who may be whose mate across them, predictions as filed, and how any are scored."""
+"""What all answers share: folds as filed, who may be whose mate across them, the fits, how any are scored, how far off that is.
+
+An answer is a sum over records of influences ψ_i (Σ ψ_i = 0). Its variance over new clusters is Σ_ij P(i ~ j) ψ_i ψ_j, with
+P(i ~ j) the probability that two records are of one entity: the mean over drawn partitions of
+
+    V = Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n),
+
+the within-part of Rubin's rules. Student's degrees of freedom are Satterthwaite's for clusters of these sizes. What clusters do
+by being trained on is seen by leaving pairs of folds out.
+"""
 
 import functools
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from scipy import stats
 
+from .._checkpoint import again, keep, there
+from .._errors import Variance, over_units
+from .._progress import Slow
+from ._fits import CAPACITY, AbstractLearner
+from ._hosts import Refitted
 from ._labelled import Rate
 from ._linkage import Linkage
 from ._models import Fold
+from ._run import shared_out
 from ._score import Score
 from ._splits import Rows, fold_of
-from ._variance import Spread, over_clusters
-from ._work import Ask, Work
 
+Partitions = Int[np.ndarray, "draws rows"]
 HELD = (0.5, 0.8, 0.95, 1.0)  # of the expected mates across folds: what pairs above each cut of the sweep hold
 LEAST = 0.5  # of the exposure: an answer that takes out less of it is none
 Predictions = list[NDArray[np.float64]]  # of what each fold tests, in the order of its rows
+
+
+def half_width(variance: float, freedom: float, level: float) -> float:
+    """Student's."""
+    return float(stats.t.ppf(0.5 + level / 2, freedom) * np.sqrt(variance)) if np.isfinite(variance) else float("nan")
+
+
+class Ask(NamedTuple):
+    """A fit to some rows, and the rows that it is to predict."""
+
+    train: Int[np.ndarray, " trained"]
+    test: Int[np.ndarray, " tested"]
+
+
+@dataclass(eq=False)
+class Work:
+    """Predictions for what is asked, `work(asks)`; the same training rows are fitted once for the same rows to predict.
+
+    `made` counts fits. The random numbers of a learner's own depend on `seed` only, so they are common to all fits.
+    """
+
+    learner: AbstractLearner
+    seed: int
+    bar: Slow = field(default_factory=lambda: Slow("fits", 0))
+    made: int = 0
+    found: dict[bytes, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+
+    def __call__(self, asks: list[Ask]) -> list[NDArray[np.float64]]:
+        names = [_name(ask) for ask in asks]
+        new = {name: ask for name, ask in zip(names, asks, strict=True) if name not in self.found}
+        for name, predicted in zip(new, self._predicted(list(new.values())), strict=True):
+            self.found[name] = predicted
+            self.made += 1
+            self.bar.advance()
+        return [self.found[name] for name in names]
+
+    def _predicted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+        """What is in the checkpoint, then what is not, each as soon as it is there."""
+        done = min(there(), len(asks))
+        for _ in range(done):
+            yield again()["predicted"]
+        for predicted in self._fitted(asks[done:]):
+            keep({"predicted": predicted})
+            yield predicted
+
+    def _fitted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+        if isinstance(self.learner, Refitted):
+            yield from _refitted(self.learner, asks)
+            return
+        one, done = functools.partial(_one, self.learner.alone(), self.seed), iter(range(len(asks)))
+        for _, predicted in shared_out(self.learner.jobs, one, iter(asks), lambda: len(asks) - next(done)):
+            yield predicted
+
+
+def _refitted(learner: Refitted, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+    """Many at once, as refits of one fit."""
+    step = max(1, CAPACITY // max(learner.cost, 1) // 64)
+    for start in range(0, len(asks), step):
+        some = asks[start : start + step]
+        rows = np.unique(np.concatenate([ask.test for ask in some]))
+        times = np.stack([np.bincount(ask.train, minlength=learner.glm.num_units) for ask in some])
+        shared, _ = learner.counted(times, rows, np.zeros((len(some), 0), np.int64))
+        for predicted, ask in zip(shared, some, strict=True):
+            yield predicted[np.searchsorted(rows, ask.test)]
+
+
+def _one(learner: AbstractLearner, seed: int, ask: Ask) -> NDArray[np.float64]:
+    return learner(ask.train[None], ask.test, np.zeros((1, 0), np.int64), np.array([seed]))[0][0]
+
+
+def _name(ask: Ask) -> bytes:
+    return b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask)
 
 
 class Scored(NamedTuple):
@@ -185,8 +274,9 @@ class Study:
             return "every true pair across folds is listed"
         return f"{self.listed.estimate:.0%} of the records with a mate across folds have one listed, and the others gain alike"
 
-    def spread(self, influence: NDArray[np.float64]) -> Spread:
-        return over_clusters(influence, self.clusters, self.tested)
+    def over_clusters(self, influence: NDArray[np.float64]) -> Variance:
+        """Of an answer with these influences, over the clusters of rows that are tested."""
+        return over_units(influence[self.tested], self.clusters[:, self.tested])
 
     def removed(self, exposed: float) -> float:
         """The share of the naive exposure that is no more."""
@@ -231,7 +321,7 @@ class Study:
 
     def _row(self, point: Point) -> dict[str, float]:
         part = self.removed(point.exposed)
-        error = float(np.sqrt(self.spread(point.influence).variance + point.monte_carlo))
+        error = float(np.sqrt(self.over_clusters(point.influence).value + point.monte_carlo))
         known = {"cut": point.cut, "exposed": point.exposed, "removed": part, "difference": point.difference}
         return known | {"correction": point.difference / part if part > 0 else float("nan"), "se": error}
 

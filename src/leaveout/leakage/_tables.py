@@ -48,7 +48,10 @@ def read_pairs(caller: str, pairs: Any, ids: Any, probability: str | None, defau
     frame = frame_of(caller, pairs)
     left, right, rows = ends(caller, frame, ids)
     if not rows:
-        raise ValueError(f"{caller}: there are no pairs; give ids=, the names or the number of all rows.")
+        raise ValueError(
+            f"{caller}: the table of pairs is empty, so that not even the number of rows is known. If there are no pairs, "
+            "say of which rows: ids=, their names or their number."
+        )
     found = Pairs(left, right, _probability(caller, frame, probability, default))
     return found.once(caller, None if ids is None else _names(caller, ids)), rows
 
@@ -135,7 +138,10 @@ def _numbered(caller: str, index: pd.Index) -> NDArray[np.int64]:
 def _found(caller: str, index: pd.Index, names: pd.Index) -> NDArray[np.int64]:
     rows = names.get_indexer(index)
     if (rows < 0).any():
-        raise ValueError(f"{caller}: no row is called {index[rows < 0].tolist()[0]!r}; ids= must name every row of the data.")
+        raise ValueError(
+            f"{caller}: no row is called {index[rows < 0].tolist()[0]!r}; rows have names such as {names[:1].tolist()[0]!r}. "
+            "ids= must name every row of the data, in the pairs' own type."
+        )
     return rows.astype(np.int64)
 
 

@@ -1,10 +1,15 @@
-"""The report: answers side by side, how far they part, which to believe, and what is left unknown."""
+"""The report: answers side by side, how far they part, which to believe, and what is left unknown.
+
+Are pairs missing from the list? A list cannot show what it lacks. But where most listed mates are nearest neighbours of one
+another in X, a tested row that has an unlisted training row as near as three quarters of the listed mates are is likely a
+duplicate too, beyond as many as rows with a listed mate have such neighbours besides.
+"""
 
 import functools
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,17 +17,80 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from .._compare import AbstractComparable, Compared
-from .._errors import Spread as Influence
+from .._errors import Spread, Variance, as_trained, over_units
 from .._printed import Printed
-from ._study import Answer
-from ._unlisted import TOLERATED, Near
-from ._variance import Spread, as_trained, half_width, over_clusters
+from ._study import Answer, Study, half_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FEW = 5  # listed pairs, below which nothing is known of how near mates are
+NEAREST = 0.5  # of listed mates that are nearest neighbours: fewer, and links are not of near-duplicates
+NEAR = 0.75  # of listed mates that are as near
+LOOKED = 2000  # rows at which neighbours are looked for
+TOLERATED = 0.1  # of all mates: so many unlisted move a correction less than its interval
 APART = 2.0  # standard errors of their difference, beyond which answers part
 ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # the first that there is, is recommended
+
+
+class Near(NamedTuple):
+    """Of the tested rows looked at, how many have listed mates, how many more seem to have unlisted ones; some of them."""
+
+    listed: int
+    unlisted: float
+    rows: NDArray[np.int64]
+
+    @property
+    def share(self) -> float:
+        return self.unlisted / max(self.unlisted + self.listed, 1e-300)
+
+
+def unlisted(X: Any, study: Study, mates: pd.DataFrame) -> Near | None:
+    """None where X holds no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place` and
+    `mate_place`, the likeliest listed mate in training."""
+    from sklearn.neighbors import NearestNeighbors
+
+    data = _numbers(X)
+    sure = mates[mates.probability >= 0.5]
+    if data is None or len(sure) < FEW:
+        return None
+    rng = np.random.default_rng([study.seed, 7])
+    mate = dict(zip(sure.place, sure.mate_place, strict=True))
+    listed, own, others, found = [], [], [], []
+    each = max(LOOKED // len(study.folds), 1)
+    for fold, exposed in zip(study.folds, study.mates, strict=True):
+        rows = fold.test if len(fold.test) <= each else rng.choice(fold.test, each, replace=False)
+        known = dict(zip(fold.test, exposed, strict=True))
+        search = NearestNeighbors(n_neighbors=min(2, len(fold.train))).fit(data[fold.train])
+        distance, near = search.kneighbors(data[rows])
+        for row, apart, neighbour in zip(rows, distance, fold.train[near], strict=True):
+            if row in mate:
+                listed.append((np.linalg.norm(data[row] - data[mate[row]]), apart[0]))
+                others.append(apart[0] if neighbour[0] != mate[row] else apart[-1])
+            elif known[row] == 0:
+                own.append(apart[0])
+                found.append(row)
+    at, nearest = np.array(listed).reshape(-1, 2).T
+    if len(at) < FEW or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < NEAREST:
+        return None
+    limit = np.quantile(at, NEAR)
+    close = np.array(own) <= limit
+    beside = np.mean(np.array(others) <= limit) * len(own)
+    return Near(len(at), max(float(close.sum() - beside), 0.0) / NEAR, np.array(found, np.int64)[close])
+
+
+def _numbers(X: Any) -> NDArray[np.float64] | None:
+    """Columns on one scale."""
+    if hasattr(X, "tocsr"):
+        return None
+    try:
+        data = np.asarray(X, np.float64)
+    except (TypeError, ValueError):
+        return None
+    if data.ndim != 2 or not np.isfinite(data).all():
+        return None
+    spread = data.std(0)
+    return (data - data.mean(0)) / np.where(spread > 0, spread, 1.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,6 +110,7 @@ class LeakageReport(Printed, AbstractComparable):
     clusters: Int[np.ndarray, "draws rows"]
     tested: NDArray[np.bool_]
     links: str
+    pairs: int  # listed, across folds or not
     candidates: pd.DataFrame
     names: pd.Index
     near: Near | None
@@ -49,9 +118,9 @@ class LeakageReport(Printed, AbstractComparable):
     asked: str  # the arguments of the call, as they were
     chosen: str | None = None
 
-    def spread(self, influence: Float[np.ndarray, " rows"]) -> Spread:
+    def over_clusters(self, influence: Float[np.ndarray, " rows"]) -> Variance:
         """The variance over clusters as tested of what has these influences."""
-        return over_clusters(influence, self.clusters, self.tested)
+        return over_units(influence[self.tested], self.clusters[:, self.tested])
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
@@ -68,19 +137,19 @@ class LeakageReport(Printed, AbstractComparable):
             row |= {"score": answer.score, "correction": answer.correction, "exposed": answer.exposed}
             data, change = self._errors(answer)
             more = answer.monte_carlo + answer.between
-            half = half_width(data.variance + more, data.freedom, self.level)
-            own = half_width(change.variance + more, change.freedom, self.level)
+            half = half_width(data.value + more, data.freedom, self.level) if data.value > 0 else float("nan")
+            own = half_width(change.value + more, change.freedom, self.level)
             row |= {"low": answer.score - half, "high": answer.score + half}
             row |= {"correction_low": answer.correction - own, "correction_high": answer.correction + own}
-            row |= {"se_data": data.variance**0.5, "se_mc": answer.monte_carlo**0.5, "se_links": answer.between**0.5}
+            row |= {"se_data": data.value**0.5, "se_mc": answer.monte_carlo**0.5, "se_links": answer.between**0.5}
         return row | {"assumption": answer.assumption, "refusal": answer.refusal}
 
-    def _errors(self, answer: Answer) -> tuple[Spread, Spread]:
+    def _errors(self, answer: Answer) -> tuple[Variance, Variance]:
         """Of the score, training clusters included, and of the correction."""
-        score = Spread(float("nan"), 1.0) if answer.influence is None else self.spread(answer.influence)
-        change = Spread(float("nan"), 1.0) if answer.change is None else self.spread(answer.change)
+        score = Variance(float("nan"), 1.0) if answer.influence is None else self.over_clusters(answer.influence)
+        change = Variance(float("nan"), 1.0) if answer.change is None else self.over_clusters(answer.change)
         moved = self.answers["naive"].moved
-        return score._replace(variance=score.variance + (0.0 if moved is None else as_trained(moved))), change
+        return score._replace(value=score.value + (0.0 if moved is None else as_trained(moved))), change
 
     @property
     def doubt(self) -> str:
@@ -122,7 +191,7 @@ class LeakageReport(Printed, AbstractComparable):
         return Compared(
             answer.score,
             self.more_is_better,
-            Influence(answer.influence, self.clusters, moved=self.answers["naive"].moved),
+            Spread(answer.influence, self.clusters, moved=self.answers["naive"].moved),
             None,
             None,
             of,
@@ -137,7 +206,7 @@ class LeakageReport(Printed, AbstractComparable):
             for second in there[k + 1 :]:
                 assert first.change is not None and second.change is not None
                 noise = first.monte_carlo + first.between + second.monte_carlo + second.between
-                se = (self.spread(first.change - second.change).variance + noise) ** 0.5
+                se = (self.over_clusters(first.change - second.change).value + noise) ** 0.5
                 apart = first.score - second.score
                 rows.append({"first": first.name, "second": second.name, "difference": apart, "se": se,
                              "apart": abs(apart) > APART * se})  # fmt: skip
@@ -150,6 +219,8 @@ class LeakageReport(Printed, AbstractComparable):
             why = self.doubt or "; ".join(f"{name}: {self.answers[name].refusal}" for name in ORDER)
             return f"no answer: {why}."
         if self.recommended == "naive":
+            if not self.pairs:
+                return "nothing to correct: the table of pairs is empty; if there are no mates at all, the naive score stands."
             return "nothing to correct: no listed pair stands across a fold; if all are listed, the naive score stands."
         row, answer = self.table.loc[self.recommended], self.answers[self.recommended]
         clear = row.correction_low * row.correction_high > 0
@@ -204,7 +275,12 @@ class LeakageReport(Printed, AbstractComparable):
             return f"none: {row.refusal}"
         errors = f"± {row.se_data:.2g} (data)" + (f" ± {row.se_mc:.2g} (Monte Carlo)" if row.se_mc > 0 else "")
         exposed = f"; {row.exposed:.2g} exposed" if np.isfinite(row.exposed) else ""
-        score = f"{row.score:.5g}, {row.low:.5g} to {row.high:.5g} {errors}{exposed}"
+        between = (
+            f"{row.low:.5g} to {row.high:.5g} {errors}"
+            if np.isfinite(row.low)
+            else "no interval: all tested records score alike"
+        )
+        score = f"{row.score:.5g}, {between}{exposed}"
         if name == "naive":
             return f"{score}; {row.assumption}"
         moved = f"correction {row.correction:.3g} ({row.correction_low:.3g} to {row.correction_high:.3g})"
