@@ -6,6 +6,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is mos
 os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest_cache"))  # shared by processes side by side
 
 import jax
+import numpy as np
 import pytest
 from jaxtyping import install_import_hook
 
@@ -37,6 +38,15 @@ def untouched():
     before = jax.config.jax_enable_x64
     yield
     assert jax.config.jax_enable_x64 == before
+
+
+@pytest.fixture(autouse=True)
+def same_draws():
+    """Hosts without a random_state draw from NumPy's global generator: every test begins with the same one."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    yield
+    np.random.set_state(before)  # noqa: NPY002
 
 
 @pytest.fixture(autouse=True)

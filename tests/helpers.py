@@ -121,6 +121,38 @@ def sample_mean(n: int = 40) -> lo.Separable:
     return lo.Separable(unit_loss, x, theta0={"mean": np.zeros(()), "log_scale": np.zeros(())})
 
 
+class Moments(lo.AbstractClosedForm):
+    """The same by its author's functions of many refits, without JAX."""
+
+    x: np.ndarray
+
+    @property
+    def num_units(self):
+        return len(self.x)
+
+    @property
+    def units(self):
+        return lo.Units(serial=False)
+
+    @property
+    def parameters(self):
+        natural = lambda theta: {"log_scale": theta[1], "mean": theta[0]}
+        inverse = lambda named: np.array([named["mean"], named["log_scale"]], float).T
+        return lo.Parameters(natural, inverse, lambda seed: np.zeros(2))
+
+    def _each(self, theta):
+        z = (self.x - theta[:, :1]) * np.exp(-theta[:, 1:])
+        return z, 0.5 * z**2 + theta[:, 1:]
+
+    def look(self, theta, weights, state=None):
+        z, each = self._each(theta)
+        slopes = -z * np.exp(-theta[:, 1:]), 1 - z**2
+        return (weights * each).sum(1), np.stack([(weights * s).sum(1) for s in slopes], axis=1), z
+
+    def losses(self, theta, weights, index, held, state=None):
+        return np.take_along_axis(self._each(theta)[1], np.minimum(index, self.num_units - 1), axis=1)
+
+
 def regression(loss, *, n: int = 60, seed: int = 0) -> lo.Regression:
     """A small model whose loss has parameters of its own; counts with weights and offsets."""
     rng, X, eta = rows(n, 3, seed)
@@ -138,6 +170,20 @@ def cox(ties: str = "efron", n: int = 50) -> lo.Cox:
     return lo.Cox(X, time, event, lo.penalties.Ridge(0.3), ties=ties, strata=np.arange(n) % 2)
 
 
+def mixed(drop: str, family: str = "binomial", *, crossed: bool = False, n: int = 120, seed: int = 2, **more) -> lo.Mixed:
+    """Random intercepts of patients, and of hospitals across them where `crossed`; in rows that are not sorted."""
+    rng = np.random.default_rng(seed)
+    patient, hospital, x = rng.integers(0, 20, n), rng.integers(0, 6, n), rng.standard_normal(n)
+    eta = 0.4 + 0.6 * x + rng.standard_normal(20)[patient] + 0.8 * rng.standard_normal(6)[hospital] * crossed
+    y = {
+        "binomial": lambda: (rng.logistic(size=n) < 1.5 * eta).astype(float),
+        "gaussian": lambda: eta + 0.7 * rng.standard_normal(n),
+        "negative_binomial": lambda: rng.negative_binomial(2, 2 / (2 + np.exp(eta + 1))).astype(float),
+    }[family]()
+    groups = {"patient": patient} | ({"hospital": hospital} if crossed else {})
+    return lo.Mixed(x[:, None], y, family, groups=groups, drop=drop, **more)
+
+
 OBJECTIVES = {
     "ridge": lambda: glm("squared", lo.penalties.Ridge(0.7)),
     "logistic": lambda: glm("logistic", lo.penalties.Ridge(0.5)),
@@ -145,6 +191,7 @@ OBJECTIVES = {
     "logistic, balanced": lambda: glm("logistic", lo.penalties.Ridge(0.5), class_weight="balanced"),
     "probit": lambda: glm("probit", lo.penalties.Ridge(0.1)),
     "cloglog": lambda: glm("cloglog", lo.penalties.Ridge(0.1)),
+    "additive": lambda: additive(),
     "poisson, mean loss": lambda: glm("poisson", lo.per_weight(lo.penalties.Ridge(0.1)), weights=True),
     "gamma": lambda: glm("gamma", None, weights=True),
     "multinomial": lambda: glm("multinomial", lo.penalties.Ridge(0.5)),
@@ -154,6 +201,12 @@ OBJECTIVES = {
     "Cox": cox,
     "separable": sample_mean,
     "two functions": lambda: two_functions(),
+    "closed form": lambda: Moments(sample_mean().data),
+    "mixed, clusters": lambda: mixed("patient", quadrature=7),
+    "mixed, rows": lambda: mixed("row"),
+    "mixed, crossed": lambda: mixed("patient", "gaussian", crossed=True),
+    "mixed, crossed rows": lambda: mixed("row", "negative_binomial", crossed=True, n=60, seed=3),
+    "Gaussian field": lambda: gaussian_field(),
     "hidden Markov": toy_hmm,
     "conditional random field, sequences": lambda: crf("sequence", 40),
     "conditional random field, labels": lambda: crf("label", 12),
@@ -169,10 +222,25 @@ def crf(drop: str, sequences: int) -> lo.CRF:
     return lo.CRF(labels, lengths, scores=scores, drop=drop, penalty=lo.penalties.Ridge(0.5))
 
 
+def additive() -> lo.Additive:
+    """Smooth functions of two columns, of counts."""
+    rng, X, eta = rows(60, 2)
+    data = {"x": X[:, 0], "z": X[:, 1], "y": rng.poisson(np.exp(np.sin(eta)))}
+    return lo.Additive([lo.s("x", k=5), lo.s("z", k=4, bs="cr")], data, "y", "poisson", smoothing=0.5)
+
+
 def two_functions() -> lo.Objective:
     """A robust location by a bare weighted loss: no score, so a fold's loss is one joint number."""
     x = np.random.default_rng(5).standard_t(3, 50)
     return lo.Objective(lambda theta, w: w @ jnp.log1p((x - theta["location"]) ** 2 / 3) + 0.05 * theta["location"] ** 2, 50)
+
+
+def gaussian_field() -> lo.GaussianField:
+    """Counts on a grid."""
+    rng, at = np.random.default_rng(6), np.arange(42).reshape(6, 7)
+    edges = np.r_[np.c_[at[:, :-1].ravel(), at[:, 1:].ravel()], np.c_[at[:-1].ravel(), at[1:].ravel()]]
+    y = rng.poisson(3 * np.exp(np.add.outer(np.sin(np.arange(6)), np.cos(np.arange(7))).ravel() / 2)).astype(float)
+    return lo.GaussianField(y, edges, rng.standard_normal(42), structure="leroux", exposure=rng.uniform(1, 3, 42))
 
 
 SLOW = (  # in tests of every objective
@@ -183,6 +251,9 @@ SLOW = (  # in tests of every objective
     "conditional random field, sequences",
     "conditional random field, labels",
     "negative binomial, its dispersion",
+    "mixed, crossed",
+    "mixed, crossed rows",
+    "Gaussian field",
 )
 _fits: dict[str, lo.Fit] = {}
 
@@ -200,6 +271,8 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
     import scipy.optimize
     from jax.flatten_util import ravel_pytree
 
+    if isinstance(objective, lo.AbstractClosedForm):
+        return _by_differences(objective, np.asarray(theta), weights)
     with jax.enable_x64(True):
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, theta))
         F = lambda v: objective.loss(unravel(v), jnp.asarray(weights))
@@ -211,6 +284,18 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
         for _ in range(6):
             v = v - np.linalg.solve(np.asarray(hessian(v)) + flat.T @ flat, np.asarray(gradient(v)))
         return v
+
+
+def _by_differences(objective, start: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The same of an objective by NumPy, whose Hessians are differences of slopes."""
+    import scipy.optimize
+
+    F = lambda v: tuple(part[0] for part in objective.look(v[None], weights[None])[:2])
+    v = scipy.optimize.minimize(F, start, jac=True, method="BFGS").x
+    for _ in range(6):
+        hessian = np.array([(F(v + step)[1] - F(v - step)[1]) / 2e-4 for step in 1e-4 * np.eye(len(v))])
+        v = v - np.linalg.solve((hessian + hessian.T) / 2, F(v)[1])
+    return v
 
 
 def flat(theta) -> np.ndarray:

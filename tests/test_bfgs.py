@@ -100,7 +100,9 @@ def network():
 
 
 @pytest.mark.parametrize(
-    "refit", [pytest.param(lo.Certified(1.0), marks=pytest.mark.slow), lo.Certified(), lo.Exact()], ids=repr
+    "refit",
+    [pytest.param(lo.Certified(1.0), marks=pytest.mark.slow), pytest.param(lo.Certified(), marks=pytest.mark.slow), lo.Exact()],
+    ids=repr,
 )
 def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refit):
     plan = lo.kfold(120, 8, seed=1)

@@ -253,7 +253,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     anchor, state = linear.anchored(fit), linear.Enclosure(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
     state.look()
     look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))
-    x, inverse = anchor.model.design.x, anchor.root.T @ anchor.root
+    x, inverse = anchor.model.design.each.x, anchor.root.T @ anchor.root
     p = np.exp(anchor.eta) / np.exp(anchor.eta).sum(1, keepdims=True)
     for j in range(80):
         own = np.kron(np.eye(3), x[j])
@@ -299,7 +299,7 @@ def test_one_step_of_single_rows_is_newton_s(gone):
     look, model = linear.one_row(fit, unit, np.full(len(unit), 1 - gone)), anchor.model
     root = np.linalg.inv(np.linalg.cholesky(fit.hessian + anchor.flat))
     for k, j in enumerate(unit):
-        own = np.kron(np.eye(3), model.design.x[j])
+        own = np.kron(np.eye(3), model.design.each.x[j])
         hessian = fit.hessian + anchor.flat - gone * w[j] * own.T @ anchor.curvature[j] @ own
         gradient = fit.gradient - gone * w[j] * own.T @ anchor.slope[j]
         step = np.linalg.solve(hessian, gradient)
@@ -312,14 +312,14 @@ def test_one_step_of_single_rows_is_newton_s(gone):
 def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
     """Ranges, shares of curvature and lengths, from whitened rows; common shifts are hardly held, as by a small penalty."""
     rng = np.random.default_rng(2)
-    design, size = Several(rng.normal(size=(30, features)), outputs), outputs * features
+    design, size = Several(Dense(rng.normal(size=(30, features))), outputs), outputs * features
     half = rng.normal(size=(size, size)) / 10
     shift = np.kron(np.eye(outputs) - 1 / outputs, np.eye(features))
     root = np.linalg.inv(np.linalg.cholesky(shift @ half @ half.T @ shift + 0.1 * shift + 1e-6 * np.eye(size)))
     B = L.roots(rng.normal(size=(30, outputs)))
     norm, share, length, inner = design.extent(root, B)
     for n in range(30):
-        z = np.kron(np.eye(outputs), design.x[n]) @ root.T
+        z = np.kron(np.eye(outputs), design.each.x[n]) @ root.T
         apart = np.linalg.norm(z[:, None] - z[None, :], axis=-1)
         rest = z - z.mean(0)
         np.testing.assert_allclose(inner[n], rest @ rest.T, atol=1e-9 * norm[n] ** 2)
@@ -338,7 +338,7 @@ def test_sums_over_rows_and_forms_of_them(monkeypatch, block, count):
     rows, weight, matrices = Dense(rng.normal(size=(50, 4))), rng.normal(size=(count, 50)), rng.normal(size=(count, 4, 4))
     np.testing.assert_allclose(rows.products(weight), np.einsum("rn,np,nq->rpq", weight, rows.x, rows.x), atol=1e-12)
     np.testing.assert_allclose(rows.forms(matrices), np.einsum("np,rpq,nq->nr", rows.x, matrices, rows.x), atol=1e-12)
-    several, C = Several(rows.x, 3), L.derivatives(rng.normal(size=(50, 3)), rng.integers(3, size=50), (2,))[0]
+    several, C = Several(rows, 3), L.derivatives(rng.normal(size=(50, 3)), rng.integers(3, size=50), (2,))[0]
     whole = np.einsum("rn,nkl,np,nq->rkplq", weight, C, rows.x, rows.x, optimize=True).reshape(count, 12, 12)
     np.testing.assert_allclose(several.gram(weight, C[None]), whole, atol=1e-12)
     blocks = np.einsum("rkpkq->rkpq", whole.reshape(count, 3, 4, 3, 4))

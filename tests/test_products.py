@@ -1,12 +1,17 @@
 """Fits whose Hessian is never formed: the same refits by conjugate gradients."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy
 from helpers import OBJECTIVES, flat, minimiser
 
 import leaveout as lo
+from leaveout._functions import function
+from leaveout._products import Solve
 
 NAMES = ["logistic", "multinomial", "hidden Markov"]
 SLOWLY = [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
@@ -65,7 +70,7 @@ def test_refused():
     theta = {"a": np.zeros(3), "b": np.zeros(3)}
     with pytest.raises(ValueError, match="not positive definite"):
         lo.anchor(saddle(), theta, curvature="products")
-    with pytest.raises(ValueError, match='curvature must be "auto", "dense" or "products"; got \'sparse\''):
+    with pytest.raises(ValueError, match='curvature must be "auto", "dense", "products" or "rows"; got \'sparse\''):
         lo.fit(saddle(), theta, curvature="sparse")
     with pytest.raises(ValueError, match="not finite"):
         lo.anchor(lo.Objective(lambda theta, w: jnp.sum(theta["a"]) * jnp.inf, 10), {"a": np.ones(3)}, curvature="products")
@@ -90,8 +95,9 @@ def test_more_parameters_than_fit_in_a_matrix():
     np.testing.assert_allclose(got["coef"][0], host.coef_[0], atol=1e-6)
 
 
-def test_leading_eigenvectors_take_out_what_is_ill_conditioned():
-    """Columns that nearly repeat one another under a small penalty: in its coordinates H is near the identity."""
+def test_solves_learn_from_those_before():
+    """Columns that nearly repeat one another under a small penalty: what two solves went along is H's own inverse on its span,
+    and later solves, also of a refit's Hessian, take fewer products to the same accuracy."""
     rng = np.random.default_rng(0)
     X = np.repeat(rng.standard_normal((300, 8)), 10, axis=1) + 0.01 * rng.standard_normal((300, 80))
     y = (rng.random(300) < 0.5).astype(float)
@@ -99,6 +105,86 @@ def test_leading_eigenvectors_take_out_what_is_ill_conditioned():
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
     with jax.enable_x64(True):
         inside = np.asarray(fit.whiten(np.asarray(fit.whiten(dense.hessian)).T))
-        u = rng.standard_normal(fit.num_params)
-        np.testing.assert_allclose(fit.whiten(u) @ u, u @ fit.unwhiten(u))
-    assert np.linalg.cond(inside) < 0.02 * np.linalg.cond(dense.hessian)
+        directions, images = fit.learnt
+        np.testing.assert_allclose(directions @ inside, images, atol=1e-6 * np.abs(images).max())
+        np.testing.assert_allclose(directions @ images.T, np.eye(len(directions)), atol=1e-6)
+        np.testing.assert_allclose(fit.learnt.about(images), directions, atol=1e-6 * np.abs(directions).max())
+        weights = np.ones(300)
+        weights[:30] = 0.0
+        F, b = function(fit.objective, fit.theta, weights), rng.standard_normal((1, fit.num_params))
+        own = np.array([fit.whiten(F.products(fit.vector)(fit.unwhiten(e))) for e in np.eye(fit.num_params)])
+        counts = []
+        for learnt in (None, fit.learnt):
+            solve = Solve(F.of, fit.coordinates, fit.null_space, learnt, keep=10_000)
+            u = solve(fit.vector[None], b, np.zeros(1, int), 1e-10)
+            np.testing.assert_allclose(u[0], np.linalg.solve(own, b[0]), rtol=1e-6, atol=1e-7 * np.abs(u).max())
+            counts.append(len(solve.kept))
+        assert counts[1] < 0.7 * counts[0]
+
+
+def counts(rows: np.ndarray, K: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """What each path of labels through these steps is made of: ends, starts, transitions, features."""
+    paths, out = list(itertools.product(range(K), repeat=len(rows))), []
+    for path in paths:
+        end, start, table, weights = np.zeros(K), np.zeros(K), np.zeros((K, K)), np.zeros((rows.shape[1], K))
+        end[path[-1]], start[path[0]] = 1, 1
+        for before, after in itertools.pairwise(path):
+            table[before, after] += 1
+        for x, label in zip(rows, path, strict=True):
+            weights[:, label] += x
+        out.append(np.concatenate([end, start, table.ravel(), weights.ravel()]))
+    return np.array(out), paths
+
+
+CERTIFIED, NEWTON, JACKKNIFE = lo.Certified(), lo.NewtonStep(), lo.InfinitesimalJackknife()
+ROUGH = pytest.mark.xfail(
+    strict=True, reason="one step far from its refit: up to 1.2 times what it says (benchmarks/RESULTS.md)"
+)
+
+
+@pytest.mark.parametrize(
+    "seed, strategies",
+    [
+        (0, (CERTIFIED, NEWTON, JACKKNIFE)),
+        pytest.param(1, (CERTIFIED, JACKKNIFE), marks=pytest.mark.slow),
+        pytest.param(1, (NEWTON,), marks=[pytest.mark.slow, ROUGH]),
+        pytest.param(2, (CERTIFIED,), marks=pytest.mark.slow),
+        pytest.param(2, (NEWTON,), marks=[pytest.mark.slow, ROUGH]),
+        pytest.param(2, (JACKKNIFE,), marks=[pytest.mark.slow, ROUGH]),
+        pytest.param(3, (CERTIFIED, NEWTON, JACKKNIFE), marks=pytest.mark.slow),
+    ],
+)
+def test_feature_crf_by_products_is_within_its_error(seed, strategies):
+    """Sentences and folds of them, left out of a CRF whose Hessian is not formed, against refits by SciPy of sums over all
+    paths; features of sizes over orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    K, lengths = 3, rng.integers(1, 5, 40)
+    X = (rng.random((lengths.sum(), 20)) < 0.15) * rng.lognormal(0.0, 1.0 + 0.5 * seed, (1, 20))
+    labels = np.argmax(X @ rng.standard_normal((20, K)) + rng.gumbel(size=(len(X), K)), 1)
+    crf = lo.CRF(labels, lengths, features=scipy.sparse.csr_array(X), penalty=lo.penalties.Ridge(0.5))
+    fit = lo.fit(crf, curvature="products")
+    cuts = np.split(np.arange(len(X)), np.cumsum(lengths)[:-1])
+    made = [(*counts(X[cut], K), tuple(labels[cut].tolist())) for cut in cuts]
+    sentences = [(table, table[paths.index(own)]) for table, paths, own in made]
+
+    def nll(theta, which):
+        value, gradient = 0.0, np.zeros(len(theta))
+        for table, own in (sentences[n] for n in which):
+            total = scipy.special.logsumexp(table @ theta)
+            value += total - own @ theta
+            gradient += np.exp(table @ theta - total) @ table - own
+        return value, gradient
+
+    def refit(kept):
+        look = lambda theta: (nll(theta, kept)[0] + 0.25 * theta @ theta, nll(theta, kept)[1] + 0.5 * theta)
+        options = {"gtol": 1e-9, "ftol": 0.0, "maxiter": 5000}
+        return scipy.optimize.minimize(look, np.zeros(15 + 20 * K), jac=True, method="L-BFGS-B", options=options).x
+
+    single = lo.Plan(np.arange(4), np.arange(3), np.zeros(3), np.ones(3, bool), 40)
+    for plan in (lo.random_subsets(40, 0.2, 3, seed=1), single):
+        held = [plan.index[plan.indptr[k] : plan.indptr[k + 1]] for k in range(3)]
+        truth = np.array([nll(refit(np.setdiff1d(np.arange(40), out)), out)[0] for out in held])
+        for strategy in strategies:
+            found = lo.cross_validate(fit, plan, strategy, audit=0)
+            off = np.abs(np.add.reduceat(found.losses, plan.indptr[:-1]) - truth)
+            assert (off <= found.error + 1e-6 * (1 + truth)).all() and np.isfinite(found.error).all()

@@ -1,6 +1,7 @@
 """The bar for what takes long."""
 
 import io
+import sys
 import time
 
 import jax
@@ -34,6 +35,15 @@ def test_a_long_first_step_is_seen_and_cleared_away(terminal):
     end = terminal.getvalue()
     time.sleep(0.2)
     assert terminal.getvalue() == end and end.endswith("\x1b[2K")  # the line is empty again, and stays so
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_in_a_notebook_it_needs_widgets(monkeypatch, there):
+    """Rich would warn at every bar."""
+    monkeypatch.setitem(sys.modules, "IPython", sys)
+    monkeypatch.setattr(_progress, "_console", lambda: Console(force_jupyter=True))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: sys if there else None)
+    assert _progress._watched() == there
 
 
 def test_in_a_file_there_is_nothing(monkeypatch):

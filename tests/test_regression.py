@@ -1,6 +1,7 @@
 """Losses with links, losses with parameters of their own, and Cox's partial likelihood, against what they should be."""
 
 import itertools
+import math
 import warnings
 
 import jax
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from helpers import cox, fitted, flat, glm, minimiser, regression
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 from statsmodels.genmod.families import links
 
 import leaveout as lo
@@ -340,3 +341,39 @@ def test_a_level_that_only_one_unit_has_is_flagged():
 def test_densities_integrate_to_one():
     inverse_gaussian = lambda y: np.exp(-value(L.InverseGaussian(2.0), 0.2, y))
     assert abs(integrate.quad(inverse_gaussian, 1e-9, 80)[0] - 1) < 1e-6
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_counts_that_scatter_less_than_poissons_have_no_dispersion(linear):
+    """The fit says so, as the density of scipy does: the likelihood of any dispersion is below that of none."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 1))
+    y = rng.binomial(6, 0.6 / (1 + np.exp(-X[:, 0])))
+    design = np.column_stack([X, np.ones(200)])
+
+    def lowest(dispersion):
+        def loss(theta):
+            mean = np.exp(design @ theta)
+            size = mean / dispersion if linear else np.full(200, 1 / dispersion)
+            return -stats.nbinom.logpmf(y, size, size / (size + mean)).sum()
+
+        return optimize.minimize(loss, np.zeros(2)).fun
+
+    poisson = optimize.minimize(lambda theta: -stats.poisson.logpmf(y, np.exp(design @ theta)).sum(), np.zeros(2)).fun
+    assert all(lowest(dispersion) > poisson for dispersion in (1e-3, 1e-2, 0.1, 1.0))
+    with pytest.raises(RuntimeError, match=r"dispersion .* goes to zero: .* Take lo\.losses\.Poisson\(\)"):
+        lo.fit(lo.Regression(X, y, L.NegativeBinomialDispersion(linear)))
+
+
+@pytest.mark.parametrize("dispersion", [1e-14, 1e-9, 1e-4, 1 / 17, 1 / 15, 2.0])
+def test_the_negative_binomial_is_exact_near_poissons(dispersion):
+    """Against products of y factors, log Γ(s + y)/(Γ(s) sʸ) = Σ log(1 + k/s), by the closed form and by what JAX derives."""
+    y, eta = np.array([0.0, 1.0, 7.0, 40.0]), np.array([0.3, -1.0, 2.0, 3.5])
+    mean = np.exp(eta)
+    rising = np.array([sum(math.log1p(k * dispersion) for k in range(int(count))) for count in y])
+    true = (y + 1 / dispersion) * np.log1p(dispersion * mean) - y * eta - rising + [math.lgamma(count + 1) for count in y]
+    fixed = L.NegativeBinomial(dispersion).formulas(eta, y)[0]()
+    np.testing.assert_allclose(fixed, true, rtol=1e-13, atol=1e-13)
+    with jax.enable_x64(True):
+        shared = [L.NegativeBinomialDispersion()(e, np.log([dispersion]), count) for e, count in zip(eta, y, strict=True)]
+    np.testing.assert_allclose(shared, true, rtol=1e-13, atol=1e-13)

@@ -206,6 +206,17 @@ def distance(X, y, power):
 
 
 @pytest.mark.filterwarnings("ignore:compare. 40 independent units")
+def test_losses_of_two_models_of_ones_own_are_not_taken_for_one_score():
+    X, y, _ = least_squares()
+    start = {"coef": np.zeros(X.shape[1])}
+    away = lambda power: lambda theta, row: (row["y"] - row["x"] @ theta["coef"]) ** power
+    own = {power: lo.fit(lo.Separable(away(power), {"x": X, "y": y}, theta0=start)) for power in (2, 4)}
+    found = {str(power): lo.cross_validate(fit, lo.kfold(N, 5)) for power, fit in own.items()}
+    with pytest.warns(UserWarning, match="losses of '2', '4' are is not known"):
+        lo.compare(found)
+
+
+@pytest.mark.filterwarnings("ignore:compare. 40 independent units")
 def test_two_functions_are_not_taken_for_one_score():
     X, y, _ = least_squares()
     designs = {"both": X, "one": X[:, :1]}

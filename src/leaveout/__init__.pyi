@@ -10,9 +10,13 @@ from . import (
     refit as refit,
     sklearn as sklearn,
 )
+from ._auto_groups import auto_groups as auto_groups
+from ._banded import PerTarget as PerTarget
 from ._checks import CHECKS as CHECKS, Check as Check
+from ._closed_form import AbstractClosedForm as AbstractClosedForm
 from ._compare import Comparison as Comparison, compare as compare
 from ._covariance import covariance as covariance
+from ._curves import curves as curves, mean_interval as mean_interval
 from ._definite import IndefiniteHessianError as IndefiniteHessianError
 from ._estimate import Estimate as Estimate
 from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
@@ -52,12 +56,16 @@ from ._plan import (
 from ._prediction import interval as interval
 from ._report import report as report
 from ._results import RESULTS as RESULTS
+from ._scan import Scan as Scan, scan as scan
 from ._search import Trial as Trial
+from ._smooth import Smoothing as Smoothing, smooth as smooth
 from ._stopping import Interrupted as Interrupted
 from ._tune import Tuning as Tuning, tune as tune
+from .interop.crfsuite import from_crfsuite as from_crfsuite
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
 from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf
+from .interop.skglm import from_skglm as from_skglm
 from .interop.sklearn import from_sklearn as from_sklearn
 from .interop.statsmodels import from_statsmodels as from_statsmodels
 from .leakage import (
@@ -79,12 +87,19 @@ from .leakage import (
     stratified_matrix as stratified_matrix,
 )
 from .models import emissions as emissions, losses as losses, penalties as penalties
+from .models._potentials import External as External, Free as Free
 from .models._states import Dirichlet as Dirichlet
+from .models._terms import s as s, te as te, ti as ti
+from .models.additive import Additive as Additive
+from .models.banded import BandedRidge as BandedRidge
 from .models.cox import Cox as Cox
 from .models.crf import CRF as CRF
+from .models.field import GaussianField as GaussianField
+from .models.gaussian_process import GaussianProcess as GaussianProcess
 from .models.hmm import HMM as HMM
 from .models.linear import GLM as GLM, Regression as Regression
-from .models.mrf import MRF as MRF, Free as Free
+from .models.mixed import Mixed as Mixed
+from .models.mrf import MRF as MRF
 from .models.penalties import per_row as per_row, per_weight as per_weight
 from .models.tagging import entities as entities, entity_f1 as entity_f1, token_accuracy as token_accuracy
 from .refit import (

@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._closed_form import AbstractClosedForm
 from ._fit import Fit
-from ._functions import Derived, fold_weights, own_passes, shaped
+from ._functions import Given, derived, fold_weights, own_passes, shaped
 from ._jax import Array, Arrays, PyTree, compiled, jax
 from ._objective import AbstractLinearPredictor, AbstractObjective, mapped, placed, repeatable, unravel
 from ._plan import CAPACITY, Plan, Rows, few_more
@@ -115,15 +116,15 @@ def reach(
     if done.ball is None:
         return np.full(at.shape, np.inf)
     center, radius = done.ball()
-    rank, known = center.shape[1], np.isfinite(radius)
+    rank, known, placed_at = center.shape[1], np.isfinite(radius), fit.at if done.at is None else done.at
     count, reached = min(rank, directions), np.where(known, radius, 0.0)
     orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[0]
-    start = fit.at(center)
+    start = placed_at(center)
     middle = at if np.array_equal(start, done.theta) else function(start)
     squares = np.zeros(at.shape)
     for direction in np.moveaxis(orthogonal, -1, 0):
         move = reached[:, None] * direction
-        both = [np.abs(function(fit.at(center + sign * move)) - middle) for sign in (1, -1)]
+        both = [np.abs(function(placed_at(center + sign * move)) - middle) for sign in (1, -1)]
         squares += np.maximum(*both) ** 2
     if count < rank and at.ndim == 1:
         told = (reached > 0) & np.isfinite(squares)
@@ -140,7 +141,7 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """The natural parameters of many refits, a leading axis for them."""
-    if fit.predictors is not None:  # arrays, of which nothing need be compiled
+    if fit.closed is not None or isinstance(fit.objective, AbstractClosedForm):  # of which nothing need be compiled
         each = [fit.objective.parameters.natural(placed(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
     found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
@@ -168,19 +169,22 @@ def _at_once(fit: Fit, rows: Rows) -> int:
 
 def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
     """The model's own scores of a batch, zero where not scored."""
-    model = fit.predictors
+    model = fit.closed
     if model is None:
-        return Derived(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
+        return derived(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
     index = np.minimum(rows.index, len(model.y) - 1)
     return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
 
 def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
     """Predictions of a batch's units."""
-    model = fit.predictors
+    model = fit.closed
     if model is not None:
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
         with np.errstate(all="ignore"):
             return eta if kind == "link" else np.asarray(model.inverse_link(eta))
+    F = derived(fit.objective, fit.theta, rows)
+    if isinstance(F, Given):
+        return F.predictions(theta, np.arange(len(theta)), kind)
     objective, more = shaped(fit.objective, rows)
     return np.asarray(_predicted(objective, fit.theta, more, theta, _at_once(fit, rows), kind))[:, : rows.index.shape[1]]

@@ -17,6 +17,7 @@ from ._checkpoint import Told, kept
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import function, listed, weights_of
+from ._kinks import NoMinimiser, minimised
 from ._progress import Slow
 
 Array = np.ndarray
@@ -127,16 +128,30 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
     return u, False
 
 
+def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " params"]) -> tuple[Float[Array, " params"], bool]:
+    """The minimiser that descent from θ reaches, and whether it was reached."""
+    u, reached = repeated(fit, weights, fit.back(start - fit.vector))
+    return fit.at(u), reached
+
+
+def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool]:
+    """The same under a penalty with kinks, by coordinate descent from zero: θ of all parameters."""
+    try:
+        return minimised(fit.objective.parameters.kinks()[0], weights).theta, True
+    except NoMinimiser:
+        return fit.vector, False
+
+
 def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
     """The table `refit, reason, reported, exact, error, difference, beyond`: where refits, each chosen for a reason, are off by
     more than was reported. Descent begins where they stand, at θ̂ if that is not told."""
-    fit, at = asked.fit, asked.fit.vector
+    fit, at, kinked = asked.fit, asked.fit.vector, asked.fit.objective.parameters.kinks() is not None
 
     def exactly(refit: int) -> Told:
         _, place, rows = asked.plan.one(refit, listed(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
-        u, reached = repeated(fit, weights, fit.back(start.get(refit, at) - at))
-        value = asked.losses(rows, fit.at(u[None]))[0]
+        theta, reached = _from_scratch(fit, weights) if kinked else _from(fit, weights, start.get(refit, at))
+        value = asked.losses(rows, theta[None])[0]
         exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
         told = found.losses[[refit] if asked.joint else place[rows.held]]
         off = float(np.abs(told - exact).sum())

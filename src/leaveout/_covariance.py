@@ -20,6 +20,7 @@ from ._functions import function
 from ._influence import leverage
 from ._influence._measures import counted, dispersion, identified
 from ._jax import float64
+from ._kinks import without
 from ._named import Named, named
 from ._objective import AbstractLinearPredictor
 from ._read import codes, index_of, places
@@ -86,6 +87,7 @@ def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | N
     """The kind that is meant, of arguments that go together."""
     if not isinstance(fit, Fit):
         raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    without("covariance", fit.objective)
     if fit.factor is None:
         raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
     kind = KINDS.get(str(cov_type).lower())

@@ -1,10 +1,15 @@
 """The factor of H at θ̂, or an error that names what makes it indefinite."""
 
+import inspect
+import warnings
+
 import numpy as np
 
+from ._functions import Function
 from ._jax import PyTree
-from ._minimise import LARGE
-from ._objective import AbstractObjective
+from ._minimise import LARGE, Flat
+from ._objective import AbstractObjective, stored
+from ._products import Scaling, least_curvature, scaling, whitened_null_space
 
 
 class IndefiniteHessianError(ValueError):
@@ -54,10 +59,34 @@ def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
     return names if len(names) == count else [f"parameter {i}" for i in range(count)]
 
 
-def check_finite(objective: AbstractObjective, caller: str, *parts: np.ndarray | float) -> None:
-    """ValueError where F or what is derived from it is not."""
+def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float) -> None:
+    """ValueError where F or what is derived from it is not; RuntimeError where θ ran to a limit that is no minimiser."""
+    if limit := objective.parameters.limit(theta):
+        raise RuntimeError(f"{caller}: {limit}")
     if not all(np.isfinite(part).all() for part in parts):
         raise ValueError(
             f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
             "finite at theta; give another start, fit(..., theta0=)."
         )
+
+
+def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
+    """Coordinates in which H is about the identity, where it is not formed, and flat directions."""
+    whitener = scaling(objective, F, theta)
+    null_space = stored(whitened_null_space(objective, F.placed(theta), whitener))
+    if not objective.convex:
+        least, vector = least_curvature(F, theta, whitener, null_space)
+        if least <= 0:
+            direction = whitener.unwhiten(vector)
+            raise indefinite(objective, F.placed(theta), caller, least, direction / np.linalg.norm(direction))
+    return whitener, null_space
+
+
+def warn(message: str) -> None:
+    """A warning that points at the line outside this package that led here."""
+    if not message:
+        return
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(__package__):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level + 1)

@@ -6,7 +6,7 @@ F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) ½ θᵀPθ,      η_n = x_nᵀθ
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import scipy
@@ -159,9 +159,30 @@ class Dense:
         """x_nᵀθ of the listed units."""
         return (self.x[units] @ theta[..., None])[..., 0]
 
-    def take(self, units: Int[Array, " some"]) -> "Dense":
+    def take(self, units: Int[Array, " some"] | slice) -> "Dense":
         """Some of the rows."""
         return Dense(self.x[units])
+
+    def rows(self, units: Array | slice) -> Float[Array, "some params"]:
+        """The listed ones."""
+        return self.x[units]
+
+    def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
+        """The listed rows times columns, in the precision of these."""
+        return np.asarray(self.x[units], images.dtype) @ images
+
+    def single(self) -> "Dense":
+        """In float32."""
+        return Dense(self.x.astype(np.float32))
+
+    @property
+    def lengths(self) -> Float[Array, " units"]:
+        """‖x_n‖."""
+        return np.sqrt(np.einsum("np,np->n", self.x, self.x))
+
+    def below(self, rows: Float[Array, "more params"]) -> "Dense":
+        """With more rows after these."""
+        return Dense(np.concatenate([self.x, rows]))
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
         """root x_n of the listed units."""
@@ -251,51 +272,60 @@ class Dense:
 class Several:
     """Rows of several outputs each: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
 
-    x: Float[Array, "units features"]
+    each: Any  # `Dense`, or `_sparse.Sparse`
     outputs: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.x.shape[0], self.outputs * self.x.shape[1]
+        return self.each.shape[0], self.outputs * self.features
+
+    @property
+    def features(self) -> int:
+        return self.each.shape[1]
 
     def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units outputs"]:
         """θ x_n of every unit."""
-        each = theta.reshape(-1, self.x.shape[1]) @ self.x.T
-        return each.reshape(len(theta), self.outputs, len(self.x)).swapaxes(1, 2)
+        found = self.each.predictors(theta.reshape(-1, self.features))
+        return found.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
 
     def pull(self, slope: Float[Array, "refits units outputs"]) -> Float[Array, "refits params"]:
         """Σ_n slope_n ⊗ x_n."""
-        return (slope.swapaxes(1, 2).reshape(-1, len(self.x)) @ self.x).reshape(len(slope), -1)
+        return self.each.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(len(slope), -1)
 
     def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
         """θ x_n of the listed units."""
-        return self.x[units] @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
+        x = self.each.rows(units.ravel()).reshape(*units.shape, -1)
+        return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
 
-    def take(self, units: Int[Array, " some"]) -> "Several":
+    def take(self, units: Int[Array, " some"] | slice) -> "Several":
         """Some of the rows."""
-        return Several(self.x[units], self.outputs)
+        return Several(self.each.take(units), self.outputs)
+
+    def single(self) -> "Several":
+        """In float32."""
+        return Several(self.each.single(), self.outputs)
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
         """root U_nᵀ of the listed units, a row an output."""
-        x, features = self.x[units], self.x.shape[1]
-        each = x @ root.reshape(-1, self.outputs, features).swapaxes(0, 1).reshape(-1, features).T
-        return each.reshape(*x.shape[:-1], self.outputs, len(root))
+        each = root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
+        return self.each.whitened(units, each).reshape(*units.shape, self.outputs, len(root))
 
     def gram(
         self, omega: Float[Array, "refits units"], curvature: Float[Array, "#refits units outputs outputs"]
     ) -> Float[Array, "refits params params"]:
         """Σ_n ω_n U_nᵀ C_n U_n, a block of two outputs after another; those of one make a common shift flat."""
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
-        (k, other), q = np.triu_indices(self.outputs, 1), self.x.shape[1]
+        (k, other), q = np.triu_indices(self.outputs, 1), self.features
         if (curvature == curvature[:, :1]).all():  # alike in all rows, as where a fit starts
-            whole = Dense(self.x).products(omega)
+            whole = self.each.products(omega)
             return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(len(omega), self.outputs * q, -1)
         out, each = np.zeros((len(omega), self.outputs, q, self.outputs, q)), np.arange(self.outputs)
-        size = max(1, BLOCK // (len(self.x) * len(k)))
+        n = self.shape[0]
+        size = max(1, BLOCK // (n * len(k)))
         for start in range(0, len(omega), size):
             some = slice(start, start + size)
             weight = np.moveaxis(over(omega[some], curvature[some][..., k, other]), -1, 1)
-            half = Dense(self.x).products(weight.reshape(-1, len(self.x))).reshape(-1, len(k), q, q)
+            half = self.each.products(weight.reshape(-1, n)).reshape(-1, len(k), q, q)
             out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
         out[:, each, :, each, :] = -out.sum(3).swapaxes(0, 1)
         return out.reshape(len(omega), self.outputs * q, -1)
@@ -306,8 +336,8 @@ class Several:
         """Of one such sum those of one output each."""
         own = np.einsum("nkk->kn", curvature)
         if (own == own[:, :1]).all():
-            return np.multiply.outer(own[:, 0], Dense(self.x).products(omega[None])[0])
-        return Dense(self.x).products(omega * own)
+            return np.multiply.outer(own[:, 0], self.each.products(omega[None])[0])
+        return self.each.products(omega * own)
 
     def inverse(self, root: Float[Array, "rank params"]) -> Float[Array, "params params"]:
         """rootᵀ root without common shifts of all outputs, which are no moves."""
@@ -317,17 +347,17 @@ class Several:
 
     def inner(self, units: Array | slice, inverse: Float[Array, "params params"]) -> Float[Array, "some outputs outputs"]:
         """U_n `inverse` U_nᵀ of the listed units."""
-        (k, other), x = np.triu_indices(self.outputs), self.x[units]
-        blocks = inverse.reshape(self.outputs, x.shape[1], self.outputs, x.shape[1])[k, :, other, :]
-        out = np.empty((len(x), self.outputs, self.outputs))
-        out[:, k, other] = out[:, other, k] = Dense(x).forms(blocks)
+        (k, other), some = np.triu_indices(self.outputs), self.each.take(units)
+        blocks = inverse.reshape(self.outputs, self.features, self.outputs, self.features)[k, :, other, :]
+        out = np.empty((some.shape[0], self.outputs, self.outputs))
+        out[:, k, other] = out[:, other, k] = some.forms(blocks)
         return out
 
     def extent(self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]) -> Extent:
         """Of all rows, in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are B."""
-        n, size, inverse = len(self.x), max(1, BLOCK // self.outputs**2), self.inverse(root)
+        n, size, inverse = self.shape[0], max(1, BLOCK // self.outputs**2), self.inverse(root)
         shift = root.reshape(len(root), self.outputs, -1).mean(1)
-        common = Dense(self.x).forms((shift.T @ shift)[None])[:, 0]  # of the shift that `inverse` has nothing of
+        common = self.each.forms((shift.T @ shift)[None])[:, 0]  # of the shift that `inverse` has nothing of
         blocks = (slice(k, k + size) for k in range(0, n, size))
         parts = [self._extent(self.inner(some, inverse), common[some], roots[some]) for some in blocks]
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
@@ -367,12 +397,12 @@ class Predictors:
     of their η.
     """
 
-    design: Dense | Several
+    design: Any  # `Dense`, `Several`, or `_sparse.Sparse`
     offset: Float[Array, "rows ..."] | float
     y: Float[Array, " units"]
     unit_loss: Loss
     loss: Loss
-    penalty: Float[Array, "params params"]
+    penalty: Any  # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
     inverse_link: Callable[[Array], Array]

@@ -37,6 +37,13 @@ class Independent(NamedTuple):
     enough: bool = True
 
 
+class Variance(NamedTuple):
+    """A variance, and the degrees of freedom of Student's law it is known by."""
+
+    value: float
+    freedom: float
+
+
 class Trained(NamedTuple):
     """The influence of groups of records as trained on, the group of each, and the Monte-Carlo variance of their squares."""
 
@@ -62,7 +69,7 @@ class Spread:
     @property
     def error(self) -> float:
         """The standard error, from one unit to the next."""
-        variance = self._over_units[0]
+        variance = self._over_units.value
         if self.trained is not None:
             change, group, noise = self.trained
             tested, count = np.bincount(group, self.tested, len(change)), len(change)
@@ -74,15 +81,12 @@ class Spread:
     @property
     def freedom(self) -> float:
         """Degrees of freedom of Student's law."""
-        return self._over_units[1]
+        return self._over_units.freedom
 
     @property
-    def _over_units(self) -> tuple[float, float]:
+    def _over_units(self) -> Variance:
         there = self.tested != 0
-        if not there.any():
-            return 0.0, 1.0
-        found = [over_units(self.tested[there], unit[there]) for unit in np.atleast_2d(self.unit)]
-        return float(np.mean([each[0] for each in found])), float(np.mean([each[1] for each in found]))
+        return over_units(self.tested[there], np.atleast_2d(self.unit)[:, there]) if there.any() else Variance(0.0, 1.0)
 
     def minus(self, other: "Spread") -> "Spread":
         """Of the difference of two numbers of the same records."""
@@ -95,8 +99,14 @@ class Spread:
         return replace(self, tested=self.tested - other.tested, trained=both, moved=moved)
 
 
-def over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, " records"]) -> tuple[float, float]:
-    """`Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)`, and its degrees of freedom, Satterthwaite's for units of these sizes."""
+def over_units(influence: Float[np.ndarray, " records"], partitions: Int[np.ndarray, "partitions records"]) -> Variance:
+    """`Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)`, and Satterthwaite's degrees of freedom for units of these sizes: their means over
+    partitions into units."""
+    found = [_over_units(influence, unit) for unit in partitions]
+    return Variance(*(float(np.mean(part)) for part in zip(*found, strict=True)))
+
+
+def _over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, " records"]) -> tuple[float, float]:
     code = np.unique(unit, return_inverse=True)[1]
     sums, sizes = np.bincount(code, influence), np.bincount(code)
     if len(sizes) < 2:

@@ -70,6 +70,7 @@ class Estimate(Printed):
     classes: bool = False  # is `response` the numbers of classes?
     fit: Fit | None = None  # what was cross-validated: checks look at its rows and columns
     mute: tuple[str, ...] = ()  # codes of checks that are not told
+    mean_error: float | None = None  # how far `mean` may be off where errors of refits average out: told by probes
 
     @property
     def joint(self) -> bool:
@@ -168,11 +169,22 @@ class Estimate(Printed):
 
     @property
     def approximation_error(self) -> float:
-        """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored."""
+        """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored; where
+        errors are those of probes, three standard errors of what these make of the mean."""
+        if self.mean_error is not None:
+            return self.mean_error
         scored = np.ones(self.plan.num_refits) if self.joint else self._summed(np.ones(len(self.losses)))
         entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
         heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
+
+    def sharing(self, draws: NDArray[np.float64], left: float, probes: float) -> "Estimate":
+        """The same, the error of whose mean is told by the jackknife over groups of probes: `draws` are the losses without each
+        of them, `[refits, groups]`; `left` is off for other reasons."""
+        means = np.array([self._mean(self.averaged(each)) for each in draws.T[:, self._at.refit]])
+        spread = np.sqrt((len(means) - 1) / len(means) * np.sum((means - means.mean()) ** 2))
+        labels = self.labels | {"probes": f"leverages by {int(probes)} probes: three of their standard errors"}
+        return replace(self, mean_error=float(3 * spread + left), labels=labels)
 
     def _summed(self, each: NDArray[np.float64]) -> NDArray:
         """What belongs to losses, summed over those that each refit adds to the mean, `[refits]`."""
@@ -209,6 +221,8 @@ class Estimate(Printed):
             raise ValueError(f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}.")
         count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
         allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
+        if self.mean_error is not None:  # errors of single losses average out: ten times as much of their standard deviation
+            allowed = np.full(len(allowed), 10 * threshold * np.nanstd(self.per_unit()))
         return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
 
     @property
@@ -330,7 +344,8 @@ class Estimate(Printed):
             return "not certified: the errors of some refits are not known (see checks)"
         count, total = int(np.sum(self.proved)), len(self.error)
         how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
-        return f"± {self.approximation_error:.1g} on that mean, {how}"
+        known = f"± {self.approximation_error:.1g} on that mean, {how}"
+        return f"{known} ({self.labels['probes']})" if "probes" in self.labels else known
 
     def _short_interval(self) -> str:
         """Where there is no standard error: of a series too short for blocks."""

@@ -20,6 +20,7 @@ from ._fingerprint import fingerprint
 from ._fit import Fit
 from ._functions import weights_of
 from ._jax import PyTree, float64
+from ._kinks import without
 from ._metrics import Metric, measure, measures
 from ._objective import AbstractObjective
 from ._plan import Batch, Plan
@@ -83,10 +84,12 @@ def cross_validate(
     estimate.labels["asked"] = _asked(evaluate, metrics, audit)
     if callable(evaluate):
         estimate.labels["function"] = _way(evaluate)
+    elif not estimate.score:
+        estimate.labels["function"] = _way(getattr(fit.objective, "unit_loss", type(fit.objective)))
     return estimate
 
 
-def _way(evaluate: Evaluate) -> str:
+def _way(evaluate: Callable) -> str:
     """By what to know a function again that computes the same of other data."""
     try:
         return fingerprint(evaluate, data=False)
@@ -189,6 +192,9 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
     def merge(batch, told):
+        nonlocal theta
+        if told["theta"].shape[1] != theta.shape[1]:
+            theta = np.full((plan.num_refits, told["theta"].shape[1]), np.nan)
         theta[batch.refits] = told["theta"]
 
     def take(batch, done, _):
@@ -207,6 +213,7 @@ def refitted(
     caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, Refitted], Told], merge: Merge
 ) -> None:
     """What every batch of refits tells, which know how far each may be off, merged in order."""
+    without(caller, fit.objective)
     keep_freed()
     own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
 
@@ -293,6 +300,7 @@ class Gathered:
         self.asked, self.found, self.pooled = asked, blank, pooled
         self.candidates, self.gradients = Candidates(blank, audit), 0.0
         self.made = np.zeros(len(blank.error), bool)
+        self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # of refits that share probes: see `Shared`
 
     @functools.cached_property
     def emptied(self) -> NDArray[np.bool_]:
@@ -306,7 +314,8 @@ class Gathered:
             told["start"] = done.theta[told["exists"]][mine]
             return told["start"]
 
-        single = self.asked.fit.predictors is not None and batch.rows.index.shape[1] == 1  # no θ of theirs is formed
+        formed = self.asked.fit.predictors is None and done.shared is None
+        single = not formed and batch.rows.index.shape[1] == 1  # no θ of theirs is formed
         self._merged(batch, told, None if single else start)
         return told
 
@@ -336,6 +345,8 @@ class Gathered:
             at, weights = np.where(exists[:, None], done.theta, asked.fit.vector), weights_of(rows, asked.plan.num_units)
             result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = RESULTS.leaving
         found |= {"result": result, "gradients": np.asarray(done.gradients)}
+        if done.shared is not None and asked.evaluate is None:
+            found |= {"draws": done.shared.draws, "left": np.array([done.shared.left, done.shared.probes])}
         return found if self.pooled is None else found | self.pooled.told(asked.fit, rows, done, result)
 
     def _merged(self, batch: Batch, told: Told, start: Callable[[list[int]], NDArray] | None) -> None:
@@ -343,6 +354,10 @@ class Gathered:
         put(found.losses, batch, told["losses"])
         for name in ("error", "proved", "result"):
             getattr(found, name)[refits] = told[name]
+        if "draws" in told:
+            if not self.draws.size:
+                self.draws = np.full((len(found.error), told["draws"].shape[1]), np.nan)
+            self.draws[refits], self.left = told["draws"], told["left"]
         if "lower" in told:
             assert found.elsewhere is not None
             put(found.elsewhere, batch.take(told["lower"]), told["elsewhere"])
@@ -385,7 +400,8 @@ class Gathered:
         """All that came, with an audit and what is said of it."""
         found = self.found
         found.result[among(found.result, MILD) & self.emptied] = RESULTS.emptied
-        return replace(found, audit=table, labels=found.labels | {"audit": audit})
+        found = replace(found, audit=table, labels=found.labels | {"audit": audit})
+        return found if np.isnan(self.draws).any() or not self.draws.size else found.sharing(self.draws, *self.left.tolist())
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
         """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""

@@ -5,36 +5,34 @@ be positive definite, and how far θ is from stationary is kept as the Newton de
 half square is the loss still to be gained.
 """
 
-import functools
-import inspect
 import re
-import warnings
-import weakref
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
 from ._checkpoint import File, Told, keeping, kept
-from ._definite import IndefiniteHessianError, check_finite, cholesky, indefinite
+from ._closed_form import AbstractClosedForm
+from ._definite import IndefiniteHessianError, check_finite, cholesky, coordinates, warn
 from ._design import Predictors, weighed
-from ._functions import Function, function
-from ._jax import Array, Arrays, Module, PyTree, compiled, float64, jax, jnp, static
+from ._functions import function, influence, leverage
+from ._jax import Module, PyTree, float64, jnp, static
+from ._kinks import posed, turned
 from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
-from ._objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, repeatable, stored
+from ._objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, stored
+from ._once import once
 from ._printed import Printed
 from ._products import (
     FINE,
     Coordinates,
+    Learnt,
     Scaling,
-    least_curvature,
+    decrement_of,
+    learn,
     minimise_by_products,
-    scaling,
     solved,
-    whitened_null_space,
 )
 from ._rank import unseen
 from ._read import count
@@ -46,34 +44,16 @@ WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
 SHOWN = 12  # names of parameters in a printed fit
-DENSE = 12_000  # parameters up to which H is formed: a gigabyte
-KEPT = 700  # parameters up to which its factor goes into a checkpoint: four megabytes
+DENSE, KEPT = 12_000, 700  # parameters up to which H is formed, a gigabyte; and its factor kept in a checkpoint, four megabytes
 
-Curvature = Literal["auto", "dense", "products"]
-
-_made: dict[tuple[int, Callable], object] = {}
-Made = TypeVar("Made")
-
-
-def once(make: "Callable[[Fit], Made]") -> "Callable[[Fit], Made]":
-    """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
-
-    @functools.wraps(make)
-    def kept(fit):
-        key = (id(fit), make)
-        if key not in _made:
-            _made[key] = float64(make)(fit)
-            weakref.finalize(fit, _made.pop, key, None)
-        return cast(Made, _made[key])
-
-    return kept
+Curvature = Literal["auto", "dense", "products", "rows"]
 
 
 class Fit(Module, Printed):
     """An objective, its stationary point θ̂, and the factor of its curvature there. All NumPy, frozen.
 
     `value` is F(θ̂, 1), `decrement` is √(gᵀH⁻¹g), and `result` a code of `RESULTS`. Where H is too large to be formed,
-    `factor` is None, `whitener` a diagonal and some vectors, and every solve is made by conjugate gradients on products with H.
+    `factor` is None, `whitener` a diagonal, and every solve is made by conjugate gradients on products with H.
     """
 
     objective: AbstractObjective
@@ -123,9 +103,18 @@ class Fit(Module, Printed):
 
     @property
     @once
+    def closed(self) -> Predictors | None:
+        """The model as data, if it is convex losses of linear predictors beside a quadratic."""
+        return self.objective.predictors
+
+    @property
+    @once
     def predictors(self) -> Predictors | None:
-        """The model as data, if it is convex losses of linear predictors beside a quadratic and H is formed."""
-        return self.objective.predictors if self.factor is not None else None
+        """The same, if H is formed, as the penalty's matrix then is."""
+        model = self.closed
+        if self.factor is None or model is None or isinstance(model.penalty, np.ndarray):
+            return None if self.factor is None else model
+        return replace(model, penalty=model.penalty.toarray())
 
     @property
     def hessian(self) -> Float[np.ndarray, "params params"]:
@@ -142,8 +131,15 @@ class Fit(Module, Printed):
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
         at = np.broadcast_to(self.vector, columns.shape)
         F = function(self.objective, self.theta).of
-        u = solved(F, self.coordinates, self.null_space, at, self.whiten(columns), np.zeros(len(columns), int), FINE)
+        lanes = np.zeros(len(columns), int)
+        u = solved(F, self.coordinates, self.null_space, at, self.whiten(columns), lanes, FINE, self.learnt)
         return self.unwhiten(u).T.reshape(np.shape(vector))
+
+    @property
+    @once
+    def learnt(self) -> Learnt:
+        """What solves with H learn from one another, where it is not formed."""
+        return learn(function(self.objective, self.theta), self.coordinates, self.null_space, self.vector)
 
     @property
     @once
@@ -176,9 +172,14 @@ class Fit(Module, Printed):
     def stepped(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """`H⁻¹ g` of one gradient, or about that where H is not formed: by half of each of two triangular matrices."""
         if isinstance(self.whitener, Scaling):
-            return self.unwhiten(self.whiten(gradient))
-        times, upper = scipy.linalg.blas.dtrmv, self.root.T
-        return times(upper, times(upper, gradient, trans=1))
+            return self.unwhiten(self.learnt.about(self.whiten(gradient)[None])[0])
+        return scipy.linalg.blas.dtrmv(self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1))
+
+    def length(self, gradient: Float[np.ndarray, " params"]) -> float:
+        """√(gᵀH⁻¹g)."""
+        if self.factor is not None:
+            return float(np.linalg.norm(self.root @ gradient))
+        return decrement_of(function(self.objective, self.theta), self.coordinates, self.null_space, self.vector, gradient)
 
     def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The u at which displacements θ − θ̂ stand."""
@@ -192,7 +193,9 @@ class Fit(Module, Printed):
     def leverage(self) -> Float[np.ndarray, " units"]:
         """`tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
         assert isinstance(self.objective, AbstractLinearPredictor)
-        return np.asarray(_leverage(self.objective, self.root))
+        model, n = cast(Predictors, self.predictors), self.objective.num_units
+        one = model is not None and model.design.outputs == 1
+        return model.design.extent(self.root, None).size[:n] if one else leverage(self.objective, self.root)
 
     @property
     @once
@@ -200,7 +203,7 @@ class Fit(Module, Printed):
         """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
         model = self.predictors
         if model is None or not model.separate:
-            return np.asarray(_influence(repeatable(self.objective), self.theta, self.root))[: self.objective.num_units]
+            return influence(self.objective, self.theta, self.root)
         n = self.objective.num_units
         weight, eta = model.weigh(np.ones((1, n)))[0][0, :n], model.at(np.arange(n)[None], self.vector[None])[0]
         slope = weighed(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
@@ -248,26 +251,10 @@ class Fit(Module, Printed):
         return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{found}"
 
 
-@compiled
-def _influence(objective: AbstractObjective, theta: PyTree, whitener: Arrays) -> Array:
-    return objective.jacobian(theta) @ whitener.T
-
-
-@compiled
-def _leverage(objective: AbstractLinearPredictor, whitener: Arrays) -> Array:
-    n, size = objective.num_units, min(8192, objective.num_units)
-
-    def fill(block, out):
-        start = jnp.minimum(block * size, n - size)
-        z = objective.rows(start + jnp.arange(size)) @ whitener.T
-        return jax.lax.dynamic_update_slice_in_dim(out, jnp.sum(z**2, axis=(1, 2)), start, 0)
-
-    return jax.lax.fori_loop(0, -(-n // size), fill, jnp.zeros(n))
-
-
 @float64
 def _natural(fit: Fit) -> PyTree:
-    theta = mapped(jnp.asarray if fit.predictors is None else np.array, fit.theta)
+    closed = fit.predictors is not None or isinstance(fit.objective, AbstractClosedForm)
+    theta = mapped(np.array if closed else jnp.asarray, fit.theta)
     return mapped(np.asarray, fit.objective.parameters.natural(theta))
 
 
@@ -293,19 +280,18 @@ def fit(
     gradients. An `HMM` goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation
     and what it learns on the way, and on by Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are
     made, and L-BFGS goes on between them in coordinates in which the last one is the identity.
-    `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, or "auto": products beyond
-    12,000 parameters. `checkpoint` names a file that keeps where each start led: a call that was killed goes on from there, to
-    the same numbers.
+    `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, "auto", those beyond 12,000
+    parameters, or "rows", of a `GLM` under a `Ridge`, a matrix of its rows. `checkpoint` names a file: a killed call goes on.
 
     Of linear predictors with a convex loss whose rows and penalty leave directions unseen (repeated columns, p > n) the
     minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError` where the data do not
     determine every parameter otherwise, `ValueError` where `checkpoint` is of another run, `Interrupted` on Ctrl-C.
-    Probabilities of a hidden Markov model that have their maximum likelihood at zero are held there, with a warning; the fit's
-    `objective` is then the model that holds them.
+    Probabilities of a hidden Markov model that have their maximum likelihood at zero are held there, with a warning, and so are
+    coefficients that an l1 penalty puts there; the fit's `objective` is then the model that holds them.
     """
-    _check(objective, "fit")
+    objective, theta0 = posed(turned(_checked(objective, "fit"), curvature, "fit"), theta0)
     number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
     of = {"model or data": objective, "theta0": theta0, "num_starts": number, "seed": seed, "curvature": curvature}
     with stoppable("fit"), keeping("fit", checkpoint, of):
@@ -322,14 +308,14 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
         bounded = objective.parameters.held(objective.parameters.canonical(placed(runs[0][1], starts[0])))
         if bounded is not None:
             simpler, parameters, what = bounded
-            _warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
+            warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
             return fit(simpler, parameters, num_starts=1, curvature=curvature)
         runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:
             raise
         found = _reached(objective, runs[0], starts[0], flat)
-        _warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
-    _warn(objective.parameters.warning(found.theta))
+        warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
+    warn(objective.parameters.warning(found.theta))
     return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
 
 
@@ -407,7 +393,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is warned of,
     and one above 1 raises `ValueError` unless `throw=False`. `curvature` is as in `fit`.
     """
-    _check(objective, "anchor")
+    objective, _ = posed(turned(_checked(objective, "anchor"), curvature, "anchor"), theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
     flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
     found = anchored_at(objective, leaves, "anchor", flat)
@@ -420,33 +406,24 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
         )
         if found.decrement > REFUSE and throw:
             raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
-        _warn(message)
-    _warn(objective.parameters.warning(found.theta))
+        warn(message)
+    warn(objective.parameters.warning(found.theta))
     return found
 
 
-def _warn(message: str) -> None:
-    """A warning that points at the line outside this package that led here."""
-    if not message:
-        return
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(__package__):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level + 1)
-
-
-def _check(objective: AbstractObjective, caller: str) -> None:
+def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:
     if not isinstance(objective, AbstractObjective):
         raise TypeError(
             f"{caller}: the first argument must be an objective such as lo.GLM(...) or lo.Objective(...); "
             f"got {type(objective).__name__}. For a fitted scikit-learn estimator use lo.from_sklearn."
         )
+    return objective
 
 
 def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
     """Is H left unformed?"""
-    if curvature not in ("auto", "dense", "products"):
-        raise ValueError(f'{caller}: curvature must be "auto", "dense" or "products"; got {curvature!r}.')
+    if curvature not in ("auto", "dense", "products", "rows"):
+        raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
     size = sum(np.size(leaf) for leaf in leaves_of(theta))
     return curvature == "products" or (curvature == "auto" and size > DENSE)
 
@@ -458,15 +435,15 @@ def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: 
         return _formed(objective, theta, _curved(objective, theta, caller, flat))
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     value, gradient = F.look(vector)
-    check_finite(objective, caller, value, gradient)
-    return _anchored(objective, theta, value, gradient, (None, *_coordinates(objective, F, vector, caller)))
+    check_finite(objective, theta, caller, value, gradient)
+    return _anchored(objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller)))
 
 
 def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> Told:
     """F at θ, its gradient, and a factor of its Hessian."""
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     (value, gradient), hessian = F.look(vector), F.hessian(vector)
-    check_finite(objective, caller, value, gradient, hessian)
+    check_finite(objective, theta, caller, value, gradient, hessian)
     null_space = stored(scaled_flat(flat, hessian))
     hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
     known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
@@ -481,20 +458,8 @@ def _formed(objective: AbstractObjective, theta: PyTree, told: Told) -> Fit:
 
 
 def _anchored(objective: AbstractObjective, theta: PyTree, value: Any, gradient: Any, parts: tuple[Any, Any, Any]) -> Fit:
-    value, formed = np.asarray(value), parts[0] is not None
+    value = np.asarray(value)
     found = Fit(objective, theta, value, gradient, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta))
-    decrement = max(gradient @ found.solve(gradient), 0.0) ** 0.5 if not formed else np.linalg.norm(found.root @ gradient)
+    decrement = found.length(gradient)
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))
-
-
-def _coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
-    """Coordinates in which H is about the identity, where it is not formed, and flat directions."""
-    whitener = scaling(objective, F, theta)
-    null_space = stored(whitened_null_space(objective, F.placed(theta), whitener))
-    if not objective.convex:
-        least, vector = least_curvature(F, theta, whitener, null_space)
-        if least <= 0:
-            direction = whitener.unwhiten(vector)
-            raise indefinite(objective, F.placed(theta), caller, least, direction / np.linalg.norm(direction))
-    return whitener, null_space

@@ -1,7 +1,8 @@
 """F(·, w) of many refits, as functions of raveled θ: values, gradients, Hessians, their products with vectors, held-out losses.
 
-Linear models have them in closed form (`_design`) and need no compiler. Of every other model JAX derives them: few programs,
-compiled for few shapes, each going over the data for some refits at a time.
+Linear models have them in closed form (`_design`), and so do models whose author gives F and its gradient (`_closed_form`):
+neither needs a compiler. Of every other model JAX derives them: few programs, compiled for few shapes, each going over the
+data for some refits at a time.
 """
 
 import functools
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ._closed_form import AbstractClosedForm, Given
 from ._design import Predictors, bent, weighed
 from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
@@ -112,7 +114,14 @@ class Closed:
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
-        return self.model.design.gram(omega, curvature) + kappa[:, None, None] * self.model.penalty
+        penalty = self.model.penalty if isinstance(self.model.penalty, np.ndarray) else self.model.penalty.toarray()
+        return self.model.design.gram(omega, curvature) + kappa[:, None, None] * penalty
+
+    def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+        """That of ∇²F at weights of one."""
+        (curvature,), kappa = self._at(theta[None], np.zeros(1, int), (2,))
+        penalty = np.asarray(self.model.penalty.diagonal())
+        return (self.model.design**2).pull(curvature)[0] + kappa[0] * penalty
 
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -195,6 +204,11 @@ class Derived:
         """∇²F as a function of a vector each."""
         return lambda vector: self._mapped(_products, lanes, theta, vector)
 
+    def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
+        """What the units that leave change ∇²F at `like` by, so many refits at a time."""
+        objective, rows = self._shaped
+        return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
+
     def moved(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
         """What ∇F at `like` changes by from weights of one, where only the units that leave matter."""
         return self._mapped(_moved, lanes, local=True)
@@ -232,32 +246,49 @@ class Derived:
     def _mapped(
         self, program: Callable, lanes: np.ndarray, *parts: np.ndarray, held: bool = False, local: bool = False, dear: int = 1
     ) -> Any:
-        """A program of some of the refits, the last one repeated up to one of few sizes, so that few shapes are compiled."""
-        (objective, rows), n = self._shaped, len(lanes)
-        some = padded(lanes, len(rows.index), *self._few(dear))
-        more = lambda part: part if len(some) == n else np.concatenate([part, np.repeat(part[-1:], len(some) - n, axis=0)])
-        taken = [np.asarray(rows.index)[some], np.asarray(rows.weight)[some], *([np.asarray(rows.held)[some]] if held else [])]
+        """A program of some of the refits, so many at a time that few shapes are compiled, the last one repeated."""
+        objective, rows = self._shaped
         own = own_passes(objective, rows.index.shape[1])
-        chunk = max(1, own // 4) if held else own if local else passes(objective)
-        found = program(objective, self.like, (*taken, *(more(part) for part in parts)), chunk)
-        return jax.tree.map(lambda part: np.asarray(part)[:n], found)
+        together = _power(2, max(1, own // 4) if held else own if local else passes(objective))
+        size = self._size(together, dear)
 
-    def _few(self, gradients: int) -> tuple[int, int]:
-        """Refits below which fewer are not worth a compilation, each as dear as so many gradients: of those that there are, and
-        whether they are there or not."""
-        objective = self._shaped[0]
+        def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
+            every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
+            of = [np.asarray(part)[every[0]] for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
+            return program(objective, self.like, (*of, *every[1:]), min(together, size))
+
+        found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
+
+    def _size(self, together: int, gradients: int) -> int:
+        """Refits of one call, each as dear as so many gradients: those that share a pass, or more where fewer are not worth a
+        compilation; of those that there are, and some whether they are there or not."""
+        objective, total = self._shaped[0], len(self.rows.index)
         operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
-        return few(COMPILING / gradients), min(few(SPARED), objective.num_units) if len(self.rows.index) > 1 else 1
+        always = min(few(SPARED), objective.num_units) if total > 1 else 1
+        return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 
-Functions = Closed | Derived
+def _power(base: int, number: int) -> int:
+    """The power nearest to a number, by ratio."""
+    return base ** round(np.log(number) / np.log(base))
+
+
+Functions = Closed | Derived | Given
 
 
 def functions(objective: AbstractObjective, like: PyTree, rows: Rows) -> Functions:
     """F of a batch of refits."""
     model = objective.predictors
-    return Derived(objective, like, rows) if model is None else Closed(model, rows, objective.num_units)
+    return derived(objective, like, rows) if model is None else Closed(model, rows, objective.num_units)
+
+
+def derived(objective: AbstractObjective, like: PyTree, rows: Rows) -> Derived | Given:
+    """The same, with held-out losses: by JAX, or as its author gives it."""
+    if isinstance(objective, AbstractClosedForm):
+        return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
+    return Derived(objective, like, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,13 +326,6 @@ def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarr
     return Function(functions(objective, like, whole(weights[None])), like)
 
 
-def padded(lanes: Int[np.ndarray, " lanes"], total: int, least: int, always: int = 1) -> Int[np.ndarray, " more"]:
-    """The lanes, the last one repeated up to a power of eight, `least` or more, but hardly more than there are; or to
-    `always`."""
-    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), least), few_size(max(total, len(lanes))))
-    return np.concatenate([lanes, np.repeat(lanes[-1:], max(size, always) - len(lanes))])
-
-
 def fold_weights(
     objective: AbstractObjective, index: Int[Array, " width"], weight: Float[Array, " width"]
 ) -> Float[Array, " units"]:
@@ -334,6 +358,35 @@ def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: A
     return losses
 
 
+def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarray, "params params"]) -> np.ndarray:
+    """∂²F/∂θ∂w_n of every unit at weights one, whitened, `[units, params]`."""
+    if isinstance(objective, AbstractClosedForm):
+        return objective.jacobian(np.asarray(theta)) @ root.T
+    return np.asarray(_influence(repeatable(objective), theta, root))[: objective.num_units]
+
+
+@compiled
+def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Array:
+    return objective.jacobian(theta) @ root.T
+
+
+def leverage(objective: AbstractLinearPredictor, root: Float[np.ndarray, "params params"]) -> Float[np.ndarray, " units"]:
+    """The trace of U_n H⁻¹ U_nᵀ of every unit."""
+    return np.asarray(_leverage(objective, root))
+
+
+@compiled
+def _leverage(objective: AbstractLinearPredictor, root: Array) -> Array:
+    n, size = objective.num_units, min(8192, objective.num_units)
+
+    def fill(block, out):
+        start = jnp.minimum(block * size, n - size)
+        z = objective.rows(start + jnp.arange(size)) @ root.T
+        return jax.lax.dynamic_update_slice_in_dim(out, jnp.sum(z**2, axis=(1, 2)), start, 0)
+
+    return jax.lax.fori_loop(0, -(-n // size), fill, jnp.zeros(n))
+
+
 @compiled
 def _looks(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
@@ -356,6 +409,15 @@ def _moved(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
 @compiled
 def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, chunk)
+
+
+@compiled
+def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int) -> Array:
+    def one(args):
+        index, weight = args
+        return objective.hessian_change(theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0))
+
+    return jax.lax.map(one, (index, weight), batch_size=chunk)
 
 
 @compiled

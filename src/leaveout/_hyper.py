@@ -29,6 +29,7 @@ from ._evaluate import Gathered, begun
 from ._fit import Fit
 from ._functions import fold_weights, held_out, own_passes
 from ._jax import Array, Arrays, PyTree, followed, jax, jnp
+from ._kinks import without
 from ._objective import AbstractObjective, traced, unravel
 from ._plan import Batch, Plan
 from ._results import RESULTS
@@ -66,12 +67,15 @@ def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
 
 def shares(found: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " losses"]:
     """What each loss counts in the mean over some units (of joint losses, some refits); over all if none are named."""
-    plan = found.plan
     if found.joint:
-        some = np.ones(plan.num_refits) if among is None else among.astype(float)
+        some = np.ones(found.plan.num_refits) if among is None else among.astype(float)
         return some / some.sum()
-    weight = np.ones(plan.num_units) if found.unit_weight is None else found.unit_weight
-    weight = weight if among is None else weight * among
+    weight = np.ones(found.plan.num_units) if found.unit_weight is None else found.unit_weight
+    return shared(found.plan, weight if among is None else weight * among)
+
+
+def shared(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:
+    """What each loss counts in the mean over units of such weights: one that is scored often counts once."""
     times = np.bincount(plan.index[plan.held], minlength=plan.num_units)
     each = weight / np.maximum(times, 1) / weight[times > 0].sum()
     return np.where(plan.held, each[plan.index], 0.0)
@@ -96,6 +100,7 @@ class Slopes:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
+        without("tune, sampler='gradient'", fit.objective)
         gathered, batches = begun(Asked(fit, plan, None), NewtonStep())
         found = gathered.found
         told = kept(lambda: self._told(fit, rho, gathered, batches, among))

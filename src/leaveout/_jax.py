@@ -233,6 +233,9 @@ def _register(cls: type) -> None:
     """Let JAX take instances apart, and put them together."""
     import jax
 
+    if hasattr(cls, "as_jax_sees_it"):  # an array in its place
+        jax.tree_util.register_pytree_node(cls, lambda self: ([self.as_jax_sees_it()], None), lambda _, parts: parts[0])
+        return
     kept = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
     branches = [name for name in _fields(cls) if name not in kept]
 

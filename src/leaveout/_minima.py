@@ -11,10 +11,11 @@ not the global minimiser; a refit that nothing lower was found for may still not
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ._fit import Fit, once
+from ._fit import Fit
 from ._functions import Functions, function, functions
 from ._minimise import LARGE
 from ._objective import float64
+from ._once import once
 from ._plan import Rows
 from ._runs import runs
 from ._starts import ROUNDING, SAME

@@ -269,9 +269,10 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Run:
 
 
 def contract(
-    F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = STEPS
+    F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = STEPS, enough: float = 0.0
 ) -> tuple[float, Vector, float]:
-    """Steps `solve(θ, gradient)` for as long as they contract: F, the raveled θ, the last decrement `√(gᵀ step)`."""
+    """Steps `solve(θ, gradient)` for as long as they contract, or until one's decrement `√(gᵀ step)` is small enough: F, the
+    raveled θ, the last decrement."""
     size = np.inf
     for _ in range(steps):
         value, gradient = F.look(theta)
@@ -280,6 +281,8 @@ def contract(
         if not size < 0.9 * before:  # at the floor, or no contraction
             break
         theta = theta - step
+        if size <= enough:
+            break
     return value, theta, size
 
 
@@ -298,8 +301,10 @@ def newton(
     lanes: Int[np.ndarray, " refits"],
     flat: Flat,
     metric: Float[np.ndarray, "params params"] | None = None,
+    origin: Vector | None = None,
 ) -> Arrived:
-    """Newton's method with a backtracking line search, by descent only, of some refits side by side.
+    """Newton's method with a backtracking line search, by descent only, of some refits side by side, which have come to `start`
+    from `origin`. Where a Hessian is dear, it serves for as long as its steps shrink quickly.
 
     Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the first start):
     under separation the decrement in the current metric goes to zero while the parameters run away.
@@ -307,25 +312,30 @@ def newton(
     theta, size, converged = start.copy(), np.full(len(start), np.inf), np.zeros(len(start), bool)
     value, gradient = (part.copy() for part in F.look(theta, lanes))
     going = np.isfinite(value) & np.isfinite(gradient).all(1)
+    factors, convex, fresh = np.empty((len(start), *2 * start.shape[1:])), np.zeros(len(start), bool), going.copy()
     for _ in range(STEPS):
         some = np.flatnonzero(going)
         if not some.size:
             break
-        hessian = F.hessian(theta[some], lanes[some])
-        factors, convex = _factors(hessian, flat)
-        if metric is None:
-            metric = factors[0] if convex[0] else np.eye(theta.shape[1])
-        factors[~convex] = metric
-        step = _solved(factors, gradient[some])
+        renewed = some[fresh[some]]
+        if renewed.size:
+            hessian = F.hessian(theta[renewed], lanes[renewed])
+            going[renewed] = np.isfinite(hessian).all((1, 2))
+            factors[renewed], convex[renewed] = _factors(hessian, flat)
+            if metric is None:
+                metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
+            factors[~convex] = metric
+        step = _solved(factors[some], gradient[some])
         share = _searched(F, lanes, some, theta, value, gradient, step)
         before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
-        moved = np.linalg.norm((theta[some] - start[some]) @ metric, axis=1)
+        moved = np.linalg.norm((theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1)
         still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
         short = np.abs(step).max(1, initial=0.0) <= ROUNDED * np.abs(theta[some]).max(1, initial=0.0)
-        still |= short & (size[some] <= ROUNDED * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
-        converged[some] = still & (share == 1) & convex
-        fine = np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & np.isfinite(hessian).all((1, 2))
-        going[some] = fine & ~converged[some]
+        short &= (size[some] <= ROUNDED * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
+        converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
+        going[some] &= np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
+        slow = not isinstance(F, Closed | Penalised)
+        fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
     return Arrived(value, theta, converged, size)
 
 

@@ -89,7 +89,7 @@ def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
 def placed(vector: np.ndarray, like: PyTree) -> PyTree:
     """The same outside compiled code, by NumPy: JAX would run a program for every leaf."""
     if isinstance(like, np.ndarray):
-        return vector.reshape(like.shape)
+        return vector if like.ndim == 1 else vector.reshape(like.shape)
     leaves, tree = jax.tree.flatten(like)
     parts = np.split(vector, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
     return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
@@ -168,10 +168,13 @@ class Parameters:
     `shares(theta)`            `[units, parts]`, of how many observations a unit speaks for each part of the model (a state, a
                                class), or None: a refit that is left less than half an observation of one is flagged
     `warning(theta)`           what a user should know of a fit that came out there: parameters on a boundary, idle states
+    `limit(theta)`             why F has no minimum where a fit came out: a value that no parameter reaches; "" where it has
     `held(theta)`              where a fit without a minimiser ran to a boundary: the model that holds parameters there,
                                natural parameters to start it from, and what it holds; else None
     `leaving(objective, like, thetas, weights)`  of some refits, raveled θ `[refits, params]` and `[refits, units]`: would F
                                fall if a parameter that the fit holds on a boundary left it? None where none is held
+    `kinks()`                  what `_kinks` needs to know of a penalty that has some; None where F is smooth
+    `by_rows()`                the same model in as many coordinates as there are units; None where there is no such form
     """
 
     natural: Callable[[PyTree], PyTree] = _same
@@ -183,8 +186,11 @@ class Parameters:
     penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(_sizes(theta))
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
     warning: Callable[[PyTree], str] = lambda theta: ""
+    limit: Callable[[PyTree], str] = lambda theta: ""
     held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
     leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
+    kinks: Callable[[], Any] = lambda: None
+    by_rows: Callable[[], Any] = lambda: None
 
 
 class Costs(NamedTuple):

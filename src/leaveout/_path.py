@@ -9,7 +9,7 @@ are estimated instead of proved, and what is repeated exactly to audit them.
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from ._asked import Asked
 from ._audit import affordable, audited, ranked
+from ._banded import PerTarget, candidates
 from ._checkpoint import File, Told, keeping, kept
 from ._design import Predictors
 from ._errors import naives
@@ -25,6 +26,8 @@ from ._evaluate import DEFAULT, adapted, blank, cross_validate, keep_freed, sett
 from ._fit import DOUBTFUL, Fit, anchored_at, fit
 from ._functions import TOGETHER, Penalised
 from ._jax import float64
+from ._kinks import at_zeros
+from ._lasso import applies as along, lassos
 from ._minimise import factorised, newton
 from ._objective import stored
 from ._penalised import Judged, Path, Point, shown
@@ -34,7 +37,8 @@ from ._read import count, numbers
 from ._ridge import applies, ridges
 from ._stopping import Interrupted
 from ._walk import one_thread
-from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve
+from .models.banded import BandedRidge
+from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve, scaled
 from .refit import AbstractRefit
 from .refit._stacked import Leaving, Settled, Stack, groups
 
@@ -45,6 +49,26 @@ Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
 Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
 
 
+@overload
+def path(
+    objective: BandedRidge,
+    penalties: Penalties,
+    plan: Plan,
+    refit: AbstractRefit = ...,
+    *,
+    audit: int = ...,
+    checkpoint: File | None = ...,
+) -> PerTarget: ...
+@overload
+def path(
+    objective: Model,
+    penalties: Penalties,
+    plan: Plan,
+    refit: AbstractRefit = ...,
+    *,
+    audit: int = ...,
+    checkpoint: File | None = ...,
+) -> Path: ...
 @float64
 def path(
     objective: Model,
@@ -54,23 +78,33 @@ def path(
     *,
     audit: int = 5,
     checkpoint: File | None = None,
-) -> Path:
+) -> Path | PerTarget:
     """Cross-validate an objective under each of many penalties, which take the place of its own.
 
     `objective` is a `GLM`, a `Regression` or a `Cox`. `penalties` are penalties of `lo.penalties`, in a sequence or, by names,
     in a mapping; or positive numbers: α means `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α) for
-    the squared loss, C = 1/α for the logistic). `plan` and `refit` are as in `cross_validate`, and so is every estimate, but
+    the squared loss, C = 1/α for the logistic), and where the objective's own penalty is a `Lasso` or an `ElasticNet` that of
+    such a one (n times scikit-learn's alpha). `plan` and `refit` are as in `cross_validate`, and so is every estimate, but
     that the penalties share the operations of one such call: of many rows left out by themselves fewer refits are proved and
     more estimated, and `audit` refits of the whole path are repeated exactly, as many as a tenth of its operations pay for,
     one at least. Where one is off by more than was reported, every penalty is cross-validated by itself. `checkpoint` is as in
     `cross_validate`; Ctrl-C raises `Interrupted` with the path of the penalties that are done.
 
+    Of a `BandedRidge` `penalties` are numbers, `[candidates]` or `[candidates, bands]`, every refit is in closed form, and a
+    `PerTarget` has the best of them for each target.
+
     Raises TypeError on objectives without such a penalty, ValueError on numbers that are not positive, finite and distinct, and
     what `fit` raises where there is no minimiser, the penalty named in a note.
     """
+    if isinstance(objective, BandedRidge):
+        if checkpoint is not None:
+            raise ValueError("path: a BandedRidge keeps no checkpoint.")
+        return candidates(objective, penalties, plan)
     if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
         what = type(objective).__name__ + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
+    kinks = objective.parameters.kinks()
+    objective = objective if kinks is None else kinks[0].glm  # of a fit, of all columns
     audit = count("path: audit", audit, 0)
     keep_freed()
     named, found = _named(objective, penalties), dict[Any, Judged]()
@@ -165,6 +199,8 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
             "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
         )
     own = objective.penalty
+    if own.kinked and scaled(own, 1.0) is not None:
+        return {float(alpha): scaled(own, alpha) for alpha in alphas}
     if not isinstance(own, Zero | Ridge):
         raise ValueError(
             f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
@@ -291,7 +327,9 @@ def _kept(make: Callable[[], Settled | None]) -> Settled | None:
 
 
 def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> Settled | None:
-    """Ridges of least squares, every row left out by itself."""
+    """Ridges, or lassos, of least squares, every row left out by itself."""
+    if _of_rows(plan) and along(objective, list(named.values()), plan):
+        return lassos(objective, list(named.values()), plan)
     alphas = _alphas(list(named.values()))
     if alphas is None or not (_of_rows(plan) and applies(objective)):
         return None
@@ -334,6 +372,7 @@ def _judged(
 
 def _anchored(objective: Model, theta: np.ndarray) -> Fit:
     """The fit at coefficients of which none is flat."""
+    objective, theta = at_zeros(objective, theta)
     return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
 
 

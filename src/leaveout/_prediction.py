@@ -33,12 +33,14 @@ from ._plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
 from ._progress import Slow
 from ._read import index_of, matched
 from ._results import among
+from ._sparse import Sparse
 from ._stopping import stoppable
 from .models._rows import column
 from .models.linear import AbstractRegression
 from .refit import AbstractRefit, Refitted
 
 Array = np.ndarray
+Design = Float[Array, "rows coefficients"] | Sparse
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
 FOLDS = 10  # of "cv+", where no plan is given
@@ -212,9 +214,7 @@ def _warn(message: str) -> None:
     warnings.warn(f"interval: {message}", stacklevel=5)
 
 
-def _means(
-    fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"] | None
-) -> Iterator[Means]:
+def _means(fit: Fit, refits: Refits, design: Design, shift: Float[Array, " rows"] | None) -> Iterator[Means]:
     """Predictions of rows by every refit, `[rows, refits]`, some rows at a time."""
     objective, q = _regression(fit), design.shape[1]
     size, coefficients, tau = max(1, BLOCK // len(refits.theta)), refits.theta[:, :q].T, refits.theta[:, q:]
@@ -227,10 +227,13 @@ def _means(
         yield _response(objective, eta, tau, np.multiply.outer(length[some], refits.radius))
 
 
-def _length(fit: Fit, design: Float[Array, "rows coefficients"]) -> Float[Array, " rows"]:
+def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
     """‖x‖_{H⁻¹}: what moves of length one in the norm of H do to x'θ at most."""
     own = fit.num_params - design.shape[1]
-    return np.linalg.norm(fit.whiten(np.pad(design, ((0, 0), (0, own))) if own else design), axis=1)
+    size = max(1, STEP * BLOCK // fit.num_params)
+    some = (design[k : k + size] for k in range(0, len(design), size))
+    parts = [x.rows(slice(None)) if isinstance(x, Sparse) else x for x in some]
+    return np.concatenate([np.linalg.norm(fit.whiten(np.pad(x, ((0, 0), (0, own))) if own else x), axis=1) for x in parts])
 
 
 def _response(
@@ -253,12 +256,12 @@ def _response(
     return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
 
 
-def _undetermined(fit: Fit, design: Float[Array, "rows coefficients"]) -> Bool[Array, " rows"]:
+def _undetermined(fit: Fit, design: Design) -> Bool[Array, " rows"]:
     """Rows outside the span of those that were fitted: a prediction is whatever the coefficients of least norm make of them."""
     if not len(fit.null_space):
         return np.zeros(len(design), bool)
     flat = fit.flat[: design.shape[1]]
-    loose = (np.abs(design @ flat) > SPANNED * (np.abs(design) @ np.abs(flat))).any(1)
+    loose = (np.abs(design @ flat) > SPANNED * (abs(design) @ np.abs(flat))).any(1)
     if loose.any():
         _warn(f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.")
     return loose
@@ -301,7 +304,11 @@ class _Ends:
 
 
 def _all_ends(
-    ends: _Ends, fit: Fit, refits: Refits, design: Float[Array, "rows coefficients"], shift: Float[Array, " rows"] | None
+    ends: _Ends,
+    fit: Fit,
+    refits: Refits,
+    design: Design,
+    shift: Float[Array, " rows"] | None,
 ) -> tuple[Array, Array, Array]:
     """Those of all new rows, and by how much each row's are widened; kept, many rows at a time."""
     parts, size = [], STEP * max(1, BLOCK // len(refits.theta))
@@ -336,8 +343,9 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _E
         raise ValueError(
             f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {len(size)}. Lower it."
         )
-    x, theta = np.asarray(objective.design)[unit], refits.theta[refit]
-    eta = np.einsum("np,np->n", x, theta[:, : x.shape[1]]) + (0.0 if objective.offset is None else objective.offset[unit])
+    x, theta = objective.design[unit], refits.theta[refit]
+    eta = objective.lines.at(unit[:, None], theta[:, : x.shape[1]])[:, 0]
+    eta += 0.0 if objective.offset is None else objective.offset[unit]
     own = _response(objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[refit])
     distance = _beyond(np.abs(objective.y[unit] - own.value) + own.off)
     in_order = len(unit) == len(refits.theta) and (refit == np.arange(len(refit))).all()

@@ -1,31 +1,40 @@
 """Curvature by its products with vectors, for models of too many parameters to form a matrix.
 
-Everything is done in coordinates u in which the Hessian is not far from the identity,
+Everything is done in coordinates u in which the Hessian is not far from the identity, θ − θ̂ = S u, S a positive diagonal:
+solves by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton's steps after it.
 
-    θ − θ̂ = S (I + Vᵀ diag(λ^−½ − 1) V) u,
+Solves of nearly the same matrix learn from one another. Directions W that some of them went along, made H-orthonormal, and what
+H made of them, Y = HW with WᵀY = 1, give
 
-S a positive diagonal and the rows of V the leading eigenvectors of S H S, found by subspace iteration (Halko, Martinsson &
-Tropp 2011): solves by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton's
-steps after it.
+    (1 − W Yᵀ) (1 − Y Wᵀ) + W Wᵀ
+
+as what stands in for the inverse: H's own on the span of W, the identity beside it, positive definite whatever the H that it is
+used for (Gratton, Sartenaer & Tshimanga 2011). No product is made for it alone, as eigenvectors would ask for.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ._functions import ONE, Function, Functions
+from ._functions import ONE, Closed, Function, Functions
 from ._jax import Module, PyTree
 from ._minimise import Run, Vector, contract, descended
 from ._objective import AbstractObjective, stored
 from ._progress import Slow
+from ._sparse import Sparse
 
-LOOSE, COARSE, FINE = 1e-3, 1e-6, 1e-12  # residuals of a solve, of the gradient: of one step of many, of one alone, for users
+# Residuals of a solve, of the gradient: of steps at first, and at last; of one that is not corrected, of one for users.
+ROUGH, LOOSE, COARSE, FINE = 0.1, 1e-3, 1e-6, 1e-12
 PROBES = 32  # products for an estimate of the diagonal
-LEADING, ROUNDS = 300, 2  # eigenvectors at most, and products with each before the last
+SOLVES = 2  # that are learnt from (of a CRF they halve products to 38 % of 38; two more, to 34 %)
+DIRECTIONS, NUMBERS = 128, 2**25  # of these at most, and numbers in them: a quarter of a gigabyte
+RESOLVED = 1e-8  # of the largest, the least of what H makes of directions that is told from rounding
 MOST = 1000  # products of a solve
 STEPS = 30  # of Newton's method by products
+CONVERGED, SETTLED = 1e-6, 1e-9  # decrements, of the root of F: of a minimum; after which no step is made
+NEARBY = (1e-4, 1e-6)  # of F, by which a step of L-BFGS lowers it where Newton's are tried: of sparse rows, of other models
 
 
 class Coordinates(Protocol):
@@ -39,33 +48,126 @@ class Coordinates(Protocol):
 
 
 class Scaling(Module):
-    """The coordinates u: `scale` is the diagonal of S, `bend` is λ^−½ − 1."""
+    """The coordinates u: `scale` is the diagonal of S."""
 
     scale: Float[np.ndarray, " params"]
-    vectors: Float[np.ndarray, "leading params"]
-    bend: Float[np.ndarray, " leading"]
 
     def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """Gradients by u."""
-        return self._bent(gradient * self.scale)
+        return gradient * self.scale
 
     def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """θ − θ̂."""
-        return self._bent(u) * self.scale
+        return u * self.scale
 
     def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The u of a displacement θ − θ̂."""
-        return self._straight(displacement / self.scale)
+        return displacement / self.scale
 
     def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """Gradients by θ of those by u."""
-        return self._straight(whitened) / self.scale
+        return whitened / self.scale
 
-    def _straight(self, x: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        return x - (x @ self.vectors.T * (self.bend / (1 + self.bend))) @ self.vectors
 
-    def _bent(self, x: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        return x + (x @ self.vectors.T * self.bend) @ self.vectors
+class Learnt(NamedTuple):
+    """Directions W, H-orthonormal, and Y = HW, as rows and in coordinates u: what solves went along."""
+
+    directions: Float[np.ndarray, "learnt params"]
+    images: Float[np.ndarray, "learnt params"]
+
+    def about(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits params"]:
+        """What stands in for `H⁻¹ g`."""
+        if not len(self.directions):
+            return gradient
+        along = gradient @ self.directions.T
+        rest = gradient - along @ self.images
+        return rest + (along - rest @ self.images.T) @ self.directions
+
+
+def unlearnt(size: int) -> Learnt:
+    """Nothing yet."""
+    return Learnt(np.zeros((0, size)), np.zeros((0, size)))
+
+
+def most_learnt(size: int) -> int:
+    """Directions that are kept of so many parameters."""
+    return min(DIRECTIONS, max(1, NUMBERS // (2 * size)), size)
+
+
+def orthonormal(directions: Float[np.ndarray, "some params"], images: Float[np.ndarray, "some params"]) -> Learnt:
+    """The span of directions, of which rounding may have made some alike."""
+    inside = directions @ images.T
+    values, turn = np.linalg.eigh((inside + inside.T) / 2)
+    known = values > RESOLVED * values.max(initial=0.0)
+    turn = (turn[:, known] / np.sqrt(values[known])).T
+    return Learnt(turn @ directions, turn @ images)
+
+
+class Solve:
+    """Conjugate gradients for some refits side by side, and what the first of them went along."""
+
+    def __init__(
+        self,
+        F: Functions,
+        coordinates: Coordinates,
+        null_space: Float[np.ndarray, "flat params"],
+        learnt: Learnt | None = None,
+        keep: int = 0,
+    ):
+        self.F, self.coordinates, self.null_space = F, coordinates, null_space
+        self.learnt, self.keep = learnt, keep
+        self.kept: list[tuple[Vector, Vector]] = []
+
+    def __call__(
+        self,
+        theta: Float[np.ndarray, "refits params"],
+        gradient: Float[np.ndarray, "refits params"],
+        lanes: Int[np.ndarray, " refits"],
+        tol: float,
+    ) -> Float[np.ndarray, "refits params"]:
+        """u with `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient`, all in coordinates u, each until its residual is `tol` of
+        its gradient, both as what is learnt measures them, or until it meets a direction along which F curves down."""
+        about = (lambda residual: residual) if self.learnt is None else self.learnt.about
+        u, residual = np.zeros_like(gradient), gradient.copy()
+        towards = np.array(about(residual))
+        square = np.sum(residual * towards, axis=1)
+        enough = tol**2 * square
+        for k in range(MOST):
+            open_ = np.flatnonzero(square > enough)
+            if not open_.size:
+                break
+            image = self._image(theta[open_], towards[open_], lanes[open_])
+            curvature = np.sum(towards[open_] * image, axis=1)
+            down = ~(curvature > 0)
+            u[open_[down & (k == 0)]] = gradient[open_[down & (k == 0)]]
+            square[open_[down]] = 0.0
+            open_, image, curvature = open_[~down], image[~down], curvature[~down]
+            self._keep(towards[open_], image, curvature)
+            length = (square[open_] / curvature)[:, None]
+            u[open_] += length * towards[open_]
+            residual[open_] -= length * image
+            turned = about(residual[open_])
+            before, square[open_] = square[open_], np.sum(residual[open_] * turned, axis=1)
+            towards[open_] = turned + (square[open_] / before)[:, None] * towards[open_]
+        return u
+
+    def _image(self, theta: np.ndarray, towards: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        step = np.asarray(self.coordinates.unwhiten(towards))
+        image = self.F.products(theta, lanes)(step) + (step @ self.null_space.T) @ self.null_space
+        return np.asarray(self.coordinates.whiten(image))
+
+    def _keep(self, towards: np.ndarray, image: np.ndarray, curvature: np.ndarray) -> None:
+        if len(self.kept) < self.keep and len(curvature):
+            size = np.sqrt(curvature[0])
+            self.kept.append((towards[0] / size, image[0] / size))
+
+    def known(self) -> Learnt:
+        """All that was learnt."""
+        before = self.learnt or unlearnt(self.null_space.shape[1])
+        if not self.kept:
+            return before
+        own = (np.concatenate([old, np.array(new)]) for old, new in zip(before, zip(*self.kept, strict=True), strict=True))
+        return orthonormal(*own)
 
 
 def solved(
@@ -76,30 +178,26 @@ def solved(
     gradient: Float[np.ndarray, "refits params"],
     lanes: Int[np.ndarray, " refits"],
     tol: float,
+    learnt: Learnt | None = None,
 ) -> Float[np.ndarray, "refits params"]:
-    """u with `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` of some refits, all in coordinates u: by conjugate gradients,
-    side by side, each until its residual is `tol` of its gradient, or until it meets a direction along which F curves down."""
-    u, residual = np.zeros_like(gradient), gradient.copy()
-    towards, square = residual.copy(), np.sum(residual**2, axis=1)
-    enough = tol**2 * square
-    for k in range(MOST):
-        open_ = np.flatnonzero(square > enough)
-        if not open_.size:
-            break
-        step = np.asarray(coordinates.unwhiten(towards[open_]))
-        image = F.products(theta[open_], lanes[open_])(step) + (step @ null_space.T) @ null_space
-        image = np.asarray(coordinates.whiten(image))
-        curvature = np.sum(towards[open_] * image, axis=1)
-        down = ~(curvature > 0)
-        u[open_[down & (k == 0)]] = gradient[open_[down & (k == 0)]]
-        square[open_[down]] = 0.0
-        open_, image = open_[~down], image[~down]
-        length = (square[open_] / curvature[~down])[:, None]
-        u[open_] += length * towards[open_]
-        residual[open_] -= length * image
-        before, square[open_] = square[open_], np.sum(residual[open_] ** 2, axis=1)
-        towards[open_] = residual[open_] + (square[open_] / before)[:, None] * towards[open_]
-    return u
+    """`Solve`, where nothing is to be learnt from it."""
+    return Solve(F, coordinates, null_space, learnt)(theta, gradient, lanes, tol)
+
+
+def learn(F: Function, scaling: Coordinates, null_space: Float[np.ndarray, "flat params"], theta: Vector) -> Learnt:
+    """What a few solves of random right sides at θ go along; nothing where rows are sparse, as a product then takes less time
+    than what is learnt would add to it."""
+    learnt, most = unlearnt(theta.size), most_learnt(theta.size)
+    if _compressed(F):
+        return learnt
+    rng = np.random.default_rng(0)
+    with Slow("curvature", SOLVES) as bar:
+        for part in range(1, SOLVES + 1):
+            solve = Solve(F.of, scaling, null_space, learnt, most * part // SOLVES - len(learnt.directions))
+            solve(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
+            learnt = solve.known()
+            bar.advance(1)
+    return Learnt(*map(stored, learnt))
 
 
 def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
@@ -107,33 +205,35 @@ def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"])
     return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(vectors)
 
 
-def scaling(objective: AbstractObjective, F: Function, theta: Vector, most: int = LEADING) -> Scaling:
-    """Coordinates at θ, with `most` eigenvectors at most; those of eigenvalues not above one are left alone."""
-    scale = _diagonal(objective, F, theta) ** -0.5
-    count = min(most, len(scale) // 8)
-    along = lambda block: scale * products(F, theta, scale * block)
-    rng = np.random.default_rng(0)
-    block = np.linalg.qr(rng.standard_normal((len(scale), count)))[0].T
-    with Slow("leading curvature", ROUNDS + 1) as bar:
-        for _ in range(ROUNDS):
-            block = np.linalg.qr(along(block).T)[0].T
-            bar.advance(1)
-        image = along(block)
-        bar.advance(1)
-    inside = image @ block.T
-    values, turn = np.linalg.eigh((inside + inside.T) / 2)
-    large = values > 1
-    return Scaling(stored(scale), stored(turn.T[large] @ block), stored(values[large] ** -0.5 - 1))
+def decrement_of(
+    F: Function, coordinates: Coordinates, null_space: Float[np.ndarray, "flat params"], theta: Vector, gradient: Vector
+) -> float:
+    """√(gᵀH⁻¹g): of what conjugate gradients leave only the square is missing."""
+    whitened = coordinates.whiten(gradient)[None]
+    u = solved(F.of, coordinates, null_space, theta[None], whitened, ONE, ROUGH)
+    return max(float(np.sum(whitened * u)), 0.0) ** 0.5
+
+
+def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling:
+    """Coordinates at θ."""
+    return Scaling(stored(_diagonal(objective, F, theta) ** -0.5))
 
 
 def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
     """What S² is the inverse of, positive: a penalty's curvature, beside which the data say little in most directions and
     much in a few; where there is next to none, diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
+    if isinstance(F.of, Closed) and _compressed(F):
+        return F.of.diagonal(theta)
     known = np.asarray(objective.parameters.penalty_curvature(F.placed(theta)), float)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(known)))
     found = np.mean(signs * products(F, theta, signs), axis=0)
     least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
     return np.where(known > least, known, np.maximum(found, least))
+
+
+def _compressed(F: Function) -> bool:
+    """Are rows sparse?"""
+    return isinstance(F.of, Closed) and isinstance(F.of.model.design, Sparse)
 
 
 def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np.ndarray) -> tuple[float, Vector]:
@@ -157,17 +257,37 @@ def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np
 
 
 def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Run:
-    """L-BFGS, then Newton's steps."""
-    theta, _ = descended(F, start, gtol=1e-5, ftol=1e-12, maxiter=20000, maxfun=40000)
-    coordinates = scaling(objective, F, theta, LEADING // 3)  # for a few solves
-    null_space = whitened_null_space(objective, F.placed(theta), coordinates)
+    """L-BFGS, then Newton's steps, which learn from one another; where F is convex they are tried early."""
+    early = (NEARBY[not _compressed(F)],) if objective.convex else ()
+    run = Run(np.inf, start, False)
+    for ftol in (*early, 1e-12):
+        theta, _ = descended(F, run.theta, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000)
+        run = _newton(objective, F, theta)
+        if run.converged:
+            break
+    return run
 
-    def newton(at, slope):
-        u = solved(F.of, coordinates, null_space, at[None], coordinates.whiten(slope)[None], ONE, COARSE)
+
+def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Run:
+    """Where Newton's steps by products come to, as long as they contract."""
+    coordinates, learnt = scaling(objective, F, theta), unlearnt(theta.size)
+    null_space, most = whitened_null_space(objective, F.placed(theta), coordinates), most_learnt(theta.size)
+
+    before = 0.0
+
+    def step(at: Vector, slope: Vector) -> Vector:
+        nonlocal learnt, before
+        whitened = coordinates.whiten(slope)
+        size = float(np.linalg.norm(whitened))
+        tol, before = max(LOOSE, min(ROUGH, size / before if before else ROUGH)), size
+        keep = 0 if _compressed(F) else most - len(learnt.directions)
+        solve = Solve(F.of, coordinates, null_space, learnt, keep)
+        u = solve(at[None], whitened[None], ONE, tol)
+        learnt = solve.known()
         return coordinates.unwhiten(u[0])
 
-    value, theta, size = contract(F, theta, newton, STEPS)
-    return Run(value, theta, size <= 1e-6 * max(1.0, abs(value)) ** 0.5)
+    value, found, size = contract(F, theta, step, STEPS, SETTLED * max(1.0, abs(F.look(theta)[0])) ** 0.5)
+    return Run(value, found, size <= CONVERGED * max(1.0, abs(value)) ** 0.5)
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:

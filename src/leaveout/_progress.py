@@ -1,6 +1,7 @@
 """A progress bar on standard error, with the time left, for what takes more than two seconds, and nothing for what does not."""
 
 import functools
+import importlib.util
 import os
 import sys
 import threading
@@ -58,6 +59,11 @@ class Slow:
         if "bar" in vars(self):
             self.bar.update(self.bar.task_ids[0], total=total, description=label)
 
+    def tell(self, text: str) -> None:
+        """A line that stays, above the bar."""
+        if self.clock is not None:
+            self.bar.console.print(text, highlight=False, soft_wrap=True)
+
     def line(self, label: str) -> Callable[..., None]:
         """A line of its own for a part of the whole: `tell("what is known of it")`, at the end `tell(..., done=True)`."""
         task = self.bar.add_task(label, total=1)
@@ -80,9 +86,9 @@ def _console() -> "Console":
 
 
 def _watched() -> bool:
-    """Does someone look? A file is no one."""
+    """Does someone look? A file is no one, nor is a notebook that cannot draw a bar."""
     asked = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
     if not (asked or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):
         return False  # without importing what draws
     console = _console()
-    return console.is_terminal or console.is_jupyter
+    return importlib.util.find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal

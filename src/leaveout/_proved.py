@@ -20,7 +20,7 @@ A has curvature put there, no gradient points along it, and all of this holds on
 """
 
 import functools
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -132,6 +132,7 @@ class Table:
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
     ALIKE = 1.1  # times: so much more of a sum has about the same best level, which takes an eighth of the time of them all
     BINS = 10.0 ** (-np.arange(80) / 20)  # of k, relative to its largest: rounded up by an eighth at most
+    FAR = 400  # of such bins on either side of M k = 1
 
     def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
@@ -144,16 +145,51 @@ class Table:
             mass[largest == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
-            self.scale, sums = np.ones(1), [np.empty((1, len(self.RADII), len(self.LEVELS))) for _ in range(2)]
-            here = Bend(reference, reference)
-            for k, radius in enumerate(self.RADII):
-                both = gaps(loss, y, eta, here, radius * norm, reference)
-                for out, part in zip(sums, both, strict=True):
-                    finite = np.where(np.isfinite(part), part, 1e300)
-                    out[0, k] = [size @ np.maximum(finite - level * reference, 0.0) for level in self.LEVELS]
+            self.scale, sums = np.ones(1), [*self._summed(loss, y, eta, reference, size, norm)]
+        self._filled(sums, loss.self_concordance is not None)
+
+    @classmethod
+    def _summed(
+        cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array
+    ) -> Float[Array, "2 1 radii levels"]:
+        """Both sums, by secants over every radius."""
+        sums, here = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS))), Bend(reference, reference)
+        for k, radius in enumerate(cls.RADII):
+            both = gaps(loss, y, eta, here, radius * norm, reference)
+            for out, part in zip(sums, both, strict=True):
+                finite = np.where(np.isfinite(part), part, 1e300)
+                out[0, k] = [size @ np.maximum(finite - level * reference, 0.0) for level in cls.LEVELS]
+        return sums
+
+    @classmethod
+    def tallied(cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array) -> Array:
+        """What some of the units add to a table that is `of` all of them: these sums, or where there is an M the masses in bins
+        of M k, from 1e20 down."""
+        if loss.self_concordance is None:
+            return cls._summed(loss, y, eta, reference, size, norm)
+        bend = np.broadcast_to(loss.self_concordance, norm.shape) * norm
+        place = np.clip(np.floor(-20 * np.log10(np.maximum(bend, 1e-300))), -cls.FAR, cls.FAR).astype(int) + cls.FAR
+        return np.bincount(place, np.where(bend > 0, size * reference, 0.0), 2 * cls.FAR + 1)
+
+    @classmethod
+    def of(cls, loss: Loss, tally: Array) -> "Table":
+        """The table of such a sum over all units."""
+        self = cls.__new__(cls)
+        if loss.self_concordance is None:
+            self.scale, sums = np.ones(1), [*tally]
+        else:
+            first, bins = int(np.argmax(tally > 0)) if tally.any() else cls.FAR, len(cls.BINS)
+            self.scale = np.array([10.0 ** ((cls.FAR - first) / 20) if first else 1e300])  # of the largest, rounded up
+            mass = np.pad(tally, (0, bins))[first : first + bins]
+            mass[-1] += tally[first + bins :].sum()
+            sums = [(mass @ part).reshape(1, len(cls.RADII), -1) for part in cls._shares()]
+        self._filled(sums, loss.self_concordance is not None)
+        return self
+
+    def _filled(self, sums: Any, concordant: bool) -> None:
         self.below, self.beyond = (np.maximum.accumulate(part, axis=1) for part in sums)
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
-        self.between = self.beyond[:, twice] if loss.self_concordance is not None else np.full_like(self.beyond, np.inf)
+        self.between = self.beyond[:, twice] if concordant else np.full_like(self.beyond, np.inf)
         self.between[:, -self.TWICE :] = np.inf
         self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
 

@@ -58,7 +58,7 @@ def _penalised(objective: AbstractLinearPredictor, theta: PyTree) -> bool:
     model = objective.predictors
     if model is None:
         return bool(np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0))
-    return bool(model.penalty.any()) or model.design.shape[0] > objective.num_units
+    return bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
 
 
 @compiled

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 from pandas.api.types import infer_dtype, is_bool_dtype
@@ -159,6 +160,32 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     return np.array(read, np.float64).T.reshape(value.shape)
 
 
+def compressed(caller: str, name: str, value: Any) -> Any:
+    """SciPy's compressed rows in rising columns, of what is sparse: a matrix or an array of SciPy's, a frame of pandas all of
+    whose columns are; None of anything else. TypeError where they hold no numbers."""
+    if isinstance(value, pd.DataFrame):
+        if not len(value.columns) or not all(isinstance(dtype, pd.SparseDtype) for dtype in value.dtypes):
+            return None
+        filled = [float(dtype.fill_value) for dtype in value.dtypes if dtype.subtype.kind in PLAIN and dtype.fill_value != 0]
+        if filled:
+            raise TypeError(
+                f"{caller}: the sparse columns of {name} must leave out zeros; some leave out {filled[0]:g}. Give "
+                f"{name}.sparse.to_dense()."
+            )
+        value = value.sparse.to_coo()
+    if not scipy.sparse.issparse(value):
+        return None
+    if value.dtype.kind not in PLAIN:
+        raise TypeError(f"{caller}: {name} must hold numbers; got a sparse matrix of {value.dtype}.")
+    if value.ndim != 2:
+        return value
+    rows = scipy.sparse.csr_array(value)
+    if not rows.has_canonical_format:
+        rows = rows.copy()  # the caller's may be the same arrays
+        rows.sum_duplicates()
+    return rows
+
+
 def _column(column: pd.Series) -> np.ndarray | None:
     """One column as float64, None where it does not hold numbers."""
     if isinstance(column.dtype, pd.CategoricalDtype):
@@ -215,6 +242,8 @@ def generator(caller: str, seed: Any) -> np.random.Generator:
 
 
 def _given(value: Any) -> str:
+    if np.ndim(value):
+        return f"{type(value).__name__} of shape {np.shape(value)}"
     return str(value) if isinstance(value, np.generic) else repr(value)
 
 

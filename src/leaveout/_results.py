@@ -45,8 +45,8 @@ class RESULTS(enum.IntEnum):
     missed = (8, "an audit, which repeats refits exactly by another way, found its error larger than reported; use Exact()")
     leaving = (
         9,
-        "a probability that the fit holds at zero, where its data put it, would leave zero in this fold: F falls that way; "
-        "the refit reported holds it, and so does its held-out loss; a prior keeps probabilities off zero",
+        "a probability, or a variance, that is zero in the fit, where its data put it, would leave zero in this fold: F falls "
+        "that way; the refit reported holds it, and so does its held-out loss; a prior keeps probabilities off zero",
     )
     interrupted = 10, "not made: the run was stopped before; with checkpoint= the same call goes on from there"
 

@@ -27,14 +27,15 @@ def applies(objective: object) -> bool:
     """Is it least squares?"""
     if not isinstance(objective, AbstractRegression) or not isinstance(objective.loss_function, Squared):
         return False
-    return objective.loss_function.self_concordance == 0 and objective.class_code is None
+    dense = isinstance(objective.design, np.ndarray)  # else the principal axes would make it so
+    return dense and objective.loss_function.self_concordance == 0 and objective.class_code is None
 
 
 class _Axes:
     """The rows along the principal axes of their centred scatter, and what the formulas take of the data."""
 
     def __init__(self, objective: AbstractRegression):
-        x, n = objective.design[:, : objective.num_features], objective.num_units
+        x, n = np.asarray(objective.design)[:, : objective.num_features], objective.num_units
         self.plain = objective.sample_weight is None
         self.omega = np.ones(n) if objective.sample_weight is None else objective.sample_weight
         offset = np.zeros(n) if objective.offset is None else objective.offset

@@ -4,7 +4,7 @@
 
 where the units of fold o weigh nothing and F is a negative log-likelihood: leaving them out takes away their joint score, and
 nothing else. A model whose `costs.runs` gives the scores of all folds together gives by the same pass, pushed forward along
-two directions, their first and second derivatives.
+two directions, their first and second derivatives; of a closed form they are central differences.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from ._closed_form import AbstractClosedForm
 from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractObjective, Arrays, repeatable, unravel
 from ._plan import Rows, few_more
 
+LENGTH = 0.05  # of a direction, for differences, whose errors go with its square
 TANGENTS = 2**16  # units, times the derivatives that are pushed over them together, that are quickest
 
 Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
@@ -38,7 +40,8 @@ class Runs:
     def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
         """The held-out loss of every unit of each run `[folds, width]`, any behind its end or where an observation is missing,
         and s_o `[folds]`."""
-        return self._alike(_scores(self.told, self.like, theta))
+        given = isinstance(self.objective, AbstractClosedForm)
+        return self._alike(self.told(theta) if given else _scores(self.told, self.like, theta))
 
     def scored(
         self, each: Float[np.ndarray, "lanes width"], rows: Rows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
@@ -53,6 +56,12 @@ class Runs:
 
     def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
         """Derivatives of the scores at each θ, along its first direction, and along both."""
+        if isinstance(self.objective, AbstractClosedForm):
+            scores = lambda theta: np.concatenate([part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1)
+            for found in _differences(scores, at):
+                first, second = ((part[:, :-1], part[:, -1]) for part in found)
+                yield first, second
+            return
         for group, count in self._groups(len(at[0])):
             found = _pushed(self.told, self.like, tuple(part[group] for part in at))
             for k in range(count):
@@ -61,6 +70,11 @@ class Runs:
 
     def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
         """∇³F(θ, 1) along both directions, at each θ."""
+        if isinstance(self.objective, AbstractClosedForm):
+            objective, ones = self.objective, np.ones((1, self.objective.num_units))
+            start = objective.look(at[0][:1], ones)[2]
+            slope = lambda theta: objective.look(theta[None], ones, start)[1][0]
+            return np.array([second for _, second in _differences(slope, at)])
         made = [
             np.asarray(_bends(self.objective, self.like, tuple(part[group] for part in at)))[:count]
             for group, count in self._groups(len(at[0]))
@@ -96,6 +110,28 @@ def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
     assert found.costs.runs is not None
     told = found.costs.runs(like, first[some].astype(np.int32), length[some].astype(np.int32))
     return None if told is None else Runs(found, like, told, first, int(length.max()))
+
+
+def _differences(function: Callable[[np.ndarray], np.ndarray], at: Points) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Derivatives of a function at each θ along its first direction, and along both, by central differences; of each place
+    once."""
+    known: dict[bytes, np.ndarray] = {}
+
+    def there(theta: np.ndarray) -> np.ndarray:
+        key = np.round(theta, 12).tobytes()
+        if key not in known:
+            known[key] = function(theta)
+        return known[key]
+
+    for theta, a, b in zip(*at, strict=True):
+        a, b = LENGTH * a, LENGTH * b
+        up, down, middle = there(theta + a), there(theta - a), there(theta)
+        if np.array_equal(a, b):
+            second = up + down - 2 * middle
+        else:
+            second = 0.5 * (there(theta + a + b) + there(theta - a - b) + 2 * middle - up - down)
+            second = second - 0.5 * (there(theta + b) + there(theta - b))
+        yield (up - down) / (2 * LENGTH), second / LENGTH**2
 
 
 @compiled

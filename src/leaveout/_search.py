@@ -254,7 +254,7 @@ class Descent:
             known = found[0][1].known
             se = max(known.scale if self.study.metric is None else len(known.losses) ** -0.5, 1e-300)
             try:
-                ended = _descended(look, begin, self.low, self.high, se)
+                ended = descended(look, begin, self.low, self.high, se)
             except _Spent:
                 ended = f"not converged: stopped after {self.study.most} fits (trials=)"
         return min(found, key=lambda pair: pair[0])[1], ended
@@ -287,17 +287,18 @@ class Descent:
         return trial, found.value, along
 
 
-def _descended(look: Any, x: Array, low: Array, high: Array, se: float) -> str:
+def descended(look: Any, x: Array, low: Array, high: Array, se: float, fine: float = 1.0) -> str:
     """Down to a minimum, by SciPy's L-BFGS-B in one box after another, each begun with a step of one e-fold; how it ended.
 
-    A slope is small beside larger ones that were seen: where all is flat the way out of a tail is looked for."""
+    A slope is small beside larger ones that were seen: where all is flat the way out of a tail is looked for. `fine` is what of
+    the slope that counts as small is left."""
     steepest = 0.0
     for _ in range(BOXES):
         value, slope = look(x)
         unit, box = max(np.abs(slope).max(), 1e-300), (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
         steepest = max(steepest, unit)
         scaled = lambda x, value=value, unit=unit: ((look(x)[0] - value) / unit, look(x)[1] / unit)
-        least = min(se, steepest / SMALL[0] / 10) / unit
+        least = fine * min(se, steepest / SMALL[0] / 10) / unit
         options = {"gtol": SMALL[0] * least, "ftol": SMALL[1] * least, "maxcor": 20}
         found = scipy.optimize.minimize(scaled, x, jac=True, method="L-BFGS-B", bounds=np.transpose(box), options=options)
         x = found.x

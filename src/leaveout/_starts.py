@@ -6,6 +6,7 @@ parameters, H the curvature at the first start, so that a move would cost a quad
 four times as far in turn.
 """
 
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -122,7 +123,7 @@ def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Fu
         def run(number: int) -> Run:
             tell = bar.line(f"start {number + 1}")
             with making():
-                found = minimise(Watched(F.of, F.like, tell), starts[number])
+                found = minimise(Watched(copy.copy(F.of), F.like, tell), starts[number])
             tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
             bar.advance()
             return found

@@ -19,11 +19,12 @@ one a unit alone the lowest is 0.107 too low; thirds bring it back with a root m
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import pandas as pd
 
+from ._banded import PerTarget, descended
 from ._checkpoint import File, keeping
 from ._estimate import Estimate, Printed
 from ._fit import Fit
@@ -31,8 +32,10 @@ from ._hyper import Build
 from ._jax import float64
 from ._metrics import MEASURES, Metric
 from ._plan import Plan
+from ._read import count
 from ._search import SMALL, STEP, Ended, Study, Trial, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
 from ._stopping import Interrupted
+from .models.banded import BandedRidge
 from .refit import AbstractRefit
 
 if TYPE_CHECKING:
@@ -210,10 +213,27 @@ def _apart(one: Trial, other: Trial) -> bool:
     return any(a != b if not isinstance(b, float) else abs(np.log(a / b)) > 0.1 for a, b in pairs)
 
 
-@float64
+@overload
+def tune(build: BandedRidge, space: Space | tuple[float, float], plan: Plan, **more: Any) -> PerTarget: ...
+@overload
 def tune(
     build: Build,
     space: Space,
+    plan: Plan,
+    refit: AbstractRefit = ...,
+    sampler: Sampler = ...,
+    *,
+    trials: int = ...,
+    metric: Metric | None = ...,
+    start: Mapping[str, Any] | None = ...,
+    nested: int = ...,
+    seed: int = ...,
+    checkpoint: File | None = ...,
+) -> Tuning: ...
+@float64
+def tune(
+    build: Build | BandedRidge,
+    space: Space | tuple[float, float],
     plan: Plan,
     refit: AbstractRefit = STEP,
     sampler: Sampler = "gradient",
@@ -224,7 +244,7 @@ def tune(
     nested: int = 1,
     seed: int = 0,
     checkpoint: File | None = None,
-) -> Tuning:
+) -> Tuning | PerTarget:
     """The hyperparameters of the lowest mean held-out loss: of every trial one fit, and `plan` cross-validated by `refit`.
 
     `build(**hyper)` returns an objective; it is quicker where it reads its data once, as `model.under(penalty)` does.
@@ -246,11 +266,18 @@ def tune(
     `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers. `build`
     goes by its code, what that uses, and every objective that it returns.
 
+    `build` may be a `BandedRidge`: `space` is then `(low, high)` for all bands, or a pair for each by name, `trials` the most
+    rounds, each a step of every target, and what comes back is a `PerTarget`.
+
     Raises ValueError on bounds, starts and samplers that cannot be used, TypeError where `build` cannot be derived,
     RuntimeError where no trial has an estimate; and what `fit` raises, the hyperparameters named in a note; ValueError where
     `checkpoint` is of another run. `Interrupted` on Ctrl-C, with the best of the trials that were made.
     """
-    read = _space(space)
+    if isinstance(build, BandedRidge):
+        if sampler != "gradient" or metric is not None or checkpoint is not None:
+            raise ValueError("tune: a BandedRidge is tuned by gradient of its loss, and keeps no checkpoint.")
+        return descended(build, space, plan, start, count("tune: trials", trials, 1))
+    read = _space(space)  # type: ignore[arg-type]
     _check(build, plan, refit, trials, metric, nested, seed)
     study = Study(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed), int(nested))
     if sampler not in get_args(Sampler):
@@ -318,8 +345,9 @@ def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: 
 def _started(start: Mapping[str, Any] | None, space: Space) -> dict[str, Any]:
     if start is None:
         return {}
-    if set(start) != set(space):
-        raise ValueError(f"tune: start must name {', '.join(space)}; got {', '.join(start)}.")
+    if not isinstance(start, Mapping) or set(start) != set(space):
+        came = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)
+        raise ValueError(f"tune: start must be a value of each of {', '.join(space)}, by name; got {came}.")
     for name, value in start.items():
         ends = space[name]
         number = isinstance(value, int | float | np.number)

@@ -21,10 +21,12 @@ from ._objective import AbstractLinearPredictor, AbstractObjective, aligned, cal
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._runs import Runs
+from ._sparse import Sparse
 from ._starts import cores
 from ._stopping import Interrupted, side_by_side
-from .refit import AbstractRefit, Refitted, completed, expandable, is_narrow
+from .refit import AbstractRefit, Refitted, completed, expandable, followed, is_narrow
 from .refit._linear import unit_losses
+from .refit._probes import by_probes
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -73,7 +75,9 @@ class Walk:
         own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
         least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
         uniform = not fit.objective.local  # there a pass over all units is made anyway
-        model = fit.predictors if narrow and not self.formed else None
+        probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
+        smooth = fit.objective.parameters.kinks() is None
+        model = (fit.closed if probed else fit.predictors) if narrow and smooth and not self.formed else None
         each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
         for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):
             if fit.predictors is not None:
@@ -111,7 +115,7 @@ class Walk:
 
         def run(batch):
             rows = batch.rows._replace(scale=scale, num_refits=number)
-            done = self.refit(self.fit, rows, judge=losses is not None)
+            done = followed(self.refit, self.fit, rows, judge=losses is not None)
             rows, done = completed(self.fit, batch.rows, done)
             return rows, done, None if losses is None else losses(rows, done)
 
@@ -174,7 +178,8 @@ class Walk:
 
 def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
     """Products by one thread of BLAS where more gain nothing, and wait for each other wherever a core is busy."""
-    linear = isinstance(objective, AbstractLinearPredictor) and params <= NARROW
+    sparse = isinstance(getattr(objective, "design", None), Sparse)  # whose products are not those of BLAS
+    linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
     return _blas().limit(limits=1) if linear else contextlib.nullcontext()
 
 

@@ -14,6 +14,7 @@ from ._influence import Influence, cooks_distance, leverage as leverage_of
 from ._metrics import HIGHER
 from ._plan import Plan
 from ._read import places, written
+from ._terms_drawn import axes as _axes, smooth as smooth
 from .refit import Exact
 
 if TYPE_CHECKING:
@@ -34,18 +35,6 @@ SAID = {  # of the columns of an `Influence`
     "prediction": "change of the prediction",
     "units": "units left out",
 }
-
-
-def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
-    """The axes that were given, else those of a new figure."""
-    if ax is None:
-        try:
-            from matplotlib import pyplot
-        except ImportError as error:
-            raise ImportError("plots need matplotlib: pip install 'leaveout[plot]'") from error
-        ax = pyplot.subplots(figsize=size, layout="constrained")[1]
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
 
 
 def _of(estimate: Estimate, what: str) -> str:
@@ -444,19 +433,29 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     for name, curve in report.curves.items():
         scores = naive.score + curve.difference
         ax.errorbar(curve.exposed, scores, 2 * curve.se, fmt="o", markersize=4, color=color[name], linewidth=0.8)
-        for cut, x, y in zip(curve.cut, curve.exposed, scores, strict=True):
-            ax.annotate(f"{cut:.2g}", (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color[name])
+        for cut, x, top in zip(curve.cut, curve.exposed, scores + 2 * curve.se, strict=True):
+            ax.annotate(
+                f"{cut:.2g}", (x, top), xytext=(0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom",
+                fontsize=7, color=color[name],
+            )  # fmt: skip
     for place, name in enumerate(["naive", *there]):
         row = table.loc[name]
         at = -width * (0.06 + 0.07 * (len(there) - place)) if place else width
         ends = np.abs([[row.score - row.low], [row.high - row.score]])
-        label = f"{name}: {row.score:.4g} ({row.low:.4g} to {row.high:.4g}){' *' * (name == report.recommended)}"
+        between = f" ({row.low:.4g} to {row.high:.4g})" if np.isfinite(row.low) else ""
+        label = f"{name}: {row.score:.4g}{between}{' *' * (name == report.recommended)}"
         ax.errorbar(at, row.score, np.nan_to_num(ends), fmt="D", markersize=6, capsize=3, color=color[name], label=label)
         if place and np.isfinite(naive.exposed):
             ax.plot([naive.exposed, 0], [naive.score, row.score], color=color[name], linewidth=0.6, alpha=0.6, zorder=0)
     ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    limits = ax.get_xlim()
+    ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])  # left of zero stand the answers
+    ax.set_xlim(limits)
+    if there:
+        below = ax.get_xaxis_transform()
+        ax.text(-width * (0.025 + 0.035 * len(there)), -0.02, "answers", transform=below, ha="center", va="top", fontsize=8)
     ax.set(xlabel="expected share of tested records with a mate in training", ylabel=report.scoring)
     chosen = f"{report.recommended}: {table.score[report.recommended]:.4g}" if report.recommended else "no answer to believe"
-    ax.set_title(f"{chosen}; cuts beside their points", fontsize="medium")
+    ax.set_title(f"{chosen}; cuts above their points", fontsize="medium")
     ax.legend(frameon=False, fontsize=8, title="* believed" if report.recommended else None, title_fontsize=8)
     return ax

@@ -20,9 +20,11 @@ from jaxtyping import Bool, Float
 
 from .._checkpoint import File
 from .._evaluate import fold_thetas
-from .._fit import Fit, once
+from .._fit import Fit
 from .._jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
+from .._kinks import without
 from .._objective import AbstractLinearPredictor, unravel
+from .._once import once
 from .._plan import Plan, leave_one_out
 from ..models.linear import GLM
 from ..refit import AbstractRefit, Exact
@@ -85,6 +87,7 @@ def studentized_residuals(
     Raises TypeError where the model is no GLM of one linear predictor, NotImplementedError where its loss states no variance.
     """
     objective = formed(fit, "studentized_residuals").objective
+    without("studentized_residuals", objective)
     if not isinstance(objective, GLM) or objective.outputs > 1:
         raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {type(objective).__name__}.")
     theta = fit.vector + _moves(fit, refit, "studentized_residuals", checkpoint)
@@ -97,7 +100,7 @@ def studentized_residuals(
 
 def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> Float[np.ndarray, "units params"]:
     """`θ̂_(i) − θ̂` of every unit."""
-    formed(fit, caller)
+    without(caller, formed(fit, caller).objective)
     return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller, checkpoint) - fit.vector
 
 

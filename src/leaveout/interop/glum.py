@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from .._fit import Fit, anchor
 from ..models import losses
 from ..models.linear import GLM
-from ..models.penalties import Quadratic, Ridge, per_weight
+from ..models.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
 
 POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}
 
@@ -19,9 +19,10 @@ def from_glum(
     """The `Fit` of a fitted `GeneralizedLinearRegressor`, or of its CV at the chosen alpha, on the data it was fitted on.
 
     Families normal, Poisson, gamma, inverse Gaussian, Tweedie, binomial, negative binomial; links identity, log, logit,
-    cloglog, Tweedie; l2 penalties with any `P2`. X is a matrix of numbers. The loss is half the deviance of dispersion one.
+    cloglog, Tweedie; penalties with any `P2`, l1 and elastic net with one that is diagonal. X is a matrix of numbers. The loss
+    is half the deviance of dispersion one.
 
-    Raises TypeError on l1 penalties, scaled predictors, constraints and other estimators; ValueError where the
+    Raises TypeError on scaled predictors, constraints and other estimators; ValueError where the
     coefficients are not stationary on these data.
     """
     name = type(estimator).__name__
@@ -34,7 +35,7 @@ def from_glum(
     alpha = np.asarray(0.0 if given is None else given, np.float64)
     ratio = getattr(estimator, "l1_ratio_", estimator.l1_ratio)
     refused = {
-        "an l1 penalty, which is not smooth": np.any(np.asarray(ratio) > 0) and np.any(alpha > 0),
+        "a search over several l1_ratios": np.ndim(ratio) > 0,
         "scale_predictors=True": estimator.scale_predictors,
         "bounds or inequalities": any(
             getattr(estimator, part, None) is not None for part in ("lower_bounds", "upper_bounds", "A_ineq", "b_ineq")
@@ -48,7 +49,7 @@ def from_glum(
         X,
         y,
         _loss(estimator.family_instance, estimator.link_instance),
-        per_weight(_penalty(estimator.P2, float(alpha))) if alpha > 0 else None,
+        per_weight(_penalty(estimator, float(alpha), float(ratio))) if alpha > 0 else None,
         sample_weight=sample_weight,
         offset=offset,
         intercept=estimator.fit_intercept,
@@ -64,7 +65,16 @@ def from_glum(
     return anchor(objective, {"coef": coef} | intercept)
 
 
-def _penalty(shape: Any, alpha: float) -> Ridge | Quadratic:
+def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:
+    """α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
+    given = estimator.P1
+    shape = 1.0 if given is None or isinstance(given, str) else np.asarray(given, np.float64)
+    if ratio == 0:
+        return _quadratic(estimator.P2, alpha)
+    return Lasso(alpha * ratio * shape) + _quadratic(estimator.P2, alpha * (1 - ratio))
+
+
+def _quadratic(shape: Any, alpha: float) -> Ridge | Quadratic:
     if shape is None or isinstance(shape, str):
         return Ridge(alpha)
     matrix = np.asarray(shape.toarray() if hasattr(shape, "toarray") else shape, np.float64) * alpha

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
 from sklearn.compose import TransformedTargetRegressor
@@ -21,12 +22,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._fit import Fit, anchor
+from .._fit import Fit, anchor, fit
+from .._functions import function
+from .._kinks import look
 from .._read import matched
 from ..models._scaled import StandardisedGLM
 from ..models.linear import GLM, Regression
-from ..models.losses import AbstractLoss, Huber, HuberScale, Tweedie
-from ..models.penalties import AbstractPenalty, Ridge, per_row, per_weight, resolve
+from ..models.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
+from ..models.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
 
 
 @runtime_checkable
@@ -42,7 +45,8 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class Described:
-    """What an estimator minimises, read off its options: `Σ_n w_n ℓ(x_nᵀβ + α, y_n) + ½ ridge ‖β‖²`."""
+    """What an estimator minimises, read off its options: `Σ_n w_n ℓ(x_nᵀβ + α, y_n) + ½ ridge ‖β‖² + l1 Σ|β|`, β not negative
+    where it is `positive`."""
 
     loss: (
         str | AbstractLoss | HuberScale
@@ -57,6 +61,8 @@ class Described:
     whole: bool = False  # is the intercept penalised too?
     chosen: str = ""  # what was chosen on all rows
     scaled: bool = False  # does every refit standardise the columns by the rows that it sees?
+    l1: float = 0.0
+    positive: bool = False
 
 
 def described(estimator: Host) -> Described:
@@ -75,10 +81,10 @@ def described(estimator: Host) -> Described:
 
 def penalty_of(host: Described) -> AbstractPenalty | None:
     """The penalty of a host, as it depends on the weights of rows."""
-    if not np.any(np.asarray(host.ridge) > 0):
-        return None
+    parts: list[AbstractPenalty] = [Lasso(host.l1)] * (host.l1 > 0)
+    parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [Box()] * host.positive
     around = {False: resolve, True: per_weight, "rows": per_row}[host.averaged]
-    return around(Ridge(host.ridge))
+    return around(parts[0] if len(parts) == 1 else Sum(tuple(parts))) if parts else None
 
 
 def _chosen(name: str, value: float) -> str:
@@ -86,14 +92,24 @@ def _chosen(name: str, value: float) -> str:
 
 
 def _least_squares(estimator: Any) -> Described:
-    if getattr(estimator, "positive", False):
-        raise TypeError(f"from_sklearn: {type(estimator).__name__}(positive=True) has constraints, and is not supported.")
     labels, weight = hasattr(estimator, "class_weight"), getattr(estimator, "class_weight", None)
     if hasattr(estimator, "alphas"):
         alpha, chosen = np.asarray(estimator.alpha_, np.float64), _chosen("alpha", float(estimator.alpha_))
     else:
         alpha, chosen = np.asarray(getattr(estimator, "alpha", 0.0), np.float64), ""
-    return Described("squared", alpha, estimator.fit_intercept, labels, weight, chosen=chosen)
+    known = Described("squared", alpha, estimator.fit_intercept, labels, weight, chosen=chosen)
+    return replace(known, positive=bool(getattr(estimator, "positive", False)))
+
+
+def _net(estimator: Any) -> Described:
+    """The lasso and the elastic net: the mean of half the squares beside `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`."""
+    searched = hasattr(estimator, "alpha_")
+    alpha = float(estimator.alpha_ if searched else estimator.alpha)
+    ratio = float(getattr(estimator, "l1_ratio_", 1.0) if searched else getattr(estimator, "l1_ratio", 1.0))
+    chosen = _chosen("alpha", alpha) if searched else ""
+    ridge = alpha * (1 - ratio)
+    known = Described("squared", ridge, estimator.fit_intercept, averaged=True, chosen=chosen, l1=alpha * ratio)
+    return replace(known, positive=bool(estimator.positive))
 
 
 def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], Described]:
@@ -110,30 +126,40 @@ def _huber(estimator: Any) -> Described:
 
 
 def _logistic(estimator: Any) -> Described:
-    searched = hasattr(estimator, "Cs")
-    l1 = np.max(getattr(estimator, "l1_ratio_", None) or 0) if searched else getattr(estimator, "l1_ratio", 0)
-    style = getattr(estimator, "penalty", "deprecated")
-    if style not in ("deprecated", "l2", None, "none") or (style == "deprecated" and l1 not in (0, None)):
-        raise TypeError(
-            "from_sklearn: LogisticRegression with an l1 or elastic-net penalty is not smooth, and is not supported; use l2."
-        )
+    searched, style = hasattr(estimator, "Cs"), getattr(estimator, "penalty", "deprecated")
+    given = getattr(estimator, "l1_ratio_", None) if searched else getattr(estimator, "l1_ratio", None)
+    ratios = np.unique(np.asarray(0.0 if given is None or None in np.ravel(given) else given, np.float64))
+    ratio = {"l1": 1.0, "l2": 0.0}.get(style, float(ratios[0]))
+    if len(ratios) > 1:
+        raise TypeError("from_sklearn: LogisticRegressionCV is supported with one l1_ratio for all classes.")
     if estimator.solver == "liblinear" and (estimator.fit_intercept or len(getattr(estimator, "classes_", ())) > 2):
         raise TypeError("from_sklearn: liblinear penalises the intercept and fits one class against the rest; use lbfgs.")
     each = np.unique(np.asarray(estimator.C_ if searched else estimator.C, np.float64))
     if searched and (len(each) > 1 or not estimator.refit):
         raise TypeError("from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True.")
     C, chosen = float(each[0]), _chosen("C", float(each[0])) if searched else ""
-    ridge = 0.0 if style in (None, "none") else 1.0 / C
-    return Described("logistic", ridge, estimator.fit_intercept, True, estimator.class_weight, chosen=chosen)
+    whole = 0.0 if style in (None, "none") else 1.0 / C
+    known = Described("logistic", whole * (1 - ratio), estimator.fit_intercept, True, estimator.class_weight, chosen=chosen)
+    return replace(known, l1=whole * ratio)
 
 
 def _support_vectors(estimator: Any) -> Described:
-    if estimator.penalty != "l2" or estimator.loss != "squared_hinge" or estimator.intercept_scaling != 1:
-        raise TypeError(
-            "from_sklearn: LinearSVC is supported with loss='squared_hinge', penalty='l2' and intercept_scaling=1; the hinge "
-            "and an l1 penalty are not smooth."
-        )
-    return Described("squared_hinge", 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
+    if estimator.penalty != "l2" or estimator.intercept_scaling != 1:
+        raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2' and intercept_scaling=1.")
+    loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=ROUNDED)
+    return Described(loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
+
+
+def _support_vector_regression(estimator: Any) -> Described:
+    if estimator.loss != "epsilon_insensitive" or estimator.intercept_scaling != 1:
+        raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive' and intercept_scaling=1.")
+    loss = EpsilonInsensitive(estimator.epsilon, width=1.0)
+    return Described(loss, 1.0 / estimator.C, estimator.fit_intercept, whole=True)
+
+
+def _quantile(estimator: Any) -> Described:
+    loss = Quantile(estimator.quantile, width=1.0)
+    return Described(loss, 0.0, estimator.fit_intercept, averaged=True, l1=float(estimator.alpha))
 
 
 def _descended(estimator: Any) -> Described:
@@ -149,6 +175,8 @@ def _descended(estimator: Any) -> Described:
     return Described(loss, alpha, estimator.fit_intercept, labels, weight, averaged="rows")
 
 
+UNDONE = 0.02  # of its least value, by which a host's objective may be above it
+ROUNDED = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
 SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, of classes or of numbers
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
     False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
@@ -156,16 +184,22 @@ SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses
 READERS: dict[type, Callable[[Any], Described]] = {
     linear_model.LinearRegression: _least_squares,
     linear_model.Ridge: _least_squares,
+    linear_model.Lasso: _net,
+    linear_model.ElasticNet: _net,
     linear_model.LogisticRegression: _logistic,
     linear_model.PoissonRegressor: _averaging(lambda estimator: "poisson"),
     linear_model.GammaRegressor: _averaging(lambda estimator: "gamma"),
     linear_model.TweedieRegressor: _averaging(_tweedie),
     linear_model.HuberRegressor: _huber,
+    linear_model.LassoCV: _net,
+    linear_model.ElasticNetCV: _net,
     linear_model.RidgeCV: _least_squares,
     linear_model.RidgeClassifier: _least_squares,
     linear_model.RidgeClassifierCV: _least_squares,
     linear_model.LogisticRegressionCV: _logistic,
+    linear_model.QuantileRegressor: _quantile,
     svm.LinearSVC: _support_vectors,
+    svm.LinearSVR: _support_vector_regression,
     linear_model.SGDClassifier: _descended,
     linear_model.SGDRegressor: _descended,
 }
@@ -185,18 +219,37 @@ class Opened(NamedTuple):
 def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fit:
     """The `Fit` of a fitted estimator, on the data it was fitted on.
 
-    Takes LinearRegression, Ridge, LogisticRegression (binary and multinomial; l2 or no penalty; class_weight
-    fixed or balanced), PoissonRegressor, GammaRegressor, TweedieRegressor, HuberRegressor (its scale is a parameter),
-    RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes; its intercept, which it penalises, is the
-    last of `coef`), SGDClassifier and SGDRegressor (smooth losses; where they arrived), the CV versions of these at the penalty
-    they chose (the choice is not left out). And what is around one of them: a Pipeline, whose transformers stay as fitted, a
+    Takes LinearRegression, Ridge, Lasso, ElasticNet, LogisticRegression (binary and multinomial; l2 or no penalty, of two
+    classes l1 and elastic net too; class_weight fixed or balanced), PoissonRegressor, GammaRegressor, TweedieRegressor,
+    HuberRegressor (its scale is a parameter), RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes;
+    its intercept, which it penalises, is the last of `coef`), QuantileRegressor, LinearSVR and LinearSVC(loss="hinge") (their
+    kinks are rounded, which the result says; θ̂ is then near the host's own), SGDClassifier and SGDRegressor (smooth losses;
+    where they arrived), the CV versions of these at the penalty they chose (the choice is not left out); with `positive=True`
+    where they have it. And what is around one of them: a Pipeline, whose transformers stay as fitted, a
     TransformedTargetRegressor (losses are of the transformed target), a GridSearchCV or the like (its `best_estimator_`; the
     choice is not left out). `sample_weight` is what was given to `fit`.
 
     Raises TypeError on other estimators, `NotFittedError` on one that is not fitted, ValueError where its
     coefficients are not stationary on these data.
     """
-    return anchor(*read(estimator, X, y, sample_weight))
+    objective, theta = read(estimator, X, y, sample_weight)
+    return _beside(objective, theta) if isinstance(objective.loss_function, AbstractRounded) else anchor(objective, theta)
+
+
+def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
+    """The fit of a host whose loss has kinks: where these are rounded, which is near its own θ̂."""
+    found, vector = fit(objective, theta, num_starts=1), np.asarray(objective.parameters.unconstrained(theta), float)
+    known = objective.parameters.kinks()
+    ones = np.ones(objective.num_units)
+    value = function(objective, vector).look(vector)[0] if known is None else look(known[0], ones, vector).value
+    weight = objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()
+    loss: Any = objective.loss_function
+    if value - float(found.value) > 2 * loss.most * weight + UNDONE * abs(float(found.value)):
+        raise ValueError(
+            f"from_sklearn: the estimator is not near a minimum on these data: its objective is {value:.6g}, the least "
+            f"{float(found.value):.6g}. Was it fitted on these data, with these weights, and did its solver arrive?"
+        )
+    return found
 
 
 def read(
@@ -209,11 +262,15 @@ def read(
     estimator, X, y, remarks = opened(estimator, _columns(estimator, X), y)
     host = replace(described(estimator), scaled=scaled)
     check_is_fitted(estimator)
+    if isinstance(host.loss, AbstractRounded) and not host.labels:
+        off = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
+        width = ROUNDED if host.ridge else max(10 * ROUNDED, 2 / np.size(y))  # which there is the only curvature
+        host = replace(host, loss=host.loss.over(width * (off or 1.0)))
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.chosen)))
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
-    return objective.reading(functools.partial(_new, fitted)), _parameters(objective, host, estimator)
+    return objective.reading(functools.partial(_new, fitted), labels.index), _parameters(objective, host, estimator)
 
 
 def _new(estimator: Any, X: Any) -> Any:
@@ -231,16 +288,12 @@ def _new(estimator: Any, X: Any) -> Any:
         if missing and not isinstance(estimator, Pipeline):  # whose transformers know which columns they need
             raise ValueError(f"interval: X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
         X = X if missing else X[list(known)]
-    return _new(estimator.steps[-1][1], _transformed(estimator, X)) if isinstance(estimator, Pipeline) else _dense(X)
+    return _new(estimator.steps[-1][1], _transformed(estimator, X)) if isinstance(estimator, Pipeline) else X
 
 
 def _transformed(estimator: Pipeline, X: Any) -> Any:
     """What the transformers of a pipeline make of rows."""
-    return _dense(estimator[:-1].transform(X) if len(estimator.steps) > 1 else X)
-
-
-def _dense(X: Any) -> Any:
-    return X.toarray() if hasattr(X, "toarray") else X
+    return estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
 
 
 def opened(estimator: Any, X: Any, y: Any) -> Opened:
@@ -305,8 +358,8 @@ def rescales(estimator: Any) -> bool:
     if type(scaler) is not StandardScaler or _learn(before) or type(last) not in READERS:
         return False
     host = described(last)
-    plain = host.intercept and not host.whole and not isinstance(host.loss, HuberScale)
-    return bool(plain and scaler.with_std and len(getattr(last, "classes_", ())) < 3)
+    plain = host.intercept and not host.whole and not isinstance(host.loss, HuberScale) and not host.l1
+    return bool(plain and not host.positive and scaler.with_std and len(getattr(last, "classes_", ())) < 3)
 
 
 def _prepares(estimator: Pipeline) -> bool:
@@ -328,7 +381,7 @@ def placed(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
         host.regressor_ = placed(host.regressor_, parameters)
     else:
         coef, intercept = np.asarray(parameters["coef"]), np.asarray(parameters.get("intercept", 0.0))
-        if isinstance(host, svm.LinearSVC) and host.fit_intercept:
+        if isinstance(host, svm.LinearSVC | svm.LinearSVR) and host.fit_intercept:
             coef, intercept = coef[:-1], coef[-1]
         host.coef_ = coef.reshape(*host.coef_.shape[:-1], coef.shape[-1])
         host.intercept_ = intercept.reshape(np.shape(host.intercept_))[()]
@@ -360,6 +413,8 @@ def _objective(
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **own)
+    if host.whole and host.intercept:
+        X, own["intercept"] = _with_ones(X), False
     if not host.labels:
         return glm(X, np.ravel(y), host.loss, penalty, **own)
     classes = estimator.classes_
@@ -379,8 +434,6 @@ def _objective(
         return glm(X, second.astype(float), "logistic", penalty, **own)
     if host.class_weight == "balanced" and weight is not None:
         raise TypeError(f"from_sklearn: {name}(class_weight='balanced') with a sample_weight is not supported.")
-    if host.whole and host.intercept:
-        X, own["intercept"] = _with_ones(X), False
     return glm(X, np.where(second, 1.0, -1.0), host.loss, penalty, **own)
 
 
@@ -388,7 +441,8 @@ def _with_ones(X: Any) -> Any:
     """The columns, and a constant."""
     if isinstance(X, pd.DataFrame):
         return pd.concat([X, pd.Series(1.0, X.index, name="intercept")], axis=1)
-    return np.column_stack([X, np.ones(len(X))])
+    ones = np.ones((np.shape(X)[0], 1))
+    return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])
 
 
 def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> dict[str, Any]:

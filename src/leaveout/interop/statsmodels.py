@@ -50,10 +50,11 @@ FAMILIES: dict[str, Callable[[Any, Any], losses.AbstractLoss]] = {
     "NegativeBinomial": lambda family, link: losses.NegativeBinomial(family.alpha, link),
     "Tweedie": lambda family, link: losses.Tweedie(family.var_power, 1.0, link),
 }
+MIXED = ("BinomialBayesMixedGLM", "PoissonBayesMixedGLM")
 SCALED = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
 
 
-def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None) -> Fit:
+def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str = "row") -> Fit:
     """The `Fit` of statsmodels results, on the data that they hold.
 
     Takes the results of OLS, WLS, GLM (every family; identity, log, power, and all binomial links but a `CDFLink` of one's
@@ -61,14 +62,25 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None) -> Fit:
     NegativeBinomial (nb2, nb1, geometric; its dispersion a parameter), of MNLogit (whose coefficients are differences from
     the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and PHReg; of GLMGam fitted by
     "pirls", its basis and penalties as they are; and of `fit_regularized(alpha=…, L1_wt=0)`, given the same `alpha` here.
+    Of MixedLM by maximum likelihood, `fit(reml=False)`, as it was fitted, and of BinomialBayesMixedGLM and
+    PoissonBayesMixedGLM, results or model, the data, fitted by maximum likelihood (`lo.Mixed`): `drop` is "row", or the
+    grouping, "group" of MixedLM, a component's name of the others.
 
     Raises TypeError on other results, ValueError where the parameters are not stationary, as those of an l1 penalty.
     """
     model, kind = getattr(results, "model", None), type(getattr(results, "model", None)).__name__
+    if type(results).__name__ in MIXED:
+        model, kind = results, type(results).__name__
+    if kind in (*MIXED, "MixedLM") and type(model).__module__.startswith("statsmodels."):
+        from . import _statsmodels_mixed as mixed
+
+        return mixed.linear(results, drop) if kind == "MixedLM" else mixed.bayesian(model, drop)
+    if drop != "row":
+        raise ValueError("from_statsmodels: drop= is for mixed models; rows are the units of all others.")
     if kind not in MODELS or not type(model).__module__.startswith("statsmodels."):
         raise TypeError(
             f"from_statsmodels: {type(results).__name__} of {kind} is not supported. Supported are the results of "
-            f"{', '.join(MODELS)}."
+            f"{', '.join((*MODELS, 'MixedLM', *MIXED))}."
         )
     inner = type(getattr(results, "_results", results)).__name__
     regularized = inner.startswith("Regularized")

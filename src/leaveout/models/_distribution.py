@@ -76,17 +76,13 @@ class Variance:
     """Σ w r² / Σ w over what each refit sees, of least squares: over all rows it is quadratic in θ, if the model is linear."""
 
     def __init__(self, model: "AbstractRegression"):
-        self.x, self.y, self.offset = (
-            np.asarray(model.design),
-            np.asarray(model.y),
-            0.0 if model.offset is None else model.offset,
-        )
-        self.weight = np.ones(len(self.x)) if model.sample_weight is None else np.asarray(model.sample_weight)
+        self.rows, self.y, self.offset = model.lines, np.asarray(model.y), 0.0 if model.offset is None else model.offset
+        self.weight = np.ones(len(self.y)) if model.sample_weight is None else np.asarray(model.sample_weight)
         self.mean, self.linear = model.loss_function.inverse_link, model.loss_function.convex
 
     @functools.cached_property
     def _gram(self) -> Float[Array, "params params"]:
-        return (self.x.T * self.weight) @ self.x
+        return self.rows.products(self.weight[None])[0]
 
     def __call__(self, rows: Rows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
         index = np.minimum(rows.index, len(self.y) - 1)
@@ -95,7 +91,7 @@ class Variance:
         for k in np.flatnonzero(np.isnan(squares)):
             seen = self.weight.copy()
             np.subtract.at(seen, index[k], left[k])
-            squares[k] = seen @ (self.y - self.mean(self.x @ theta[k] + self.offset)) ** 2
+            squares[k] = seen @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
         return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
 
     def _quadratic(
@@ -103,10 +99,10 @@ class Variance:
     ) -> Float[Array, " refits"]:
         """Σ w r² less what leaves, by that of one θ near all; NaN where nearly all of it leaves."""
         start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
-        move, r = theta - start, self.y - self.offset - self.x @ start
-        own = r[index] - np.einsum("rwp,rp->rw", self.x[index], move)
+        move, r = theta - start, self.y - self.offset - self.rows.predictors(start[None])[0]
+        own = r[index] - self.rows.at(index, move)
         total = self.weight @ r**2
-        whole = total - 2 * move @ (self.x.T @ (self.weight * r)) + np.einsum("rp,rp->r", move @ self._gram, move)
+        whole = total - 2 * move @ self.rows.pull((self.weight * r)[None])[0] + np.einsum("rp,rp->r", move @ self._gram, move)
         squares = whole - np.sum(left * own**2, axis=1)
         return np.where(squares > CANCELLED * np.maximum(total, whole), squares, np.nan)
 

@@ -16,6 +16,7 @@ from ._loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, pro
 
 LEAST = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
 HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
+STIRLING = 16.0  # from there on four terms of the series are exact to rounding
 
 
 def exponential(x: np.ndarray) -> np.ndarray:
@@ -200,9 +201,9 @@ class NegativeBinomial(AbstractMeanLoss):
         size = 1 / float(self.dispersion)
         x = eta - np.log(size)
         p, q = scipy.special.expit(x), scipy.special.expit(-x)
-        constant = lambda: scipy.special.gammaln(size) + scipy.special.gammaln(y + 1.0) - scipy.special.gammaln(y + size)
+        constant = lambda: scipy.special.gammaln(y + 1.0) - _rising(size, y, np, scipy.special)
         return {
-            0: lambda: constant() + (size + y) * np.logaddexp(0.0, x) - y * x,
+            0: lambda: constant() + (size + y) * np.logaddexp(0.0, x) - y * eta,
             1: lambda: size * p - y * q,
             2: lambda: (y + size) * p * q,
             3: lambda: (y + size) * p * q * (q - p),
@@ -222,8 +223,15 @@ def negative_binomial(mean, log_mean, log_dispersion, y):
     """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
     size = jnp.exp(-log_dispersion)
     total = jnp.log1p(mean / size)  # log(1 + αμ)
-    constant = jspecial.gammaln(size) + jspecial.gammaln(y + 1.0) - jspecial.gammaln(y + size)
-    return constant + size * total + y * (total - log_dispersion - log_mean)
+    return jspecial.gammaln(y + 1.0) - _rising(size, y, jnp, jspecial) + size * total + y * (total - log_mean)
+
+
+def _rising(size, y, xp, special):
+    """log Γ(s + y) − log Γ(s) − y log s, zero in the limit of large s: by Stirling there, as logarithms of Γ cancel."""
+    large, small = xp.maximum(size, STIRLING), xp.minimum(size, STIRLING)
+    rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
+    series = (large + y - 0.5) * xp.log1p(y / large) - y + rest(large + y) - rest(large)
+    return xp.where(size > STIRLING, series, special.gammaln(small + y) - special.gammaln(small) - y * xp.log(small))
 
 
 KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex under the log link

@@ -26,9 +26,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from .._objective import Blocks, ravel, unravel
 from ..inference.chain import Posterior, Potentials, posterior
 from ..inference.moments import spread_of_sums
-from ._hidden import times
 from ._hidden_chain import AbstractHiddenChain
-from .emissions._base import AbstractEmission
+from .emissions._base import AbstractEmission, times
 
 NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
 

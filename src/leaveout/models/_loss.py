@@ -184,6 +184,11 @@ class AbstractSharedLoss(AbstractLoss):
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         """An intercept and τ to start from."""
 
+    def limit(self, tau: np.ndarray) -> str:
+        """Why there is no minimum where own parameters came out: a limit that none of them reaches."""
+        del tau
+        return ""
+
     @abc.abstractmethod
     def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
         """The prediction on the scale of the response."""

@@ -3,15 +3,21 @@
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
+from .._design import BLOCK
 from .._jax import Array, jnp
+from .._mapped import Mapped, elsewhere
 from .._objective import room, stored
-from .._read import numbers
+from .._read import compressed, numbers
+from .._sparse import Sparse
 
 
 def pick(array: Any, index: Any) -> Array:
     """The listed rows; any row for padding; all of them, in their order, where as many are listed."""
+    if isinstance(array, Sparse):
+        return array.written(jnp.arange(len(array)) if isinstance(index, slice) else index)
     if isinstance(index, slice) or len(index) == len(array):
         return jnp.asarray(array)
     return jnp.asarray(array).at[index].get(mode="clip")
@@ -22,36 +28,69 @@ def shift(offset: Any, index: Any = slice(None)) -> Any:
     return 0.0 if offset is None else pick(offset, index)
 
 
-def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+def times(weight: Array, value: Array) -> Array:
+    """Weights `[units]` times values `[units, ...]`, zero where a weight is, whatever the value."""
+    weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
+    return jnp.where(weight == 0, 0.0, weight * value)
+
+
+def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Sparse | Mapped, tuple[str, ...]]:
     """The rows, a column of ones at their end where there is an intercept; and what the columns are called."""
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
         raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
-    array = numbers(caller, "X", X)
+    sparse = compressed(caller, "X", X)
+    array = numbers(caller, "X", X) if sparse is None else sparse
     if array.ndim != 2:
         raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
-    if len(array) < 2:
-        raise ValueError(f"{caller}: at least two rows are needed; got {len(array)}.")
+    if array.shape[0] < 2:
+        raise ValueError(f"{caller}: at least two rows are needed; got {array.shape[0]}.")
     if array.shape[1] + intercept == 0:
         raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
     _check_finite(caller, "X", array, names)
     return _with_ones(array, intercept), names or _unnamed(array.shape[1])
 
 
+def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The columns of rows in memory."""
+    return dict(zip(names, rows.T, strict=False)) if isinstance(rows, np.ndarray) else {}
+
+
+def by_rows(model: Any) -> Any:
+    """A regression of more columns than rows in coordinates of the rows."""
+    from ._dual import DualGLM
+
+    return DualGLM(model)
+
+
 def _unnamed(count: int) -> tuple[str, ...]:
     return tuple(f"x{j}" for j in range(count))
 
 
-def _check_finite(caller: str, name: str, array: np.ndarray, columns: tuple[str, ...]) -> None:
-    finite = np.isfinite(array) if array.dtype.kind == "f" else np.ones_like(array, bool)
-    if not finite.all():
-        bad = [columns[j] if columns else int(j) for j in np.flatnonzero(~finite.all(0))]
-        raise ValueError(
-            f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}; drop or impute."
-        )
+def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) -> None:
+    values = array.data if scipy.sparse.issparse(array) else array
+    if array.dtype.kind != "f" or all(np.isfinite(values[some]).all() for some in _blocks(values)):
+        return
+    finite = np.isfinite(values)
+    where = np.unique(array.indices[~finite]) if values is not array else np.flatnonzero(~finite.all(0))
+    bad = [columns[j] if columns else int(j) for j in where]
+    first = "" if values is not array else f", the first in row {int(np.argmin(finite.all(1)))}"
+    raise ValueError(
+        f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}{first}; drop or impute."
+    )
 
 
-def _with_ones(array: np.ndarray, intercept: bool) -> np.ndarray:
+def _blocks(values: np.ndarray) -> list[slice]:
+    """Of numbers, some rows at a time."""
+    step = max(1, BLOCK // max(1, values[:1].size))
+    return [slice(start, start + step) for start in range(0, len(values), step)]
+
+
+def _with_ones(array: Any, intercept: bool) -> np.ndarray | Sparse | Mapped:
+    if scipy.sparse.issparse(array):
+        return Sparse.of(array.astype(np.float64), intercept)
+    if elsewhere(array):
+        return Mapped(array, bool(intercept))
     if not intercept:
         return stored(array)
     design = room((len(array), array.shape[1] + 1))
@@ -59,7 +98,7 @@ def _with_ones(array: np.ndarray, intercept: bool) -> np.ndarray:
     return design
 
 
-def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray:
+def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray | Sparse:
     """Other rows of the model whose columns are called `names`: those of a DataFrame by their names, in any order and among
     others; by position where X, or the data of the model, had none."""
     if hasattr(X, "columns"):
@@ -71,11 +110,13 @@ def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np
         if twice:
             raise ValueError(f"{caller}: X_new has duplicate column names: {twice}.")
         X = X if missing else X[[X.columns[columns.index(name)] for name in names]]
-    array = numbers(caller, "X_new", X)
-    if array.ndim != 2 or array.shape[1] != len(names) or not len(array):
+    sparse = compressed(caller, "X_new", X)
+    array = numbers(caller, "X_new", X) if sparse is None else sparse
+    if array.ndim != 2 or array.shape[1] != len(names) or not array.shape[0]:
         raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
     _check_finite(caller, "X_new", array, names)
-    return _with_ones(array, intercept)
+    found = _with_ones(array, intercept)
+    return stored(found) if isinstance(found, Mapped) else found
 
 
 def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:

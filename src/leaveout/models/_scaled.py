@@ -8,12 +8,14 @@ terms of the penalty are rows beside the units', whose weights go by w.
 """
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
-from .._design import Beside, Dense, Plain
+from .._design import Beside, Plain
 from .._jax import Array, jnp, numpy_of
 from .._objective import AbstractLinearPredictor
+from .._sparse import Sparse
 from . import losses
 from .linear import GLM
 
@@ -25,12 +27,20 @@ class StandardisedGLM(GLM):
 
     def _ratios(self, weights: Array) -> Array:
         """v of many refits, or of one, `[..., features]`."""
-        x = self.design[:, : self.num_features]
-        whole, total = x.var(0), weights.sum(-1)[..., None]
-        mean = weights @ x / total
-        variance = weights @ x**2 / total - mean**2
+        x, total = cast(Sparse, self.design), weights.sum(-1)[..., None]
+        mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))
+        whole, variance = self._variance, square - mean**2
         constant, xp = (whole == 0) | (variance <= CONSTANT * whole), numpy_of(variance)
         return xp.where(constant, 1.0, variance / xp.where(whole == 0, 1.0, whole))
+
+    @property
+    def _variance(self) -> np.ndarray:
+        """Of each column."""
+        if not isinstance(self.design, Sparse):
+            return self.design[:, : self.num_features].var(0)
+        level, square = ((self.design**k).pull(np.ones((1, self.num_units)))[0] / self.num_units for k in (1, 2))
+        found = (square - level**2)[: self.num_features]
+        return np.where(found <= CONSTANT * square[: self.num_features], 0.0, found)
 
     def _ridges(self) -> np.ndarray:
         second = self.penalty.second(self.num_features)
@@ -49,7 +59,7 @@ class StandardisedGLM(GLM):
 
         return replace(
             known,
-            design=Dense(np.concatenate([self.design, np.eye(features, self.design.shape[1])])),
+            design=self.lines.below(np.eye(features, self.design.shape[1])),
             offset=np.append(offset, np.zeros(features)) if np.ndim(offset) else offset,
             loss=Beside(known.unit_loss, Plain(losses.Squared()), (self.num_units, features)),
             penalty=np.zeros_like(known.penalty),

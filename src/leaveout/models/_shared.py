@@ -20,6 +20,8 @@ from .._objective import LOG_DENSITY, LOG_PROBABILITY
 from ._families import negative_binomial
 from ._loss import AbstractSharedLoss, domain, positive
 
+NONE = 1e-6  # a dispersion that cannot be told from none
+
 
 class AbstractScaleLoss(AbstractSharedLoss):
     """One positive parameter of its own, `named`: τ is its logarithm."""
@@ -62,6 +64,14 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
 
     def check(self, y):
         domain(y, (y >= 0) & (y == np.floor(y)), "negative binomial", "whole and not negative")
+
+    def limit(self, tau):
+        if tau[0] > np.log(NONE):
+            return ""
+        return (
+            "the dispersion of the negative binomial goes to zero: the counts scatter no more than Poisson's, its limit. "
+            "Take lo.losses.Poisson()."
+        )
 
     def scale(self, y):
         return LOG_PROBABILITY

@@ -23,8 +23,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from .._objective import AbstractObjective, Costs, Parameters, Units, aligned, float64
+from .._objective import AbstractObjective, Costs, Parameters, Units, aligned, float64, stored
 from .._read import Names, codes, matched
+from .._sparse import Sparse
 from . import penalties
 from ._partial import Alone, Sums, alone, efron, running
 from ._rows import column, design, pick, shift
@@ -67,7 +68,10 @@ class Cox(AbstractObjective):
         if ties not in ("efron", "breslow"):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
         self.labels, X, time, event, strata, offset = matched("Cox", X=X, time=time, event=event, strata=strata, offset=offset)
-        self.design, self.names = design("Cox", X, False)
+        rows, self.names = design("Cox", X, False)
+        if isinstance(rows, Sparse):
+            raise TypeError("Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that.")
+        self.design = rows if isinstance(rows, np.ndarray) else stored(rows)
         n = len(self.design)
         times, self.event = column("Cox", "time", time, n), column("Cox", "event", event, n)
         if (times < 0).any():
@@ -75,7 +79,7 @@ class Cox(AbstractObjective):
         if not np.isin(self.event, (0, 1)).all() or not self.event.any():
             raise ValueError("Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere.")
         self.offset = None if offset is None else column("Cox", "offset", offset, n)
-        self.penalty, self.ties, self.remark = penalties.resolve(penalty), ties, remark
+        self.penalty, self.ties, self.remark = penalties.smooth("Cox", penalty), ties, remark
         self.penalty.check(self.design.shape[1])
         if strata is not None and np.shape(strata) != (n,):
             raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
@@ -87,7 +91,7 @@ class Cox(AbstractObjective):
 
     def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
         """The same model under another penalty: its data are shared, and not read again."""
-        return penalties.under(self, penalty, self.design.shape[1])
+        return penalties.under(self, penalties.smooth("Cox", penalty), self.design.shape[1])
 
     @property
     def num_units(self) -> int:

@@ -12,29 +12,33 @@ it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is 
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
+import pandas as pd
+import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._design import Beside, Dense, Loss, Plain, Predictors, Several
-from .._jax import Array, float64, jax, jnp, made, static
+from .._jax import Array, float64, jax, jnp, static
+from .._mapped import Mapped
 from .._objective import AbstractLinearPredictor, Blocks, Parameters, Units, stored
 from .._read import Names, codes, matched, numbers
+from .._sparse import Sparse
 from . import losses, penalties
 from ._distribution import classes, distribution
-from ._rows import column, design, new_rows, pick, shift
+from ._gram import gram
+from ._rows import by_name, by_rows, column, design, new_rows, pick, shift, times
 
-SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
-BLOCK = 8192  # rows of the design that are weighted at a time when a Hessian is summed
 EVERYONE = slice(None)
+WIDE = 12_000  # columns beyond which a diagonal matrix is not written out: those of `fit` by products
 
 
 class AbstractRegression(AbstractLinearPredictor):
     """A sum of losses of rows beside a penalty: `GLM` and `Regression`, which differ in the losses that they name."""
 
-    design: Float[np.ndarray, "units coefficients"]
+    design: Float[np.ndarray, "units coefficients"] | Sparse | Mapped
     y: Float[np.ndarray, " units"]
     sample_weight: Float[np.ndarray, " units"] | None
     offset: Float[np.ndarray, "units ..."] | None
@@ -75,10 +79,11 @@ class AbstractRegression(AbstractLinearPredictor):
         code, found = _coded(me, self.y, n) if class_weight else (None, ())
         self.class_code, self.balanced = None if code is None else stored(code), len(found)
         self.penalty.check(self.num_features)
+        _seen(self)
 
     def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
         """The same model under another penalty: its data are shared, and not read again."""
-        return penalties.under(self, penalty, self.num_features)
+        return _seen(penalties.under(self, penalty, self.num_features))
 
     # the shape of θ: [params], or [outputs, params_per_output]
 
@@ -108,7 +113,21 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
+            kinks=self._kinks,
+            by_rows=functools.partial(by_rows, self),
+            limit=lambda theta: self.loss_function.limit(theta[len(theta) - self.own :]) if self.own else "",
         )
+
+    def _kinks(self):
+        if not self.penalty.kinked:
+            return None
+        if isinstance(self.design, Sparse):
+            raise TypeError(
+                "GLM: an l1 penalty, or a Box, wants dense rows, and X is sparse; give X.toarray(), or lo.penalties.Ridge."
+            )
+        from ._active import whole
+
+        return whole(self), None, None, None
 
     def _start(self, seed):
         del seed  # the usual losses are convex
@@ -171,7 +190,8 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _predictor(self, theta: Array, index: Any) -> Array:
         """z of the listed units, `[width]` or `[width, outputs]`."""
-        x, q = pick(self.design, index), self.design.shape[1]
+        whole = isinstance(self.design, Sparse) and (isinstance(index, slice) or len(index) == self.num_units)
+        q, x = self.design.shape[1], cast(Array, self.design) if whole else pick(self.design, index)
         if not self.own:
             return x @ theta.T + shift(self.offset, index)
         eta = x @ theta[:q] + shift(self.offset, index)
@@ -187,7 +207,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _weighted(self, value: Array, index: Any) -> Array:
         """Values of the listed units, `[width, ...]`, times their sample weights, if there are any."""
-        return value if self.sample_weight is None else _times(pick(self.sample_weight, index), value)
+        return value if self.sample_weight is None else times(pick(self.sample_weight, index), value)
 
     def loss(self, theta, weights):
         omega, kappa = self._weigh(weights, jnp)
@@ -199,7 +219,7 @@ class AbstractRegression(AbstractLinearPredictor):
     def hessian(self, theta, weights):
         omega, kappa = self._weigh(weights, jnp)
         curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
-        return self._gram(self.design, _times(omega, curvature)) + kappa * self._penalty_hessian(theta)
+        return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(theta)
 
     def preconditioner(self, theta, weights):
         """The Hessian's blocks of single classes."""
@@ -208,7 +228,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return ()
         omega, kappa = self._weigh(np.asarray(weights))
         (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
-        own = Several(self.design, self.outputs).blocks(omega, curvature)
+        own = Several(self.lines, self.outputs).blocks(omega, curvature)
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
         return (Blocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
 
@@ -228,7 +248,7 @@ class AbstractRegression(AbstractLinearPredictor):
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
         index, delta = self._touched(index, delta)
-        change = self._gram(pick(self.design, index), _times(delta, self.derivative(theta, index, 2)))
+        change = self._gram(pick(self.design, index), times(delta, self.derivative(theta, index, 2)))
         if self.low_rank:
             return change
         return change + self.penalty.times(delta, self._weighted(delta, index)) * self._penalty_hessian(theta)
@@ -241,9 +261,9 @@ class AbstractRegression(AbstractLinearPredictor):
     def _gram(self, x: Array, curvature: Array) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
         if not self.own:
-            return _weighted_gram(x, curvature)
-        across = x.T @ curvature[:, 0, 1:]
-        return jnp.block([[_weighted_gram(x, curvature[:, 0, 0]), across], [across.T, curvature[:, 1:, 1:].sum(0)]])
+            return gram(x, curvature)
+        across = (curvature[:, 0, 1:].T @ x).T
+        return jnp.block([[gram(x, curvature[:, 0, 0]), across], [across.T, curvature[:, 1:, 1:].sum(0)]])
 
     def _penalty_hessian(self, theta: Array) -> Array:
         return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(theta.reshape(-1))
@@ -253,13 +273,14 @@ class AbstractRegression(AbstractLinearPredictor):
         eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
         return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
 
-    def reading(self, read: Callable[[Any], Any]) -> Self:
-        """The same model of a host that makes its columns of data itself: so does `read` those of new rows."""
+    def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None) -> Self:
+        """The same model of a host that makes its columns of data itself: so does `read` those of new rows. `index` are the
+        labels of its rows, where these columns have none."""
         out = copy.copy(self)
-        vars(out)["labels"] = Names(self.labels.index, read)
+        vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
         return out
 
-    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"]:
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:
         """Other rows than those of the design, to be predicted."""
         read = self.labels.read
         return new_rows(caller, X if read is None else read(X), self.names, self.intercept)
@@ -296,6 +317,11 @@ class AbstractRegression(AbstractLinearPredictor):
         return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
 
     @property
+    def lines(self) -> Dense | Sparse | Mapped:
+        """The rows of the design, as refits of them are computed."""
+        return self.design if isinstance(self.design, Sparse | Mapped) else Dense(self.design)
+
+    @property
     def predictors(self):
         function, bent = self.loss_function, self.penalty.bent(self.num_features)
         if not function.convex or bent is None or (self.classes and len(bent.rows)):
@@ -303,22 +329,31 @@ class AbstractRegression(AbstractLinearPredictor):
         if function.self_concordance is None and function.peak(self.y) is None:  # nothing could be proved
             return None
         pad = self.design.shape[1] - self.num_features
-        matrix, offset = self.penalty.second(self.num_features), self.offset
-        matrix = np.pad(matrix, (0, pad)) if pad else matrix
-        rows: Dense | Several = Dense(self.design)
+        matrix, offset = self._quadratic(pad), self.offset
+        rows: Dense | Sparse | Mapped | Several = self.lines
         own: Loss = function if self.classes else Plain(function)
         loss = own
         if self.classes:
-            matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.design, self.outputs)
+            matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.lines, self.outputs)
         elif len(bent.rows):
-            rows = Dense(np.concatenate([self.design, np.pad(bent.rows, ((0, 0), (0, pad)))]))
-            loss = Beside(own, losses.PseudoHuber(1.0), (self.num_units, len(bent.rows)))
+            rows = self.lines.below(np.pad(bent.rows, ((0, 0), (0, pad))))
+            loss = Beside(own, bent.loss, (self.num_units, len(bent.rows)))
             offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
         weigh = functools.partial(self._weigh_rows, beside=bent.weight)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
         return Predictors(
             rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
         )
+
+    def _quadratic(self, pad: int) -> Any:
+        """What of the penalty is quadratic, of all parameters of an output: of very many columns in compressed rows,
+        where it is one number each."""
+        wide = self.num_features > WIDE and not self.classes
+        diagonal = self.penalty.diagonal(self.num_features) if wide else None
+        if diagonal is not None:
+            return scipy.sparse.diags_array(np.pad(diagonal, (0, pad)), format="csr")
+        matrix = self.penalty.second(self.num_features)
+        return np.pad(matrix, (0, pad)) if pad else matrix
 
     def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ω and κ of many refits; after the units' ω the κ-fold weights of the penalty's rows."""
@@ -351,7 +386,7 @@ class AbstractRegression(AbstractLinearPredictor):
             target=self.y,
             classes=classes(self),
             distribution=functools.partial(distribution, self),
-            features=lambda: dict(zip(self.names, self.design.T, strict=False)),
+            features=functools.partial(by_name, self.design, self.names),
             score=self.scale,
         )
 
@@ -425,6 +460,15 @@ class Regression(AbstractRegression):
         self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark)
 
 
+def _seen(model: Any) -> Any:
+    """With rows in memory where JAX is to see them, or coordinate descent, or a model that standardises them."""
+    if not isinstance(model.design, Mapped):
+        return model
+    if type(model) is not GLM or model.num_features > WIDE or model.penalty.kinked or model.predictors is None:
+        vars(model)["design"] = stored(model.design)
+    return model
+
+
 def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
     """The number of each unit's class, and the classes."""
     if np.shape(y) != (n,):
@@ -454,45 +498,3 @@ def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
     levels, found = np.unique(array, return_inverse=True)
     named = levels if names is None else names[levels.astype(int)]
     return losses.Ordinal(len(levels)), found.astype(float), tuple(named.tolist())
-
-
-def _times(weight: Array, value: Array) -> Array:
-    """Weights `[units]` times values `[units, ...]`, zero where a weight is, whatever the value."""
-    weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
-    return jnp.where(weight == 0, 0.0, weight * value)
-
-
-def _summed_gram(design: Array, curvature: Array) -> Array:
-    """`Σ_n U_nᵀ C_n U_n`, summed over blocks of rows so that no second copy of the design is made."""
-    whole, left = divmod(len(design), BLOCK)
-    total = _gram(design[len(design) - left :], curvature[len(design) - left :])
-    block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * BLOCK, BLOCK)
-    add = lambda k, total: total + _gram(block(design, k), block(curvature, k))
-    return jax.lax.fori_loop(0, whole, add, total) if whole else total
-
-
-def _mapped_gram(axis_size, in_batched, design, curvature):
-    """Of many refits: one product of all their curvatures with all x xᵀ, where those fit into memory."""
-    n, q = design.shape[-2:]
-    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL:
-        i, j = np.triu_indices(q)
-        place = np.zeros((q, q), int)
-        place[i, j] = place[j, i] = np.arange(len(i))
-        return (curvature @ (design[:, i] * design[:, j]))[:, place], True
-    blocks = jax.vmap(_summed_gram, [0 if batched else None for batched in in_batched])
-    return blocks(design, curvature), True
-
-
-@made
-def _weighted_gram():
-    gram = jax.custom_batching.custom_vmap(_summed_gram)
-    gram.def_vmap(_mapped_gram)
-    return gram
-
-
-def _gram(x: Array, curvature: Array) -> Array:
-    """`Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
-    if curvature.ndim == 1:
-        return x.T @ (curvature[:, None] * x)
-    params = x.shape[1] * curvature.shape[-1]
-    return jnp.einsum("nkl,np,nq->kplq", curvature, x, x, optimize=True).reshape(params, params)

@@ -36,6 +36,12 @@ from ._loss import (
     within,
 )
 from ._multinomial import Multinomial as Multinomial
+from ._rounded import (
+    AbstractRounded as AbstractRounded,
+    EpsilonInsensitive as EpsilonInsensitive,
+    Hinge as Hinge,
+    Quantile as Quantile,
+)
 from ._shared import (
     Beta as Beta,
     GammaShape as GammaShape,
@@ -358,6 +364,22 @@ class PseudoHuber(AbstractLoss):
         return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
 
 
+class Straight(AbstractLoss):
+    """`η`, whatever y is: a term of F that has a slope only."""
+
+    ceiling = self_concordance = fourth = 0.0
+
+    def __call__(self, eta, y):
+        return eta
+
+    def formulas(self, eta, y):
+        rest = lambda: np.zeros_like(eta)
+        return {0: lambda: eta, 1: lambda: np.ones_like(eta), 2: rest, 3: rest}
+
+    def peak(self, y):
+        return np.zeros_like(y)
+
+
 class SquaredHinge(AbstractLoss):
     """`max(0, 1 − yη)²` of y −1 or 1. Its ℓ″ jumps at the margin, yη = 1."""
 
@@ -416,6 +438,7 @@ NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "huber": Huber,
     "pseudo_huber": PseudoHuber,
     "squared_hinge": SquaredHinge,
+    "hinge": Hinge,
 }
 SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {  # losses with parameters of their own, of lo.Regression
     "negative_binomial": NegativeBinomialDispersion,

@@ -2,65 +2,30 @@
 
 Ridge(α)         α/2 ‖coef‖²                       α a number, or one a coefficient
 Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
+Lasso(α)         α Σ |coef|                        α a number, or one a coefficient
+ElasticNet(α, ρ) α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)
+Box(low, high)   low ≤ coef ≤ high, by default not negative
 PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
 a + b            sums;  any JAX function of the coefficients
 per_weight(R)    Σ_n w_n s_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
 per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the number of rows
 """
 
-import abc
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._jax import Array, Module, Scalar, followed, jax, jnp, numpy_of, static
+from .._jax import Array, Scalar, followed, jax, jnp, numpy_of, static
 from .._objective import stored, traced
+from ._penalty import AbstractPenalty as AbstractPenalty, Bent as Bent
+from .losses import Straight
 
 Model = TypeVar("Model")
 PROBES = 32  # of the diagonal of a penalty's Hessian
-
-
-class Bent(NamedTuple):
-    """`Σ_j weight_j ψ(rows_jᵀ coef)`, ψ(t) = √(1 + t²) − 1."""
-
-    rows: Float[np.ndarray, "terms features"]
-    weight: Float[np.ndarray, " terms"]
-
-
-class AbstractPenalty(Module):
-    """A function of the coefficients, `[features]` or `[outputs, features]`."""
-
-    @abc.abstractmethod
-    def __call__(self, coef: Array) -> Scalar:
-        """The penalty's value."""
-
-    @property
-    @abc.abstractmethod
-    def quadratic(self) -> bool:
-        """Is its third derivative zero?"""
-
-    def check(self, features: int) -> None:
-        """Raise where the penalty does not fit so many features."""
-
-    def times(self, weights: Array, weighted: Array) -> Array | np.ndarray:
-        """How many times it is added to a loss of these weights `w`, `weighted` being `w s`."""
-        del weights, weighted
-        return np.ones(())
-
-    def second(self, features: int) -> np.ndarray:
-        """The Hessian of what of it is quadratic, `[features, features]`."""
-        raise NotImplementedError(f"{type(self).__name__} is not known to be quadratic.")
-
-    def bent(self, features: int) -> Bent | None:
-        """What of it is not; None where that is not known to be such a sum."""
-        return Bent(np.zeros((0, features)), np.zeros(0)) if self.quadratic else None
-
-    def __add__(self, other: "AbstractPenalty") -> "Sum":
-        return Sum((self, resolve(other)))
 
 
 class Zero(AbstractPenalty):
@@ -71,6 +36,9 @@ class Zero(AbstractPenalty):
 
     def second(self, features):
         return np.zeros((features, features))
+
+    def diagonal(self, features):
+        return np.zeros(features)
 
     @property
     def quadratic(self):
@@ -92,15 +60,15 @@ class Ridge(AbstractPenalty):
         xp = numpy_of(self.alpha)
         return xp.diag(xp.broadcast_to(self.alpha, (features,)))
 
+    def diagonal(self, features):
+        return np.broadcast_to(self.alpha, features)
+
     @property
     def quadratic(self):
         return True
 
     def check(self, features):
-        if self.alpha.ndim and self.alpha.shape != (features,):
-            raise ValueError(
-                f"Ridge: alpha must be a number or one number a coefficient, shape ({features},); got {self.alpha.shape}."
-            )
+        _one_each("Ridge", self.alpha, features)
 
 
 class Quadratic(AbstractPenalty):
@@ -136,6 +104,132 @@ class Quadratic(AbstractPenalty):
     def check(self, features):
         if len(self.matrix) != features:
             raise ValueError(f"Quadratic: M is {self.matrix.shape}, but there are {features} coefficients.")
+
+
+class Lasso(AbstractPenalty):
+    """`α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient: some of the coefficients are zero. For `lo.GLM`."""
+
+    alpha: Float[np.ndarray, "..."]
+
+    def __init__(self, alpha: ArrayLike = 1.0):
+        self.alpha = _not_negative("Lasso: alpha", alpha)
+
+    def __call__(self, coef):
+        return jnp.sum(self.alpha * jnp.abs(coef))
+
+    def kinks(self, features):
+        return np.broadcast_to(self.alpha, features).copy()
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    @property
+    def kinked(self):
+        return bool(followed(self.alpha) or np.any(self.alpha > 0))
+
+    @property
+    def quadratic(self):
+        return not self.kinked
+
+    def check(self, features):
+        _one_each("Lasso", self.alpha, features)
+
+
+class ElasticNet(AbstractPenalty):
+    """`α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)`, ρ = `l1_ratio`; α a number, or one a coefficient."""
+
+    alpha: Float[np.ndarray, "..."]
+    l1_ratio: Float[np.ndarray, ""]
+
+    def __init__(self, alpha: ArrayLike = 1.0, l1_ratio: float = 0.5):
+        self.alpha, self.l1_ratio = _not_negative("ElasticNet: alpha", alpha), _not_negative("ElasticNet: l1_ratio", l1_ratio)
+        if self.l1_ratio.ndim or (not followed(self.l1_ratio) and self.l1_ratio > 1):
+            raise ValueError(f"ElasticNet: l1_ratio must be one number from 0 to 1; got {l1_ratio!r}.")
+
+    def __call__(self, coef):
+        share = self.l1_ratio
+        return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
+
+    def kinks(self, features):
+        return np.broadcast_to(self.alpha * self.l1_ratio, features).copy()
+
+    def second(self, features):
+        xp = numpy_of(self.alpha)
+        return xp.diag(xp.broadcast_to(self.alpha * (1 - self.l1_ratio), (features,)))
+
+    @property
+    def kinked(self):
+        return bool(followed(self.alpha) or np.any(self.alpha * self.l1_ratio > 0))
+
+    @property
+    def quadratic(self):
+        return not self.kinked
+
+    def check(self, features):
+        _one_each("ElasticNet", self.alpha, features)
+
+
+class Box(AbstractPenalty):
+    """`low ≤ coef ≤ high`, each a number or one a coefficient, `±inf` where there is no bound: coefficients that are not
+    negative, by default. Beside `Ridge`, `Lasso`, `ElasticNet`, or alone; for `lo.GLM`."""
+
+    low: Float[np.ndarray, "..."]
+    high: Float[np.ndarray, "..."]
+
+    def __init__(self, low: ArrayLike = 0.0, high: ArrayLike = np.inf):
+        self.low, self.high = _bound("low", low), _bound("high", high)
+        if self.low.ndim and self.high.ndim and self.low.shape != self.high.shape:
+            raise ValueError(f"Box: low has shape {self.low.shape}, and high {self.high.shape}.")
+        if np.any(self.low > self.high) or np.any(self.low == np.inf) or np.any(self.high == -np.inf):
+            raise ValueError(f"Box: low must not be above high, nor hold inf, nor high -inf; got {low!r} and {high!r}.")
+
+    def __call__(self, coef):
+        return jnp.where(jnp.all((coef >= self.low) & (coef <= self.high)), 0.0, jnp.inf)
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    @property
+    def kinked(self):
+        return True
+
+    def bounds(self, features):
+        return np.broadcast_to(self.low, features).copy(), np.broadcast_to(self.high, features).copy()
+
+    @property
+    def quadratic(self):
+        return False
+
+    def check(self, features):
+        _one_each("Box", self.low, features, "low")
+        _one_each("Box", self.high, features, "high")
+
+
+class Tilted(AbstractPenalty):
+    """`½ Σ ridge_j coef_j² + slopeᵀ coef`: what a penalty with kinks, `whole`, is on some coefficients whose signs are
+    known."""
+
+    whole: AbstractPenalty
+    slope: Float[np.ndarray, " features"]
+    ridge: Float[np.ndarray, " features"]
+
+    def __call__(self, coef):
+        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2)
+
+    def second(self, features):
+        del features
+        return np.diag(self.ridge)
+
+    def bent(self, features):
+        del features
+        return Bent(self.slope[None], np.ones(1), Straight())
+
+    @property
+    def quadratic(self):
+        return False
+
+    def __repr__(self) -> str:
+        return repr(self.whole)
 
 
 class PseudoHuber(AbstractPenalty):
@@ -192,9 +286,23 @@ class Sum(AbstractPenalty):
     def second(self, features):
         return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
 
+    @property
+    def kinked(self):
+        return any(term.kinked for term in self.terms)
+
+    def kinks(self, features):
+        return sum((term.kinks(features) for term in self.terms), np.zeros(features))
+
+    def bounds(self, features):
+        low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
+        return np.max(low, axis=0), np.min(high, axis=0)
+
     def bent(self, features):
         found = [term.bent(features) for term in self.terms]
-        return None if None in found else Bent(*map(np.concatenate, zip(*found, strict=True)))
+        if None in found:
+            return None
+        rows, weight, _ = zip(*found, strict=True)
+        return Bent(np.concatenate(rows), np.concatenate(weight))
 
     @property
     def quadratic(self):
@@ -203,6 +311,9 @@ class Sum(AbstractPenalty):
     def check(self, features):
         for term in self.terms:
             term.check(features)
+        low, high = self.bounds(features)
+        if np.any(low > high):
+            raise ValueError("penalties: the bounds of a sum leave some coefficient no place.")
 
 
 class PerWeight(AbstractPenalty):
@@ -220,8 +331,21 @@ class PerWeight(AbstractPenalty):
     def second(self, features):
         return self.penalty.second(features)
 
+    def diagonal(self, features):
+        return self.penalty.diagonal(features)
+
     def bent(self, features):
         return self.penalty.bent(features)
+
+    @property
+    def kinked(self):
+        return self.penalty.kinked
+
+    def kinks(self, features):
+        return self.penalty.kinks(features)
+
+    def bounds(self, features):
+        return self.penalty.bounds(features)
 
     @property
     def quadratic(self):
@@ -229,6 +353,11 @@ class PerWeight(AbstractPenalty):
 
     def check(self, features):
         self.penalty.check(features)
+
+
+def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
+    """What it is a sum of."""
+    return penalty.terms if isinstance(penalty, Sum) else (penalty,)
 
 
 def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
@@ -257,6 +386,43 @@ def _not_negative(name: str, value: Any) -> Any:
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return array
+
+
+def _bound(name: str, value: ArrayLike) -> Float[np.ndarray, "..."]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"Box: {name} must be a number, or one a coefficient; got {value!r}.")
+    if array.ndim > 1 or np.isnan(array).any():
+        raise ValueError(f"Box: {name} must be a number or one a coefficient, and no NaN; got {value!r}.")
+    return array.astype(np.float64)
+
+
+def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None:
+    if alpha.ndim and alpha.shape != (features,):
+        raise ValueError(
+            f"{name}: {what} must be a number or one number a coefficient, shape ({features},); got {alpha.shape}."
+        )
+
+
+def scaled(penalty: AbstractPenalty, alpha: float) -> Any:
+    """A lasso or an elastic net of another α, with what is around it; None of others."""
+    if isinstance(penalty, PerWeight):
+        inner = scaled(penalty.penalty, alpha)
+        return None if inner is None else PerWeight(inner, penalty.rows)
+    if isinstance(penalty, ElasticNet):
+        return ElasticNet(alpha, float(penalty.l1_ratio))
+    return Lasso(alpha) if isinstance(penalty, Lasso) else None
+
+
+def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+    """What `resolve` makes of it; TypeError where it has kinks, of which only `lo.GLM` knows."""
+    found = resolve(penalty)
+    if found.kinked:
+        raise TypeError(
+            f"{caller}: an l1 penalty has kinks, a Box has bounds; they are supported for lo.GLM with one output; "
+            f"got {found!r}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
+        )
+    return found
 
 
 def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: int) -> Model:

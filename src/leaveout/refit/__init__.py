@@ -1,6 +1,7 @@
 """Refits: a batch of them, the rungs down, how far each is from the exact one, and the strategies that choose among these."""
 
 from ._expansion import expandable as expandable
+from ._margins import followed as followed
 from ._metric import is_narrow as is_narrow
 from ._refitted import Refitted as Refitted
 from ._strategies import (

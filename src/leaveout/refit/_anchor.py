@@ -5,16 +5,18 @@ have one axis more, and what a radius is for one is a range for all of a unit's.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._design import Dense, LossOfSeveral, Predictors, Several, over
-from .._fit import Fit, once
+from .._design import Dense, Extent, LossOfSeveral, Predictors, Several, over
+from .._fit import Fit
+from .._once import once
 from .._plan import Rows
 from .._proved import ROUNDING, Bend, Table
+from .._sparse import Sparse
 from . import _cubic as cubic, _sampled as sampled
 
 Array = np.ndarray
@@ -94,9 +96,9 @@ class Anchor:
         return np.inf if concordance is None else float(np.max(np.asarray(concordance) * self.norm))
 
     @functools.cached_property
-    def single(self) -> tuple[Dense | Several, Float[Array, "rank params"]]:
+    def single(self) -> tuple[Dense | Sparse | Several, Float[Array, "rank params"]]:
         """The rows, and L⁻¹, in float32."""
-        return replace(self.model.design, x=self.model.design.x.astype(np.float32)), self.root.astype(np.float32)
+        return self.model.design.single(), self.root.astype(np.float32)
 
     def ahead(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
         """How far the predictors move along, by products in float32."""
@@ -152,7 +154,7 @@ def anchored(fit: Fit) -> Anchor:
     shares = model.shares(eta, curvature)
     roots = shares if several else None
     reference = np.ones(len(eta)) if several else curvature
-    extents = model.design.extent(root, shares)
+    extents: Extent = model.design.extent(root, shares)
     norm, size, length, _ = extents
     noise = ROUNDING * float(weight @ (shaky(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)

@@ -22,11 +22,11 @@ from jaxtyping import Bool, Float, Int
 
 from .._bfgs import BFGS, newton_step
 from .._fit import Fit
-from .._functions import COMPILING, ONE, TOGETHER, Derived, Function, Functions, function, weights_of, work
+from .._functions import COMPILING, ONE, TOGETHER, Derived, Function, Functions, derived, function, weights_of, work
 from .._minimise import Walk, dear as is_dear, newton, walk
 from .._objective import AbstractLinearPredictor
 from .._plan import Rows
-from .._products import COARSE, LOOSE
+from .._products import COARSE, ROUGH
 from .._results import RESULTS
 from ._acceleration import Acceleration
 from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
@@ -42,8 +42,10 @@ NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops 
 # 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
 QUARTER = 0.25  # of a gradient: with more left by a Newton step, theory promises no minimum (of 1,008 refits two had none)
+NEARLY = 0.1  # of the first step: refits whose last one was shorter go on from where they are
 HESSIANS = 10  # that Newton's method takes, about
 HURRY = 2  # steps for the error of a refit that is reported elsewhere
+UNSOLVED = 3.0  # times the tolerance of a solve: what is counted as left of it
 ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
 # A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
 # where the curvature changes linearly (and less still where there are few units a parameter).
@@ -85,7 +87,7 @@ class Descent:
         runs = expandable(fit, rows) if expanded else None
         self.expansion = Expansion(fit, rows, runs) if runs is not None else None
         self.gradients = GRADIENTS * len(rows.index)  # taken, about
-        self.F = Derived(fit.objective, fit.theta, rows)
+        self.F = derived(fit.objective, fit.theta, rows)
         count = len(rows.index)
         self.metric, lost, self.start = self._chosen(own)
         self.u, self.step = np.zeros((count, fit.num_params)), np.zeros((count, fit.num_params))
@@ -100,7 +102,7 @@ class Descent:
         else the anchor's; which are singular; the whitened gradients at θ̂, if they came along."""
         none = np.zeros(len(self.rows.index), bool)
         if self.fit.factor is None:
-            return Products(self.fit, self.F, COARSE if own else LOOSE), none, None
+            return Products(self.fit, self.F, COARSE if own else ROUGH), none, None
         own = own or self.linear
         return own_metric(self.fit, self.rows) if own else (Whitened(), none, None)
 
@@ -121,7 +123,7 @@ class Descent:
         everyone = np.arange(len(self.u))
         if self.expansion is not None:
             self.start = self.expansion.start
-        if self.start is None and self.fit.objective.local:
+        if self.start is None and self.fit.objective.local and isinstance(self.F, Derived):
             self.start = self.fit.whiten(self.fit.gradient + self.F.moved(everyone))
         start = self.gradient(everyone) if self.start is None else self.start
         step = np.where(self.open[:, None], self.metric.solve(start, self.u, everyone), 0.0)
@@ -177,20 +179,22 @@ class Descent:
         first = np.where(np.isfinite(self.first), self.first, 0.0)
         shortest, stalled = NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
         previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
-        memory, rejected = Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous)), [lanes[:0]]
+        rejected = [lanes[:0]]
+        memory = None if self._renewed else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
         for k in range(most):
             if not lanes.size:
                 break
-            plain = self.metric.solve(self.gradient(lanes), self.u[lanes], lanes)
+            gradient = self.gradient(lanes)
+            plain = self.metric.solve(gradient, self.u[lanes], lanes)
             size, before = np.linalg.norm(plain, axis=1), previous[lanes]
             progress = size / np.maximum(before, 1e-300)
-            step, along = (plain, progress) if self._renewed else memory.step(lanes, self.u[lanes], plain)
+            step, along = (plain, progress) if memory is None else memory.step(lanes, self.u[lanes], plain)
             floor = size <= shortest[lanes]
             stuck = ~(progress <= STALLED[1]) & ~floor
             ratio = np.where(floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0)))
             contraction[lanes] = np.maximum(contraction[lanes], ratio)
             q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes], 0.95)
-            left = size * q / (1 - q)  # to go after a plain step, so no more is added to it
+            left = size * q / (1 - q) + self._unsolved(gradient, plain)  # after a plain step, so no more is added to it
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
             self.size[lanes], self.extra[lanes], previous[lanes] = size, np.where(stuck, size, share * further), size
@@ -221,6 +225,13 @@ class Descent:
     def dear(self) -> bool:
         """Is a refit's own Hessian too dear, or never formed?"""
         return self.fit.factor is None or is_dear(self.fit.objective, self.fit.num_params)
+
+    def _unsolved(self, gradient: np.ndarray, step: np.ndarray) -> float | Float[np.ndarray, " lanes"]:
+        """What conjugate gradients left of steps: of their lengths by the Hessian, which in coordinates of a penalty's
+        curvature is no less than the identity if F is convex."""
+        if not isinstance(self.metric, Products):
+            return 0.0
+        return UNSOLVED * self.metric.tol * np.sqrt(np.maximum(np.sum(gradient * step, axis=1), 0.0))
 
     @property
     def _renewed(self) -> bool:
@@ -301,18 +312,29 @@ class Descent:
         return lanes
 
     def newton(self, lanes: Int[np.ndarray, " lanes"]) -> None:
-        """Damped Newton steps from θ̂: the minimiser reached by descent, or a code that says there is none. A few refits one by
-        one, by the programs of the fit, where that takes less time than compiling others."""
+        """Damped Newton steps, from where refits stand if their steps had all but ended there, else from θ̂: the minimiser
+        reached by descent, or a code that says there is none. A few refits one by one, by the programs of the fit, where that
+        takes less time than compiling others."""
         params = self.fit.num_params
         alone = len(lanes) * HESSIANS * params * work(self.fit.objective, params) <= COMPILING
         size = 1 if alone else max(1, TOGETHER // params**2)
         for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
-            start = np.tile(self.center, (len(some), 1))
             F, own = (self._one(some), ONE) if size == 1 else (self.F, some)
-            found = newton(F, start, own, self.fit.null_space, cast(np.ndarray, self.fit.factor))
+            found = newton(
+                F, self._begun(F, some, own), own, self.fit.null_space, cast(np.ndarray, self.fit.factor), self.center
+            )
             self.u[some] = self.fit.back(found.theta - self.center)
             self.left[some] = found.size
             self._settle(some, np.isfinite(found.value), found.converged)
+
+    def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
+        """Where refits stand, of those that are nearly there, and lower than at θ̂; else θ̂."""
+        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEARLY * self.first[some]
+        if near.any():
+            there = self.theta(some[near])
+            lower = F.look(there, own[near])[0] < F.look(start[near], own[near])[0]
+            start[np.flatnonzero(near)[lower]] = there[lower]
+        return start
 
     def _one(self, one: Int[np.ndarray, " one"]) -> Functions:
         """F of one refit, by the programs of the fit."""

@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit
-from .._functions import Derived, shaped
-from .._jax import Array, Arrays, PyTree, compiled, jax, jnp
-from .._objective import AbstractLinearPredictor, AbstractObjective
+from .._functions import Derived, Given, derived
+from .._jax import Array, Arrays, PyTree, compiled, jax
+from .._objective import AbstractLinearPredictor
 from .._plan import Rows
 from .._products import solved
 
@@ -77,12 +77,13 @@ class Products:
     """Each fold's own at u, by conjugate gradients down to `tol` of a gradient."""
 
     fit: Fit
-    F: Derived
+    F: Derived | Given
     tol: float
 
     def solve(self, gradient, u, lanes):
         theta = self.fit.at(u)
-        return solved(self.F, self.fit.coordinates, self.fit.null_space, theta, gradient, lanes, self.tol)
+        fit = self.fit
+        return solved(self.F, fit.coordinates, fit.null_space, theta, gradient, lanes, self.tol, fit.learnt)
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
@@ -139,8 +140,7 @@ def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> 
 
 def _dense(fit: Fit, rows: Rows) -> tuple[Dense, Bool[np.ndarray, " refits"]]:
     chunk = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
-    objective, rows = shaped(fit.objective, rows)
-    change = np.asarray(_hessian_changes(objective, fit.theta, rows.index, rows.weight, chunk))
+    change = derived(fit.objective, fit.theta, rows).hessian_changes(chunk)
     whitener = np.asarray(fit.whitener)
     hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T
     pivots = np.array([_least_pivot(hessian) for hessian in hessians])
@@ -153,14 +153,3 @@ def _least_pivot(hessian: Float[np.ndarray, "params params"]) -> float:
         return float(np.diag(np.linalg.cholesky(hessian)).min() ** 2)
     except np.linalg.LinAlgError:
         return -np.inf
-
-
-@compiled
-def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Arrays, weight: Arrays, chunk: int) -> Array:
-    """What the units that leave change Hessians at θ̂ by."""
-
-    def one(args):
-        index, weight = args
-        return objective.hessian_change(theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0))
-
-    return jax.lax.map(one, (index, weight), batch_size=chunk)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._design import LossOfSeveral, Several, bent, over
+from .._design import Dense, LossOfSeveral, Several, bent, over
 from .._proved import ROUNDING
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _of_one(
     step = max(1, TILE // len(index))
     for start in range(0, len(look.unit), step):
         some = slice(start, start + step)
-        gram = single(anchor.model.design.x[look.unit[some]]) @ images
+        gram = cast(Dense, anchor.model.design).ahead(look.unit[some], images)
         term = gram * along[some, None]
         term -= common
         term *= term
@@ -152,16 +152,16 @@ def _across(
     """U_j H⁻¹U_iᵀ of units that leave and of rows, the rows last, as a function of which rows, and then of which units: by the
     H⁻¹Uᵀ of the units, where these are few."""
     design = cast(Several, anchor.model.design)
-    outputs, features = design.outputs, design.x.shape[1]
-    inverse, ahead, x = anchor.inverse.reshape(outputs, features, -1), single(design.x[refits]), single(design.x[rows])
-    image = lambda units: single(design.x[units] @ inverse).reshape(outputs, len(units), outputs, features)
+    outputs, features = design.outputs, design.features
+    inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.each.rows(rows))
+    image = lambda units: single(design.each.rows(units) @ inverse).reshape(outputs, len(units), outputs, features)
     if len(refits) <= CHUNK:
         of = np.ascontiguousarray(image(refits).transpose(1, 0, 2, 3))
         return lambda some: lambda mine: of[mine].reshape(-1, features) @ x[some].T
 
     def by_rows(some: slice) -> Callable[[slice], Array]:
         back = image(rows[some]).transpose(2, 0, 1, 3).reshape(-1, features).T
-        return lambda mine: ahead[mine] @ back
+        return lambda mine: design.each.ahead(refits[mine], back)
 
     return by_rows
 

@@ -13,14 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._fit import Fit, once
-from .._functions import held_out, own_passes, padded
+from .._fit import Fit
+from .._functions import held_out, own_passes
 from .._jax import Array, Arrays, compiled, jax, jnp
 from .._objective import AbstractObjective, ravel, unravel
-from .._plan import Rows
+from .._once import once
+from .._plan import Rows, few_size
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
 SAFETY = 3.0  # standard errors of a sample that are put on top
+SIDE = 64  # refits of one call, at least
 LEAST = 200  # refits from which drawing pays
 
 
@@ -64,11 +66,17 @@ def bent(
 ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
     """Of some refits at the displacements u: the whitened gradient of each one's own F, b left out; and the most that b may do
     to its summed loss, by one of the samples, the estimate and three standard errors."""
-    some = padded(lanes, len(u), 64)
+    some = _padded(lanes, len(u))
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
     taken = rows.take(some)
     gradient, error = _bent(fit, samples(fit)[size], taken.index, taken.weight, taken.held, u[some], chunk)
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
+
+
+def _padded(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
+    """The lanes, the last one repeated up to a power of eight, but hardly more than there are."""
+    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), SIDE), few_size(max(total, len(lanes))))
+    return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 
 @compiled

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._design import Dense, Predictors, weighed
+from .._design import Dense, Predictors, Several, weighed
 from .._fit import DOUBTFUL
 from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
+from .._sparse import Sparse
 from . import _sampled as sampled
 from ._anchor import shaky
 from ._enclosure import HURRY, STALLED, STEPS
@@ -75,7 +76,7 @@ class Stack:
         leaving: Leaving,
         total: int,
     ):
-        assert isinstance(model.design, Dense)
+        assert not isinstance(model.design, Several)
         self.model, self.design, self.leaving, self.theta, self.second = model, model.design, leaving, theta, second
         self.ratio = total / len(theta)
         self.eta = model.eta(theta)
@@ -154,7 +155,7 @@ class Stack:
 
     @functools.cached_property
     def _lengths(self) -> Float[Array, " units"]:
-        return np.sqrt(np.einsum("np,np->n", self.design.x, self.design.x))
+        return self.design.lengths
 
     @functools.cached_property
     def held(self) -> Bool[Array, " lanes"]:
@@ -220,14 +221,14 @@ class Stack:
         return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
 
     @functools.cached_property
-    def _rough(self) -> tuple[Array, Array]:
+    def _rough(self) -> tuple[Dense | Sparse, Array]:
         """Rows and R, as precise as the next term needs them: z loses the root of what H⁻¹x does."""
         kind = sampled.precision(float(np.sqrt(self.blur.max() / ROUNDING)))
-        return self.design.x.astype(kind, copy=False), self.root.astype(kind, copy=False)
+        return self.design.single() if kind is np.float32 else self.design, self.root.astype(kind, copy=False)
 
     def _whitened(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
-        x, root = self._rough
-        return x[units] @ root[k] * times[:, None].astype(x.dtype)
+        design, root = self._rough
+        return design.ahead(units, root[k]) * times[:, None].astype(root.dtype)
 
     def _sums(self, rows: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
         """Cubes of the products of weighed rows and the directions of those that leave, but their own, added up; and their
@@ -250,7 +251,7 @@ class Walk:
         self.stack, self.lanes = stack, lanes
         look = stack.look.take(lanes)
         self.penalty, self.unit, self.kept, self.slope = stack.penalty[lanes], look.unit, look.kept, look.moved
-        self.z = np.einsum("lp,lpr->lr", stack.design.x[self.unit], stack.root[self.penalty])
+        self.z = np.einsum("lp,lpr->lr", stack.design.rows(self.unit), stack.root[self.penalty])
         self.core = look.lost * stack.curvature[self.penalty, self.unit] / self.kept
         pull = look.lost * stack.slope[self.penalty, self.unit]
         self.u = self._solved(stack.leftover[self.penalty] - pull[:, None] * self.z)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from .._fit import Fit
-from .._functions import function, own_passes, passes, shaped
+from .._functions import Given, derived, function, own_passes, passes, shaped
 from .._jax import Array, Arrays, Module, compiled, jax, jnp
 from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 from .._plan import Rows
@@ -22,8 +22,10 @@ from .._read import share
 from .._results import RESULTS
 from . import _linear as linear
 from ._descent import Descent, lead
+from ._probes import alone, probed
 from ._refitted import Refitted
 from ._stacked import Settled, Settling, Stack
+from ._wide import exactly, one_step, wide
 
 UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
 CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
@@ -35,7 +37,9 @@ class AbstractRefit(Module):
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
     own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
     together: ClassVar[bool] = False  # is it quicker to be given all refits at once, where these share passes?
+    probes: ClassVar[bool] = False  # does it tell single rows by probes, where H is not formed and rows are sparse?
     quadratic: ClassVar[bool] = False  # does its first step lead to the minimiser of a quadratic?
+    iterates: ClassVar[bool] = False  # does it go on to where a refit's minimiser is?
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
@@ -75,12 +79,14 @@ class InfinitesimalJackknife(AbstractRefit):
 class NewtonStep(AbstractRefit):
     """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
 
-    own_hessians = quadratic = True
+    own_hessians = probes = quadratic = True
 
     def stacked(self, stack, scale):
         return Settling(stack, CLOSE * scale, hurry=True).run()
 
     def __call__(self, fit, rows, *, judge=True):
+        if wide(fit) is not None:
+            return probed(fit, rows, CLOSE, steps=1) if alone(fit, rows) else one_step(fit, rows)
         if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
         state = Descent(fit, rows, own=True)
@@ -93,12 +99,14 @@ class Exact(AbstractRefit):
     """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
 
     tol: float = 1e-8
-    quadratic = True
+    quadratic = iterates = True
 
     def __post_init__(self):
         share("Exact: tol", self.tol)
 
     def __call__(self, fit, rows, *, judge=True):
+        if wide(fit) is not None:
+            return exactly(fit, rows)
         if fit.predictors is not None:
             return _enclosed(fit, rows, self._arrived, lambda at: linear.error(fit, rows, at.center, at.center, at.half))
         state = Descent(fit, rows)
@@ -123,7 +131,7 @@ class Certified(AbstractRefit):
     """
 
     rtol: float = 0.01
-    in_standard_errors = together = quadratic = True
+    in_standard_errors = probes = together = quadratic = iterates = True
 
     def __post_init__(self):
         if self.rtol != 1:  # all of a standard error is a share too
@@ -133,6 +141,8 @@ class Certified(AbstractRefit):
         return Settling(stack, self.rtol * scale, hurry=False).run()
 
     def __call__(self, fit, rows, *, judge=True):
+        if wide(fit) is not None:
+            return probed(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
             judge = linear.Judge(fit, rows, allowed)
@@ -237,6 +247,10 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
         return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
+    F = derived(fit.objective, fit.theta, rows)
+    if isinstance(F, Given):
+        first = _back(fit, F.path())
+        return first if order == 1 else first + 0.5 * _back(fit, F.path(fit.unwhiten(first)))
     objective, rows = shaped(fit.objective, rows)
     gradients = np.asarray(_path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows)))
     first = _back(fit, gradients)
@@ -257,7 +271,7 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     if fit.factor is not None:
         return -whitened
     F, at = function(fit.objective, fit.theta).of, np.broadcast_to(fit.vector, whitened.shape)
-    return -solved(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE)
+    return -solved(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE, fit.learnt)
 
 
 @compiled

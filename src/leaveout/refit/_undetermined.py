@@ -30,7 +30,7 @@ def completed(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
     held, one_row = np.array(rows.held), np.sum(rows.index < fit.objective.num_units, axis=1) == 1
     held[lost] = False
     lanes = np.flatnonzero(lost & ~one_row)
-    if fit.predictors is None or not lanes.size:
+    if fit.predictors is None or fit.objective.parameters.kinks() or not lanes.size:
         return rows._replace(held=held), done
     theta, error, scores = np.array(done.theta), np.array(done.error), None if done.scores is None else np.array(done.scores)
     for lane in lanes:

@@ -28,6 +28,7 @@ from .._fit import Fit, fit
 from .._plan import Plan, from_splits
 from ..interop.sklearn import described, from_sklearn, inner, placed, read, rescales
 from ..models._scaled import StandardisedGLM
+from ..models.losses import AbstractRounded
 from ..refit import AbstractRefit
 
 NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
@@ -66,7 +67,11 @@ class Scores(NamedTuple):
 def fitted(estimator: Any, data: Data, *, anew: bool = False) -> tuple[Any, Fit]:
     """The host on all rows, and its `Fit`: as given where it is at its minimum there, else fitted; brought to the minimum where
     its solver stopped before. What learns from rows, refits of it fit `anew` where that is a change of their ridge."""
-    described(inner(estimator))  # refused before anything is fitted
+    if isinstance(described(inner(estimator)).loss, AbstractRounded):  # refused before anything is fitted
+        raise TypeError(
+            f"lo.sklearn: the kinks of {type(inner(estimator)).__name__}'s loss are rounded, which scores would not tell: use "
+            "lo.from_sklearn and lo.cross_validate, whose results say by how much."
+        )
     host = estimator if _is_at_rest(estimator, data) else clone(estimator).fit(data.X, data.y, **data.params)
     return host, fit(*read(host, data.X, data.y, data.weight, scaled=anew and rescales(host)))
 
@@ -239,7 +244,7 @@ def refitted(host: Any, data: Data) -> tuple[Any, Fit]:
         name, last = host.steps[-1]
         before = clone(host[:-1]) if len(host.steps) > 1 else None
         X = data.X if before is None else before.fit_transform(data.X, data.y)
-        last, found = refitted(last, data._replace(X=X.toarray() if hasattr(X, "toarray") else X))
+        last, found = refitted(last, data._replace(X=X))
         new.steps = [*(() if before is None else before.steps), (name, last)]
         return new, found
     if isinstance(host, TransformedTargetRegressor):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
@@ -57,7 +56,7 @@ class OneFitSearchCV(GridSearchCV):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse, tags.target_tags.required = False, True
+        tags.target_tags.required = True
         return tags
 
     def fit(self, X, y=None, **params):
@@ -104,8 +103,6 @@ class OneFitSearchCV(GridSearchCV):
             raise ValueError(f"OneFitSearchCV: scoring must be one scorer, by which it chooses; got {self.scoring!r}.")
         if not isinstance(self.refit, bool):
             raise ValueError(f"OneFitSearchCV: refit must be True or False; got {self.refit!r}.")
-        if scipy.sparse.issparse(X):
-            raise TypeError("OneFitSearchCV: X must be dense, not a sparse matrix. Give X.toarray().")
 
     def _candidate(self, params: dict[str, Any]) -> Any:
         return clone(self.estimator).set_params(**clone(params, safe=False))

@@ -1,0 +1,78 @@
+"""Groups to leave out that a fit makes itself: units whose linear predictors its posterior correlates most (Liu & Rue 2023).
+
+    ρ_ij = C_ij / √(C_ii C_jj),      C the posterior covariance of the linear predictors, hyperparameters at their estimates
+
+Of a latent Gaussian model, coefficients β (flat beforehand) and latent u together, by Laplace's method:
+
+    [β, u] ~ N(·, [[XᵀWX, XᵀWZ], [ZᵀWX, Q + ZᵀWZ]]⁻¹),   C = C_u + R (XᵀWR)⁻¹ Rᵀ,   C_u = Z (Q + ZᵀWZ)⁻¹ Zᵀ,  R = X − C_u W X;
+
+of a linear predictor under a quadratic penalty X H⁻¹ Xᵀ.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ._closed_form import AbstractClosedForm
+from ._fit import Fit
+from ._jax import float64
+from ._objective import called
+from ._plan import Plan
+from ._read import count
+
+ALIKE = 1e-9  # of a correlation: which of two units comes first is not told by less, but by their order
+TOGETHER = 2**22  # numbers of correlations that are held together
+
+Root = Float[np.ndarray, "units rank"]
+
+
+@float64
+def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
+    """For every unit: itself and the `size − 1` others whose linear predictors are most correlated with its own in the
+    posterior are left out, and only it is scored. `absolute` counts correlations without their sign.
+
+    A group is what is known of a unit by its likes: it asks how well a model extrapolates, where leaving out one unit asks how
+    well it interpolates. Raises TypeError of models without Gaussian linear predictors, one a unit; ValueError where `size` is
+    not between 1 and the units less one.
+    """
+    if not isinstance(fit, Fit):
+        raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    n, units = fit.objective.num_units, fit.objective.units
+    size = count("auto_groups: size", size, 1, n - 1)
+    rows = _correlated(fit, absolute, size)
+    observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
+    scored = np.flatnonzero(observed)
+    index = rows[scored]
+    held = np.arange(size) == 0
+    indptr = size * np.arange(len(scored) + 1)
+    plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(held, len(scored)), n)
+    return plan.known(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
+
+
+def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
+    """Each unit, then those most correlated with it."""
+    model = fit.objective
+    covariance = model.predictor_covariance(fit.vector) if isinstance(model, AbstractClosedForm) else None
+    root = _rows(fit) if covariance is None else np.zeros((0, 0))
+    n = fit.objective.num_units
+    deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
+    deviation = np.where(deviation > 0, deviation, np.inf)  # of what is known for sure: correlated with nothing
+    found, each = np.empty((n, size), np.int64), max(1, TOGETHER // n)
+    for start in range(0, n, each):
+        some = np.arange(start, min(start + each, n))
+        share = (covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation
+        share = np.round((np.abs(share) if absolute else share) / ALIKE) * ALIKE
+        share[np.arange(len(some)), some] = np.inf
+        found[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
+    return found
+
+
+def _rows(fit: Fit) -> Root:
+    """X H^{-1/2} of a linear predictor."""
+    model = fit.predictors
+    if model is None or not model.separate or model.design.outputs > 1:
+        raise TypeError(
+            "auto_groups: needs a model with one Gaussian linear predictor a unit, such as lo.GaussianField or lo.GLM with a "
+            f"quadratic penalty; got {called(fit.objective)}. lo.neighbourhoods and lo.groups make groups of what you know."
+        )
+    n = fit.objective.num_units
+    return np.asarray(model.design.whitened(np.arange(n), fit.root)).reshape(n, -1)

@@ -1,0 +1,121 @@
+"""Parameters between bounds, with a kink at zero or without: which are held, what holds them, and a quadratic beside them.
+
+A parameter rests where θ_j is low_j, high_j or, if a_j > 0, zero, as long as −∇_jL is among the slopes of a_j |θ_j| there, with
+−∞ at the lower bound and ∞ at the upper. A convex quadratic is at its least where those that rest are held by that, and the
+others are where the gradient with a_j sign θ_j is zero: an active set is changed until it is so (C. L. Lawson and R. J. Hanson,
+*Solving Least Squares Problems*, 1974, chapter 23; here with kinks, and with all that ask for it let go at once).
+"""
+
+from typing import Protocol
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+Array = np.ndarray
+TURNS = 20  # times as many as parameters, that the active set may change
+SLACK = 1e-13  # of what the terms of a gradient are: less of it does not ask for anything
+
+
+class Limits(Protocol):
+    """What a parameter is held by."""
+
+    @property
+    def slope(self) -> Float[Array, " params"]:
+        """a."""
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
+        """low and high."""
+
+
+def resting(limits: Limits, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
+    """Where θ is at a bound or a kink."""
+    return _resting(limits.slope, limits.bounds, theta)
+
+
+def gates(limits: Limits, theta: Float[Array, " params"]) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
+    """Between what ∇_jL holds a parameter that rests at θ_j."""
+    return _gates(limits.slope, limits.bounds, theta)
+
+
+def segments(
+    limits: Limits, place: Int[Array, " active"], sign: Float[Array, " active"]
+) -> tuple[Float[Array, " active"], Float[Array, " active"]]:
+    """Between what parameters of such signs are; zero is no sign, of one without a kink."""
+    low, high = limits.bounds
+    return _segments((low[place], high[place]), sign)
+
+
+def _resting(a: Array, bounds: tuple[Array, Array], theta: Array) -> Array:
+    return (theta == bounds[0]) | (theta == bounds[1]) | ((theta == 0) & (a > 0))
+
+
+def _gates(a: Array, bounds: tuple[Array, Array], theta: Array) -> tuple[Array, Array]:
+    low, high = bounds
+    least = np.where(theta == high, -np.inf, np.where(theta >= 0, -a, a))
+    return least, np.where(theta == low, np.inf, np.where(theta <= 0, a, -a))
+
+
+def _segments(bounds: tuple[Array, Array], sign: Array) -> tuple[Array, Array]:
+    low, high = bounds
+    return np.where(sign > 0, np.maximum(low, 0.0), low), np.where(sign < 0, np.minimum(high, 0.0), high)
+
+
+def joined(a: Array, theta: Array, beyond: Array) -> Float[Array, " params"]:
+    """The signs of parameters that leave where they rest, as ∇L is `beyond` what holds them."""
+    return np.where(a > 0, np.where(theta == 0, -np.sign(beyond), np.sign(theta)), 0.0)
+
+
+def bounded(
+    gram: Float[Array, "params params"],
+    pull: Float[Array, " params"],
+    a: Float[Array, " params"],
+    bounds: tuple[Float[Array, " params"], Float[Array, " params"]],
+    theta: Float[Array, " params"],
+) -> Float[Array, " params"]:
+    """Where ½ θᵀGθ − pullᵀθ + Σ_j a_j |θ_j| is least between bounds, from a θ between them; no worse than that if G does not
+    determine it."""
+    theta, free = theta.copy(), ~_resting(a, bounds, theta)
+    sign, fresh, beyond = np.where(a > 0, np.sign(theta), 0.0), np.zeros(0, int), np.zeros(len(a))
+    for _ in range(TURNS * (len(a) + 5)):
+        own, rest = np.flatnonzero(free), np.flatnonzero(~free)
+        target = _solved(gram[np.ix_(own, own)], pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own])
+        if target is None:
+            if len(fresh) < 2:
+                return theta
+            free[fresh], fresh = False, fresh[[np.argmax(np.abs(beyond[fresh]))]]
+            free[fresh] = True
+            continue
+        floor, ceiling = _segments((bounds[0][own], bounds[1][own]), sign[own])
+        stop = np.where((target <= floor) & (target < theta[own]), floor, np.where((target >= ceiling), ceiling, np.inf))
+        met = np.isfinite(stop)
+        share = np.divide(stop - theta[own], target - theta[own], out=np.ones(len(own)), where=met & (target != theta[own]))
+        if met.any():
+            first = max(float(share[met].min()), 0.0)
+            at = met & (share <= first)
+            theta[own] += first * (target - theta[own])
+            theta[own[at]], free[own[at]], fresh = stop[at], False, fresh[~np.isin(fresh, own[at])]
+            continue
+        theta[own] = target
+        gradient, (least, most) = gram @ theta - pull, _gates(a, bounds, theta)
+        beyond = np.where(free, 0.0, gradient - np.clip(gradient, least, most))
+        fresh = np.flatnonzero(np.abs(beyond) > SLACK * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
+        if not fresh.size:
+            break
+        sign[fresh], free[fresh] = joined(a, theta, beyond)[fresh], True
+    return theta
+
+
+def _solved(matrix: Array, right: Array) -> Array | None:
+    """None where the matrix is not positive definite."""
+    if not len(right):
+        return right
+    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
+    try:
+        factor = scipy.linalg.cho_factor(matrix * scale * scale[:, None], lower=True)
+    except (np.linalg.LinAlgError, ValueError):
+        return None
+    if np.diag(factor[0]).min() ** 2 < 10 * len(right) * np.finfo(float).eps:
+        return None
+    return scipy.linalg.cho_solve(factor, right * scale) * scale

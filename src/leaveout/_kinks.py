@@ -1,0 +1,304 @@
+"""The minimiser of F under a penalty with kinks or bounds: which parameters these hold, and the smooth model on the others.
+
+    F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
+    |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
+
+Coordinate descent (scikit-learn's) or, where there are bounds, an active set (`_bounded`) finds the minimiser beside the
+quadratic that L is about, again and again, until it is known which parameters are held; Newton's method on the others arrives,
+and the conditions (Karush, Kuhn & Tucker) tell if that was right.
+"""
+
+import warnings
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from ._bounded import bounded, gates, resting, segments
+from ._design import Predictors, weighed
+from ._functions import ONE, functions, whole as written
+from ._jax import PyTree
+from ._minimise import newton
+from ._objective import AbstractObjective
+
+Array = np.ndarray
+TIED = 1e-9  # of a_j: a gradient that is nearer to it may be at it
+ROUNDS = 100  # of coordinate descent, and a line search
+TOLERANCES = (1e-4, 1e-7, 1e-10)  # of the largest a: what may be left of the conditions before Newton's method is tried
+POLISHED = 8  # times that signs may be wrong before coordinate descent goes on
+NEAR = 0.5  # of a_j: parameters whose gradient is less stay at zero in a round
+FLAT = 1e-3  # of the mean curvature: a unit of less is taken to have as much
+SHORTEST = 1e-8  # of a step
+SWEEPS = 10_000  # of coordinate descent
+
+
+class Kinked(Protocol):
+    """A model under such a penalty, with all its parameters."""
+
+    @property
+    def slope(self) -> Float[Array, " params"]:
+        """a."""
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
+        """Between what θ is, infinite where it may be anything."""
+
+    @property
+    def ridge(self) -> Float[Array, " params"]:
+        """What L has of ½ Σ_j ridge_j θ_j²."""
+
+    @property
+    def smooth(self) -> Predictors:
+        """L."""
+
+    @property
+    def largest(self) -> Float[Array, " params"]:
+        """max_n |x_nj|."""
+
+    def held(
+        self, place: Int[Array, " active"], sign: Float[Array, " active"], theta: Float[Array, " params"], said: str = ""
+    ) -> AbstractObjective:
+        """The model on some of the parameters, of these signs; the others are where they are in θ."""
+
+    def start(self) -> Float[Array, " params"]:
+        """A start."""
+
+    def named(self, place: int) -> str:
+        """What a parameter is called."""
+
+
+class Found(NamedTuple):
+    """A minimiser: all its parameters, the places and signs of those that are not held, and F there."""
+
+    theta: Float[Array, " params"]
+    place: Int[Array, " active"]
+    sign: Float[Array, " active"]
+    at: "At"
+
+
+class NoMinimiser(RuntimeError):
+    """It was not found."""
+
+
+def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractObjective, PyTree]:
+    """The model on the parameters that the minimiser does not hold at zero, and natural parameters to start it from; the
+    objective itself where it is smooth."""
+    known = objective.parameters.kinks()
+    if known is None:
+        return objective, theta
+    kinked: Kinked = known[0]
+    start = None if theta is None else np.asarray(objective.parameters.unconstrained(theta), float)
+    if start is not None and len(start) < len(kinked.slope):
+        start = None
+    found = minimised(kinked, np.ones(objective.num_units), start)
+    if not len(found.place):
+        raise ValueError(
+            "fit: the penalty holds every coefficient at zero or a bound, and there is no intercept: nothing is left to refit. "
+            "Take a smaller alpha, or wider bounds."
+        )
+    simpler = kinked.held(found.place, found.sign, found.theta, _said(kinked, found))
+    return simpler, simpler.parameters.natural(found.theta)
+
+
+def turned(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
+    """The model in coordinates of its rows, if that is asked for."""
+    if curvature != "rows":
+        return objective
+    found = objective.parameters.by_rows()
+    if found is None:
+        raise TypeError(f'{caller}: curvature="rows" is for a lo.GLM under lo.penalties.Ridge; got {type(objective).__name__}.')
+    return found
+
+
+def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tuple[AbstractObjective, Float[Array, " active"]]:
+    """The model on what is not zero at a minimiser, and the minimiser in it; the same where there are no kinks."""
+    known = objective.parameters.kinks()
+    if known is None:
+        return objective, theta
+    place, sign = _active(known[0], theta)
+    found = Found(theta, place, sign, look(known[0], np.ones(objective.num_units), theta))
+    return known[0].held(place, sign, theta, _said(known[0], found)), theta[place]
+
+
+def without(caller: str, objective: AbstractObjective) -> None:
+    """TypeError where the penalty has kinks, of a verb that knows of none."""
+    if objective.parameters.kinks() is not None:
+        raise TypeError(
+            f"{caller}: it is not there for an l1 penalty or bounds, which hold parameters, and let them go, from refit to "
+            "refit; cross_validate, cross_predict, fold_parameters, compare and path are."
+        )
+
+
+def _said(kinked: Kinked, found: Found) -> str:
+    """How many coefficients are not held, and which is nearest to being let go."""
+    theta, a, limits = found.theta, found.at.a, np.stack(kinked.bounds)
+    text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
+    if np.isfinite(limits).any():
+        within = np.isfinite(limits).any(0)
+        at = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
+        text = f"{text}, {at}" if text else at
+    held = resting(kinked, theta)
+    if not held.any():
+        return text
+    least, most = _held_by(kinked, theta, found.at)
+    apart = np.minimum(found.at.gradient - least, most - found.at.gradient)
+    margin = np.divide(apart, found.at.unit, out=np.full(len(a), np.inf), where=held & (found.at.unit > 0))
+    j = int(np.argmin(margin))
+    if margin[j] <= TIED:
+        where = "zero" if theta[j] == 0 and a[j] > 0 else "there"
+        return f"{text}; {kinked.named(j)} is at a tie: whether it is {where} is within rounding"
+    if not a[j] > 0:
+        return f"{text}; {kinked.named(j)} is nearest to leaving its bound"
+    return f"{text}; {kinked.named(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
+
+
+class At(NamedTuple):
+    """F at some parameters, ∇L, what the units add to it and their curvatures, a and ridges as the weights have them."""
+
+    value: float
+    gradient: Float[Array, " params"]
+    slope: Float[Array, " units"]
+    curvature: Float[Array, " units"]
+    a: Float[Array, " params"]
+    ridge: Float[Array, " params"]
+    kappa: float
+    unit: Float[Array, " params"]  # what a gradient is measured by: a, or where that is zero what all units may add to it
+
+
+def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> At:
+    model = kinked.smooth
+    omega, kappa = (part[0] for part in model.weigh(weights[None]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        told = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
+        loss, slope, curvature = (weighed(omega, part) for part in told)
+    a, ridge = kappa * kinked.slope, kappa * kinked.ridge
+    value = loss.sum() + 0.5 * ridge @ theta**2 + a @ np.abs(theta)
+    gradient = model.design.pull(slope[None])[0] + ridge * theta
+    curvature = np.maximum(curvature, FLAT * curvature.sum() / max(omega.sum(), 1e-300) * omega)
+    unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
+    return At(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
+
+
+def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> Found:
+    """The minimiser of F(·, w). Raises `NoMinimiser` where what is not held at zero is not determined."""
+    theta = kinked.start() if start is None else start.copy()
+    for tolerance in TOLERANCES:
+        theta = _descended(kinked, weights, theta, tolerance)
+        found = _polished(kinked, weights, theta)
+        if found is not None:
+            return found
+    place, rows = _active(kinked, theta)[0], int((kinked.smooth.weigh(weights[None])[0][0] > 0).sum())
+    raise NoMinimiser(
+        f"fit: the coefficients that are not held, {len(place)} of them with {rows} rows, are not determined: are columns "
+        "repeated, or is alpha too small? Drop columns, raise alpha, or add a Ridge."
+    )
+
+
+def _active(kinked: Kinked, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
+    place = np.flatnonzero(~resting(kinked, theta))
+    return place, np.where(kinked.slope[place] > 0, np.sign(theta[place]), 0.0)
+
+
+def _polished(kinked: Kinked, weights: Array, theta: Array) -> Found | None:
+    """θ brought to the minimum on what is not held, with the signs that it has: if it keeps these and its bounds, and no other
+    joins, that is the minimiser. Writes into θ."""
+    for _ in range(POLISHED):
+        place, sign = _active(kinked, theta)
+        if len(place):
+            objective = kinked.held(place, sign, theta)
+            F = functions(objective, theta[place], written(weights[None]))
+            found = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
+            if not found.converged[0]:
+                return None
+            theta[place] = found.theta[0]
+        floor, ceiling = segments(kinked, place, sign)
+        wrong = (theta[place] <= floor) | (theta[place] >= ceiling)
+        if not wrong.any():
+            at = look(kinked, weights, theta)
+            return Found(theta, place, sign, at) if not np.any(np.abs(_beyond(kinked, theta, at)) > TIED * at.unit) else None
+        theta[place] = np.clip(theta[place], floor, ceiling)
+    return None
+
+
+def _held_by(kinked: Kinked, theta: Array, at: At) -> tuple[Array, Array]:
+    """Between what ∇L holds each parameter, by the weights."""
+    with np.errstate(invalid="ignore"):
+        least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(kinked, theta))
+    return least, most
+
+
+def _beyond(kinked: Kinked, theta: Array, at: At) -> Float[Array, " params"]:
+    """What of ∇L is beyond what holds each parameter, zero where none does."""
+    least, most = _held_by(kinked, theta, at)
+    return np.where(resting(kinked, theta), at.gradient - np.clip(at.gradient, least, most), 0.0)
+
+
+def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -> Float[Array, " params"]:
+    """Newton's method with coordinate descent, or an active set, in each step, until the conditions hold to `tolerance`."""
+    theta = np.clip(theta, *kinked.bounds)
+    at = look(kinked, weights, theta)
+    for _ in range(ROUNDS):
+        held = resting(kinked, theta)
+        slope = np.where(held, _beyond(kinked, theta, at), at.gradient + at.a * np.sign(theta))
+        if np.all(np.abs(slope) <= tolerance * (at.a.max() or at.unit)):
+            break
+        some = np.flatnonzero(~held | (np.abs(at.gradient) >= NEAR * at.a))
+        step, length = np.zeros(len(theta)), 1.0
+        step[some] = _stepped(kinked, some, theta[some], at, tolerance) - theta[some]
+        fall = at.gradient @ step + at.a @ (np.abs(theta + step) - np.abs(theta))
+        new, told = theta + step, look(kinked, weights, theta + step)
+        while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST:
+            length /= 2
+            new = theta + length * step
+            told = look(kinked, weights, new)
+        if length <= SHORTEST or np.array_equal(new, theta):
+            break
+        theta, at = new, told
+    return theta
+
+
+def _stepped(
+    kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
+) -> Float[Array, " some"]:
+    """Where ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| is least; between bounds, if there are any."""
+    low, high = (part[some] for part in kinked.bounds)
+    if not (np.isfinite(low) | np.isfinite(high)).any():
+        return _by_coordinates(kinked, some, theta, at, tolerance)
+    x = kinked.smooth.design.x[:, some]
+    gram = (x.T * at.curvature) @ x + np.diag(at.ridge[some])
+    return bounded(gram, gram @ theta - at.gradient[some], at.a[some], (low, high), theta)
+
+
+def _by_coordinates(
+    kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
+) -> Float[Array, " some"]:
+    """The same by scikit-learn's coordinate descent: as least squares of rows √c x, and √ridge, from which the columns without
+    a kink are projected out."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import lasso_path
+
+    seen = np.flatnonzero(at.curvature > 0)
+    root = np.sqrt(at.curvature[seen])
+    rows = root[:, None] * kinked.smooth.design.x[np.ix_(seen, some)]
+    target = rows @ theta - at.slope[seen] / root
+    ridge = at.ridge[some]
+    if ridge.any():
+        rows, target = np.concatenate([rows, np.diag(np.sqrt(ridge))]), np.append(target, np.zeros(len(some)))
+    free = at.a[some] == 0
+    out, a = np.empty(len(some)), at.a[some][~free]
+    known, q = rows[:, free], np.zeros((len(rows), 0))
+    if free.any():
+        q, r = scipy.linalg.qr(known, mode="economic")
+    rest = target - q @ (q.T @ target)
+    if len(a):
+        columns = rows[:, ~free] / a
+        columns = np.asfortranarray(columns - q @ (q.T @ columns))
+        more = {"coef_init": theta[~free] * a, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": SWEEPS}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions tell
+            _, found, _ = lasso_path(columns, rest, alphas=[1 / len(rows)], precompute=len(rows) > len(a), **more)
+        out[~free] = found[:, 0] / a
+    if free.any():
+        out[free] = scipy.linalg.solve_triangular(r, q.T @ (target - rows[:, ~free] @ out[~free]))
+    return out

@@ -1,0 +1,101 @@
+"""A sample of all rows, for the next term of the expansion (`refit._sampled`): drawn block by block, no second time read.
+
+Of each block as many rows are drawn as of all; where two samples meet, each of the places is the second's by its share of the
+sum, so that the last one is a sample of all. Seeded by numbers of rows: the same whoever draws.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._design import Dense, Plain
+from .._proved import change
+from ..refit import _sampled as sampled
+from ..refit._linear import OneRow
+from ._batches import Block
+
+Array = np.ndarray
+DRAWS, EVEN = 512, 102  # rows of a sample, and how many of them at even odds; the others by how large their terms can be
+
+
+class Drawn(NamedTuple):
+    """Rows, how large their terms can be, what that is of all rows that they were drawn from, and how many these are."""
+
+    row: Int[Array, " drawn"]
+    x: Float[Array, "drawn params"]
+    y: Float[Array, " drawn"]
+    weight: Float[Array, " drawn"]
+    offset: Float[Array, " drawn"]
+    large: Float[Array, " drawn"]
+    total: Float[Array, ""]
+    number: Float[Array, ""]
+
+    @property
+    def chance(self) -> Float[Array, " drawn"]:
+        """That of one draw, of all."""
+        share = EVEN / DRAWS
+        return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(self.number)
+
+
+def drawn(block: Block, large: Float[Array, " rows"]) -> Drawn:
+    """A sample of one block."""
+    rng, below = np.random.default_rng([1, block.start]), np.cumsum(np.maximum(large, 1e-300))
+    first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
+    some = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
+    parts = [part[some] for part in (block.x, block.y, block.weight, block.offset, large)]
+    return Drawn(block.start + some, *parts, total=np.asarray(large.sum()), number=np.asarray(float(len(large))))
+
+
+def mixed(one: Drawn, other: Drawn) -> Drawn:
+    """A sample of all rows that the two are of."""
+    total, count = one.total + other.total, one.number + other.number
+    share = np.append(np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)), np.full(EVEN, other.number / count))
+    second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
+    parts = [np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a) for a, b in zip(one[:6], other[:6], strict=True)]
+    return Drawn(*parts, total=total, number=count)
+
+
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """What the next term asks of an anchor, of some rows that leave and of the sample after them."""
+
+    model: Any
+    eta: Float[Array, " rows"]
+    slope: Float[Array, " rows"]
+    curvature: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    common: Float[Array, " rows"]
+    root: Float[Array, "params params"]
+    blur: float
+    drawn: sampled.Drawn
+    roots: None = None
+
+    def whitened(self, units: Array) -> Array:
+        return self.model.design.whitened(units, self.root)
+
+
+def estimated(
+    sample: Drawn, block: Block, loss: Plain, at: Any, one: OneRow, turn: float
+) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
+    """How far the losses of rows of a block may be off, by the next term of the expansion; and where that means something."""
+    place = one.unit - block.start
+    x, y, weight, offset = (
+        np.concatenate([part[place], own])
+        for part, own in zip(block[1:], (sample.x, sample.y, sample.weight, sample.offset), strict=True)
+    )
+    eta = x @ at.theta + offset
+    order = np.argsort(one.unit, kind="stable")
+    there = order[np.minimum(np.searchsorted(one.unit, sample.row, sorter=order), len(order) - 1)]
+    index = np.where(one.unit[there] == sample.row, there, len(place) + np.arange(DRAWS))
+    known = SimpleNamespace(loss=loss, y=y, design=Dense(x))
+    common = x @ (at.leftover @ at.root)
+    slope, curvature = loss.derivatives(eta, y, (1, 2))
+    draws = sampled.Drawn(index, sample.chance)
+    near = _Near(known, eta, slope, curvature, weight, common, at.root, at.blur, draws)
+    look = one._replace(unit=np.arange(len(place)))
+    good = sampled.short(turn, look)
+    half = sampled.half(turn, look, sampled.next_term(near, look, DRAWS), True)  # type: ignore[arg-type]
+    return change(loss, y[: len(place)], one.center, one.center, half), good

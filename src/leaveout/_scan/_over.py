@@ -1,0 +1,91 @@
+"""A function of the rows of every part, wherever these are: here, in joblib's workers, or on a cluster of Dask's.
+
+What comes back is in the order of the parts, so that sums do not depend on who made them. A worker of Dask's that dies is no
+matter: its parts are given to another. One of joblib's ends the call; with `checkpoint=` the next goes on from there.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+
+from ._batches import Batches, Part, resolved
+
+Told = dict[str, np.ndarray]
+
+
+class Pass(NamedTuple):
+    """`function(blocks, *given, *each[part])`, blocks with a column of `ones` if that is asked for."""
+
+    function: Callable[..., Told]
+    ones: bool
+    given: tuple
+    each: list[tuple] | None = None  # what is given of each part
+
+    def of(self, data: Batches, part: Part, own: tuple) -> Told:
+        return self.function(data.blocks(part, self.ones), *self.given, *own)
+
+    def own(self, part: Part) -> tuple:
+        return () if self.each is None else self.each[part.number]
+
+
+def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
+    """What a pass tells of every part from number `first` on, in order."""
+    parts = data.parts[first:]
+    if data.delayed or _client() is not None:
+        yield from _by_dask(data, a, parts)
+        return
+    bare, light = _bare(data), a._replace(each=None)
+    calls = (joblib.delayed(light.of)(bare, part, a.own(part)) for part in parts)
+    if joblib.parallel.get_active_backend()[1] in (None, 1):
+        yield from (call(*args, **more) for call, args, more in calls)
+    else:
+        yield from joblib.Parallel(return_as="generator", batch_size=1)(calls)
+
+
+def _bare(data: Batches) -> Batches:
+    """Without its parts, each of which travels by itself; how many there are is said in messages."""
+    return Batches(data.caller, (), data.roles, False, len(data.parts))
+
+
+def _client() -> Any:
+    """The client of a cluster that is at work here, if there is one."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+class _Held:
+    """Rows that read themselves, which Dask is not to look into."""
+
+    def __init__(self, rows: Any):
+        self.rows = rows
+
+
+def _by_dask(data: Batches, a: Pass, parts: tuple[Part, ...]) -> Iterator[Told]:
+    import dask
+
+    client, task = _client(), dask.delayed(_resolved, pure=False)
+    shared = dask.delayed((_bare(data), a._replace(each=None)), pure=False, traverse=False)
+    rows = [part.rows if data.delayed else _Held(part.rows) for part in parts]
+    tasks = [task(shared, replace(part, rows=None), own, a.own(part)) for part, own in zip(parts, rows, strict=True)]
+    if client is None:
+        yield from dask.compute(*tasks)
+        return
+    waiting = client.compute(tasks)
+    for k in range(len(waiting)):
+        future, waiting[k] = waiting[k], None  # what was taken is let go
+        yield future.result()
+
+
+def _resolved(shared: tuple[Batches, Pass], part: Part, rows: Any, own: tuple) -> Told:
+    data, a = shared
+    return a.of(data, replace(part, rows=rows.rows) if isinstance(rows, _Held) else resolved(part, rows), own)

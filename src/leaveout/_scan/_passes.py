@@ -1,0 +1,228 @@
+"""What one pass over a part of the rows tells: F and its derivatives, what the table of proofs is made of, and what every row's
+loss is without it. Sums are in the order of the rows; what is told of parts is added up in their order, whoever read them.
+
+    sums     Σ ω ℓ, Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ                  a Newton step
+    looked   the masses of rows by ‖x‖_{H⁻¹} (`_proved`)   the table of all; and a sample of the rows
+    left     every row after one step with its own Hessian, and how far its loss may be off: proved by the table, or where that
+             says too little estimated from the sample. O(p²) a row, for its norm
+    pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to the end
+    bends    the same, and Σ ω ℓ″(xᵀθ_r) x xᵀ              the few of them that go far
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._design import Dense, Loss, Plain, weighed
+from .._jax import float64
+from .._proved import ROUNDING, Table, change
+from ..models.losses import AbstractLoss
+from ..refit._anchor import shaky
+from ..refit._linear import Row, stepped, within
+from ._batches import Block
+from ._drawn import Drawn, drawn, estimated, mixed
+
+Array = np.ndarray
+SUMS = 9  # that are told of all rows, by `summed`
+WORST, LONGEST = 64, 4  # rows of the largest errors, and of the longest steps, that are kept to be refitted
+
+
+class At(NamedTuple):
+    """The fit, as every pass after it needs it: θ̂, L⁻¹, the leftover gradient, what of a gradient is rounding, √H_jj, what of
+    a move is lost; and the table of proofs, once it is there."""
+
+    theta: Float[Array, " params"]
+    root: Float[Array, "params params"]
+    leftover: Float[Array, " params"]
+    scale: Float[Array, " params"]
+    blur: float
+    level: float  # the mean loss there, from which squares are counted
+    noise: float = 0.0
+    table: Table | None = None
+    sample: Drawn | None = None
+    allowed: float = np.inf  # how far a loss may be off before the sample is asked
+
+
+class Kept(NamedTuple):
+    """Some rows with all that is known of them: their numbers, themselves, y, ω, offset, and of the one step what it told."""
+
+    row: Int[Array, " rows"]
+    x: Float[Array, "rows params"]
+    y: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    offset: Float[Array, " rows"]
+    moved: Float[Array, " rows"]
+    loss: Float[Array, " rows"]
+    error: Float[Array, " rows"]
+    proved: Bool[Array, " rows"]
+
+    def take(self, some: Array) -> "Kept":
+        return Kept(*(part[some] for part in self))
+
+    @staticmethod
+    def joined(several: "list[Kept]") -> "Kept":
+        return Kept(*(np.concatenate(part) for part in zip(*several, strict=True)))
+
+
+@float64
+def sums(blocks: Iterator[Block], loss: AbstractLoss, theta: Float[Array, " params"]) -> dict[str, Array]:
+    """F without its penalty, its gradient and its Hessian, and the rows' weights added up."""
+    plain, p = Plain(loss), len(theta)
+    value, weight, gradient, hessian = np.zeros(()), np.zeros(()), np.zeros(p), np.zeros((p, p))
+    for block in blocks:
+        _allowed(loss, block)
+        eta = block.x @ theta + block.offset
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = [weighed(block.weight, part) for part in plain.derivatives(eta, block.y, (0, 1, 2))]
+        value, weight = value + parts[0].sum(), weight + block.weight.sum()
+        gradient += parts[1] @ block.x
+        hessian += Dense(block.x).products(parts[2][None])[0]
+    return {"value": value, "weight": weight, "gradient": gradient, "hessian": hessian}
+
+
+def _allowed(loss: AbstractLoss, block: Block) -> None:
+    """ValueError where some y is outside the loss's domain."""
+    try:
+        loss.check(block.y)
+    except ValueError as error:
+        raise ValueError(f"scan: rows {block.start} to {block.start + len(block.y) - 1}: {error}") from None
+
+
+@float64
+def looked(blocks: Iterator[Block], loss: Loss, at: At) -> dict[str, Array]:
+    """What the table is made of, what of the gradient is rounding, Σω²(ℓ − level)², and a sample."""
+    plain, total = Plain(loss), dict[str, Array]()
+    for block in blocks:
+        eta = block.x @ at.theta + block.offset
+        value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
+        norm, size, length, _ = Dense(block.x).extent(at.root, curvature)
+        told = {"noise": ROUNDING * (block.weight @ (shaky(slope, curvature, eta) * length))}
+        told["tally"] = Table.tallied(plain, block.y, eta, curvature, block.weight * size, norm)
+        told["square"] = np.sum(weighed(block.weight**2, (value - at.level) ** 2))
+        if plain.self_concordance is not None:
+            (third,) = plain.derivatives(eta, block.y, (3,))
+            told |= drawn(block, np.abs(weighed(block.weight, third)) * norm * size)._asdict()
+        total = looked_together(total, told)
+    return total
+
+
+def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
+    """Of two parts what `looked` tells of both."""
+    if not one or not other:
+        return one or other
+    sums = {name: np.asarray(one[name] + other[name]) for name in ("noise", "tally", "square")}
+    return sums | mixed(sample_of(one), sample_of(other))._asdict() if "row" in one else sums
+
+
+def sample_of(told: dict[str, Array]) -> Drawn:
+    return Drawn(*(told[name] for name in Drawn._fields))
+
+
+@float64
+def left(blocks: Iterator[Block], loss: Loss, at: At, wanted: Int[Array, " rows"], file: str | None) -> dict[str, Array]:
+    """Every row left out by itself: sums of what came, the rows that are worth a closer look, with those of `wanted`, and the
+    losses and how far each may be off; these go to `file` if one is given."""
+    plain, kept, tail, total = Plain(loss), list[Kept](), list[Kept](), np.zeros(SUMS)
+    with _writing(file) as write:
+        for block in blocks:
+            known = _stepped(block, plain, at)
+            kept = [worst(Kept.joined([*kept, worst(known, wanted)]), wanted)]
+            write(known)
+            tail += [] if file else [known]
+            total += summed(known, at.level)
+    told = kept[0]._asdict() | {"sums": total}
+    if file:
+        return told
+    return told | {
+        f"every {name}": np.concatenate([getattr(some, name) for some in tail]) for name in ("loss", "error", "proved")
+    }
+
+
+def _stepped(block: Block, loss: Plain, at: At) -> Kept:
+    """One step each, with the row's own Hessian."""
+    assert at.table is not None
+    eta = block.x @ at.theta + block.offset
+    slope, curvature = loss.derivatives(eta, block.y, (1, 2))
+    norm, size, length, _ = Dense(block.x).extent(at.root, curvature)
+    common = block.x @ (at.leftover @ at.root)
+    bulk = length * (np.abs(at.theta) @ at.scale)
+    row = Row(eta, slope, curvature, norm, size, size * curvature, common)
+    rounded = lambda center, move: 4 * ROUNDING * (1 + np.abs(center) + bulk) + at.blur * np.abs(move)
+    units, grown, table = block.start + np.arange(len(eta)), np.ones(len(eta)), at.table
+    rest = float(at.leftover @ at.leftover)
+    one = stepped(units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded)
+    error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
+    some = np.flatnonzero(~within(error, np.full(len(error), at.allowed)) & one.determined)
+    if at.sample is not None and some.size:
+        told, good = estimated(at.sample, block, loss, at, one.take(some), float(table.scale[0]))
+        better = good & (told < error[some])
+        error[some[better]], proved[some[better]] = told[better], False
+    value = np.where(one.determined, loss.derivatives(one.center, block.y, (0,))[0], np.nan)
+    return Kept(units, block.x, block.y, block.weight, block.offset, one.moved, value, error, proved & np.isfinite(error))
+
+
+def worst(some: Kept, wanted: Int[Array, " rows"]) -> Kept:
+    """Of rows those of the largest errors, of the longest steps, and those that are wanted."""
+    error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.moved, 0.0)
+    first, longest = np.argsort(-error, kind="stable")[:WORST], np.argsort(-moved, kind="stable")[:LONGEST]
+    return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, wanted))]))
+
+
+def summed(known: Kept, level: float) -> Float[Array, "9"]:
+    """Of rows with a weight and a loss: how many, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level), Σω²(ℓ − level)², Σω error, of how
+    many there is no error, and of how many it is proved."""
+    there = np.isfinite(known.loss) & np.isfinite(known.error) & (known.weight > 0)
+    w, off, error = known.weight[there], known.loss[there] - level, known.error[there]
+    unknown = np.sum(~there & (known.weight > 0))
+    sums = w.sum(), w @ off, w @ w, w**2 @ off, w**2 @ off**2, w @ error
+    return np.array([there.sum(), *sums, unknown, np.sum(there & known.proved)])
+
+
+@float64
+def pulls(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
+    """Σ ω ℓ′ x of some θ."""
+    plain, out = Plain(loss), np.zeros(thetas.shape)
+    for block in blocks:
+        eta = thetas @ block.x.T + block.offset
+        slope = weighed(np.broadcast_to(block.weight, eta.shape), plain.derivatives(eta, block.y, (1,))[0])
+        out += slope @ block.x
+    return {"gradient": out}
+
+
+@float64
+def bends(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
+    """The same, and Σ ω ℓ″ x xᵀ."""
+    plain, out = Plain(loss), np.zeros(thetas.shape)
+    hessian = np.zeros((*thetas.shape, thetas.shape[1]))
+    for block in blocks:
+        eta = thetas @ block.x.T + block.offset
+        weight = np.broadcast_to(block.weight, eta.shape)
+        slope, curvature = (weighed(weight, part) for part in plain.derivatives(eta, block.y, (1, 2)))
+        out += slope @ block.x
+        hessian += Dense(block.x).products(curvature)
+    return {"gradient": out, "hessian": hessian}
+
+
+@contextlib.contextmanager
+def _writing(file: str | None) -> Iterator[Callable[[Kept], object]]:
+    """What writes rows, losses and errors into a Parquet file, which is there whole or not at all."""
+    if file is None:
+        yield lambda known: None
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = ("row", pa.int64()), ("loss", pa.float64()), ("error", pa.float64()), ("proved", pa.bool_())
+    schema = pa.schema(list(kinds))
+    beside = Path(f"{file}.{os.getpid()}.part")
+    try:
+        with pq.ParquetWriter(beside, schema) as writer:
+            yield lambda known: writer.write_table(pa.table([getattr(known, name) for name, _ in kinds], schema=schema))
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)

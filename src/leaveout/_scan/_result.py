@@ -1,0 +1,160 @@
+"""What a scan found: the fit, the mean of the losses with its errors, and the losses, in memory or in files."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from .._objective import called
+from .._printed import Printed
+from ._passes import Kept, summed
+
+Array = np.ndarray
+LARGE = 0.1  # of a standard error of the mean
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scan(Printed):
+    """A fit of rows in batches, and its leave-one-out.
+
+    `losses`, `error` and `proved` are `[rows]`, or None where they went to Parquet files in `folder`; the loss of a row that
+    the others do not determine is NaN, its error infinite. Errors that are not proved are estimated. `audit` has the rows that
+    were repeated to the end; `passes` counts those over the data.
+    """
+
+    model: Any  # of the first rows: names, loss, penalty
+    count: int
+    fitted: dict[str, Array]
+    factor: Float[Array, "params params"]
+    totals: Float[Array, "9"]
+    every: dict[str, Array] | None
+    folder: Path | None
+    audit: pd.DataFrame | None = None
+    passes: int = 0
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """`{"intercept", "coef"}`, as those of a fit of `lo.GLM`."""
+        return {name: np.asarray(part) for name, part in self.model.parameters.natural(self.fitted["theta"]).items()}
+
+    @property
+    def hessian(self) -> Float[Array, "params params"]:
+        """∇²F at the minimiser, the intercept last."""
+        return self.factor @ self.factor.T
+
+    @property
+    def losses(self) -> Float[Array, " rows"] | None:
+        return None if self.every is None else self.every["loss"]
+
+    @property
+    def error(self) -> Float[Array, " rows"] | None:
+        """How far each loss is from that of the exact refit, at most."""
+        return None if self.every is None else self.every["error"]
+
+    @property
+    def proved(self) -> Bool[Array, " rows"] | None:
+        """Of which rows that is proved; of the others it is an estimate."""
+        return None if self.every is None else self.every["proved"]
+
+    @property
+    def mean(self) -> float:
+        """The mean held-out loss, weighted by `sample_weight` where there is one."""
+        return float(self.fitted["level"] + self.totals[2] / self.totals[1])
+
+    @property
+    def se(self) -> float:
+        """Its standard error, as if rows were independent."""
+        n, total, first, square, second, third = self.totals[:6]
+        mean = first / total
+        return float(np.sqrt(max(n / max(n - 1, 1) * (third - 2 * mean * second + mean**2 * square), 0.0)) / total)
+
+    @property
+    def approximation_error(self) -> float:
+        """How far `mean` is from that of exact refits, at most."""
+        return float(self.totals[6] / self.totals[1])
+
+    @property
+    def no_update(self) -> float:
+        """The mean loss of the fit itself, on rows that it has seen."""
+        return float(self.fitted["level"])
+
+    @property
+    def lost(self) -> int:
+        """Rows of which no loss is proved."""
+        return int(self.totals[7])
+
+    def changed(self, rows: Kept, loss: Float[Array, " some"], error: Float[Array, " some"], level: float) -> "Scan":
+        """With other losses and errors of some rows, wherever these are kept."""
+        better = rows._replace(loss=loss, error=error, proved=np.isfinite(error))
+        self._written(better)
+        return replace(self, totals=self.totals - summed(rows, level) + summed(better, level))
+
+    def _written(self, better: Kept) -> None:
+        if self.every is not None:
+            for name, own in self.every.items():
+                own[better.row] = getattr(better, name)
+        elif len(better.row):
+            for file in self.files():
+                _rewritten(file, better)
+
+    def files(self) -> list[Path]:
+        """The Parquet files of the losses, in order."""
+        return [] if self.folder is None else sorted(self.folder.glob("[0-9]*.parquet"))
+
+    def _lines(self) -> list[tuple[str, str]]:
+        what = f"{called(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
+        mean = f"{self.mean:.6g} ± {self.se:.2g} a row, {self.model.scale}"
+        lines = [
+            ("model", what),
+            ("held-out loss", f"{mean} (SE rows independent; usually optimistic)"),
+            ("approximation", f"± {self.approximation_error:.1g} on that mean, {self._how}"),
+            ("no update", f"{self.no_update:.6g}"),
+            ("audit", self._audited()),
+            ("losses", "in memory" if self.folder is None else str(self.folder)),
+            ("checks", self._checked),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    @property
+    def _checked(self) -> str:
+        found = []
+        if self.lost:
+            which = "1 row is" if self.lost == 1 else f"{self.lost} rows are"
+            found.append(f"{which} not in the mean: the others do not determine what they predict, or nothing is known of it")
+        if self.approximation_error > LARGE * self.se:
+            found.append(
+                "errors are large beside the standard error, as where some rows are far from all others; see the audit"
+            )
+        return "; ".join(found) or "none"
+
+    @property
+    def _how(self) -> str:
+        total, count = int(self.totals[0]), int(self.totals[8])
+        return {0: "estimated", total: "proved"}.get(count, f"{count} of {total} rows proved, the others estimated")
+
+    def _audited(self) -> str:
+        if self.audit is None or not len(self.audit):
+            return ""
+        return f"{len(self.audit)} rows refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
+
+
+def _rewritten(file: Path, better: Kept) -> None:
+    """A file with the losses and errors of some rows as they are now."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(file)
+    row: Int[Array, " rows"] = table.column("row").to_numpy()
+    mine = np.flatnonzero((better.row >= row[0]) & (better.row <= row[-1]))
+    if not mine.size:
+        return
+    columns = {name: np.array(table.column(name).to_numpy()) for name in ("loss", "error", "proved")}
+    for name in columns:
+        columns[name][better.row[mine] - row[0]] = getattr(better, name)[mine]
+    beside = file.with_suffix(".again")
+    pq.write_table(pa.table({"row": row} | columns, schema=table.schema), beside)
+    os.replace(beside, file)

@@ -1,0 +1,480 @@
+"""Mixed models by their marginal likelihood: rows, or whole clusters, left out.
+
+    y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f),      Σ_f = Λ_f Λ_fᵀ
+
+    F(θ, w) = −log ∫ Π_i p(y_i | u)^{w_i} dP(u),      θ = (β, Λ, the family's own)
+
+exact for Gaussian responses, by Laplace's approximation for others, or, with one grouping factor, by adaptive Gauss–Hermite
+quadrature (`_marginal`, `_crossed`). Two questions can be asked of it, and they differ:
+
+    drop="row"       a row is left out, and scored given what is seen of its clusters: −log p(y_i | everything seen; θ)
+    drop="patient"   a cluster is left out with all its rows, and scored as a new one
+
+Λ is not restricted to diagonals above zero: F does not change with the sign of a column, so that a variance that the data put
+at zero is an ordinary minimum in Λ, at which fit and refits stand without running away.
+"""
+
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from .._closed_form import AbstractClosedForm
+from .._jax import float64, static
+from .._objective import Costs, Parameters, Units
+from .._read import Names, count, matched, numbers
+from . import _singular as singular
+from ._conditional import AbstractResponse, response
+from ._crossed import Crossed
+from ._effects import Block, Factor, factors, given_blocks, written
+from ._grouped import Data, Grouped, split
+from ._mixed_tables import averaged, coefficients, components, modes, predicted
+from ._rows import column, design
+
+ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
+NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
+ROWS = "row"
+
+
+class Mixed(AbstractClosedForm):
+    """A mixed model, its units rows or clusters.
+
+    `lo.Mixed("y ~ x + (1 + x | patient) + (1 | hospital)", data, "binomial", drop="patient")` reads a formula as lme4 and
+    bambi write it, by formulaic; `lo.Mixed(X, y, "binomial", groups=patient)` arrays, with an intercept for each level of
+    `groups` (one label a row; several groupings as a dict or DataFrame) and, of one grouping, `slopes=` `[rows, effects]`.
+    `family` is "gaussian", "binomial" (y zero or one), "poisson", "gamma", "negative_binomial", "ordinal", or a convex loss of
+    `lo.losses` in closed form, such as `lo.losses.Binomial("probit")`. `offset` is added to the predictor; `trials`, of
+    binomial proportions y, are their denominators.
+
+    `drop` is "row", or the name of a grouping factor. `score` is "joint", the joint density of a cluster's rows (of rows: one
+    number a refit), or "pointwise", one density a row, summed over a cluster's. `quadrature` is the number of nodes for each
+    effect of a cluster, 1 for Laplace's approximation.
+
+    `fit(...).parameters` is `{"coef", "covariance[patient]", …}` and the family's own: `scale`, `shape`, `dispersion`,
+    `thresholds`. By maximum likelihood, not REML.
+
+    Raises ValueError on NaN, labels that are missing, combinations of columns, y outside the domain; TypeError on what holds
+    no numbers.
+    """
+
+    engine: Any = static()
+    data: Data = static()
+    factors: tuple[Factor, ...] = static()
+    transform: Float[np.ndarray, "coefficients coefficients"]
+    unit: float = static()
+    code: Any = static()  # the unit of each row
+    num: int = static()
+    drop: str = static()
+    joint: bool = static()
+    quadrature: int = static()
+    names: tuple[str, ...] = static()
+    levels: tuple = static()
+    labels: Names = static()
+    spec: Any = static()
+
+    @float64
+    def __init__(
+        self,
+        formula: str | ArrayLike,
+        data: Any,
+        family: Any = "gaussian",
+        *,
+        drop: str = ROWS,
+        score: Literal["pointwise", "joint"] | None = None,
+        quadrature: int = 1,
+        groups: Any = None,
+        slopes: Any = None,
+        offset: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+        intercept: bool = True,
+    ):
+        if isinstance(formula, str):
+            self._refuse(groups=groups, slopes=slopes)
+            self.spec = written(formula, data)
+            y, X, blocks, known = self.spec.y, self.spec.X, self.spec.blocks, self.spec.codes
+            intercept = False
+        else:
+            self.spec, X, y = None, formula, data
+            if groups is None:
+                raise ValueError("Mixed: give groups=, one label a row, or a formula with random effects, as (1 | group).")
+            blocks, known = given_blocks(groups, slopes, np.shape(X)[0])
+        self._bind(X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept)
+
+    @classmethod
+    def of(
+        cls,
+        X: ArrayLike,
+        y: ArrayLike,
+        family: Any,
+        blocks: tuple[Block, ...],
+        known: dict[str, tuple[np.ndarray, np.ndarray]],
+        drop: str = ROWS,
+    ) -> Self:
+        """A model of blocks of effects, and of the levels of their factors, as they are; for who reads them elsewhere."""
+        new = object.__new__(cls)
+        object.__setattr__(new, "spec", None)
+        new._bind(X, y, family, blocks, known, drop, None, 1, None, None, False)
+        return new
+
+    def _bind(self, X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept):
+        self.labels, X, y, offset, trials = matched("Mixed", X=X, y=y, offset=offset, trials=trials)
+        y, self.levels = _leveled(family, y)
+        own = response(family, y)
+        if self.spec is not None and not own.intercept:
+            X = X.drop(columns="Intercept", errors="ignore")
+        X, self.names = _design(X, intercept and own.intercept)
+        n = len(X)
+        y = column("Mixed", "y", y, n)
+        own.check(y)
+        if (y == y[0]).all():
+            raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
+        self.factors = factors(blocks, known)
+        self.unit = float(y.std()) if own.quadratic else 1.0
+        self.data, self.transform = self._data(X, y, own, offset, trials)
+        self.quadrature, self.joint = count("Mixed: quadrature", quadrature, 1, 101), (score or self._usual(drop)) == "joint"
+        self._check(drop, score)
+        self.drop = drop
+        found = next((factor for factor in self.factors if factor.name == drop), None)
+        self.code, self.num = (np.arange(n), n) if found is None else (found.code, len(found.levels))
+        for factor in self.factors:
+            self._check_levels(factor)
+        if len(self.factors) == 1:
+            self.engine = Grouped.of(self.data, self.factors[0], self.quadrature, drop != ROWS)
+        else:
+            self.engine = Crossed.of(self.data, self.factors, self.code)
+
+    @staticmethod
+    def _refuse(**given: Any) -> None:
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"Mixed: {name}= goes with arrays; a formula says it by (… | group).")
+
+    @staticmethod
+    def _usual(drop: str) -> str:
+        return "pointwise" if drop == ROWS else "joint"
+
+    def _check(self, drop: str, score: str | None) -> None:
+        known = [ROWS, *(factor.name for factor in self.factors)]
+        if drop not in known:
+            raise ValueError(f"Mixed: drop must be one of {', '.join(map(repr, known))}; got {drop!r}.")
+        if score not in (None, "pointwise", "joint"):
+            raise ValueError(f'Mixed: score must be "pointwise" or "joint"; got {score!r}.')
+        if self.quadrature > 1 and len(self.factors) > 1:
+            raise ValueError(
+                "Mixed: quadrature= is for one grouping factor; with several leave it at 1, Laplace's approximation."
+            )
+        nodes = self.quadrature ** self.factors[0].q
+        if nodes > NODES:
+            raise ValueError(
+                f"Mixed: {self.quadrature} nodes in {self.factors[0].q} effects are {nodes} a cluster; take fewer."
+            )
+
+    def _check_levels(self, factor: Factor) -> None:
+        """What a factor cannot tell."""
+        count, y = np.bincount(factor.code), self.data.y
+        if len(count) < 2:
+            raise ValueError(f"Mixed: {factor.name} has one level: no variance can be told from it. Two or more are needed.")
+        if self.data.response.quadratic and count.max() == 1:
+            raise ValueError(
+                f"Mixed: every level of {factor.name} has one row: what varies between its levels cannot be told from what "
+                "varies within them. Leave it out; of counts it stands for what scatters more than Poisson's."
+            )
+        means = np.bincount(factor.code, y) / count
+        if self.data.response.title == "binomial" and np.isin(means, (0.0, 1.0)).all():
+            raise ValueError(
+                f"Mixed: y is all zeros or all ones in every level of {factor.name}: the clusters are separated, and the "
+                "likelihood grows with their variance without end (approximations of it do not show that). Model clusters, one "
+                "row each."
+            )
+
+    def _data(self, X: np.ndarray, y: np.ndarray, own: AbstractResponse, offset: Any, trials: Any) -> tuple[Data, np.ndarray]:
+        """Rows in coordinates of unit size, and what makes coefficients of theirs."""
+        n, unit = len(y), self.unit
+        shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)
+        size, fixed = np.ones(n), np.full(n, np.log(unit))
+        if trials is not None:
+            size = column("Mixed", "trials", trials, n)
+            if own.title != "binomial" or (size <= 0).any():
+                raise ValueError("Mixed: trials must be positive, and are for binomial proportions.")
+            log = scipy.special.gammaln
+            fixed = (log(size * y + 1) + log(size * (1 - y) + 1) - log(size + 1)) / size
+        length = np.linalg.norm(X, axis=0)
+        Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
+        poor = np.flatnonzero(np.abs(np.diag(R)) <= ALIKE)
+        if poor.size or len(R) < X.shape[1]:
+            name = self.names[int(poor[0])] if poor.size else self.names[-1]
+            raise ValueError(
+                f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
+            )
+        back = np.linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
+        return Data(Q * np.sqrt(n), shift / unit, y / unit, size, fixed, own), back
+
+    # parameters
+
+    @property
+    def num_units(self) -> int:
+        return self.num
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            canonical=self._canonical,
+            names=self._names,
+            warning=lambda theta: singular.warning(self, theta),
+            limit=lambda theta: self.data.response.limit(split(theta[None], self.data, self.factors).tau[0]),
+            held=lambda theta: singular.held(self, theta),
+            leaving=singular.leaving,
+        )
+
+    def _natural(self, theta):
+        parts, own = split(np.asarray(theta)[None], self.data, self.factors), self.data.response
+        found = {"coef": self.transform @ parts.z[0]}
+        for factor, free in zip(self.factors, parts.free, strict=True):
+            found[f"covariance[{factor.name}]"] = factor.covariance(free[0], self.unit)
+        named = own.natural(parts.tau[0])
+        return found | {name: value * self.unit if own.quadratic else value for name, value in named.items()}
+
+    def _unconstrained(self, natural):
+        own = self.data.response
+        coef = np.asarray(natural["coef"], np.float64)
+        if coef.shape != (len(self.names),):
+            raise ValueError(
+                f"Mixed: coef must be {len(self.names)} numbers ({', '.join(self.names)}); got shape {coef.shape}."
+            )
+        free = [factor.free(natural[f"covariance[{factor.name}]"], self.unit) for factor in self.factors]
+        named = {name: np.asarray(value) / self.unit if own.quadratic else value for name, value in natural.items()}
+        return np.concatenate([np.linalg.solve(self.transform, coef), *free, own.unconstrained(named)])
+
+    def _names(self):
+        free = [
+            f"Λ[{factor.name}: {factor.columns[i]}{'' if i == j else f', {factor.columns[j]}'}]"
+            for factor in self.factors
+            for i, j in zip(factor.row, factor.column, strict=True)
+        ]
+        return [*self.names, *free, *(f"τ[{k}]" for k in range(self.data.response.own))]
+
+    def _canonical(self, theta):
+        """No diagonal of Λ below zero: F does not change with the signs of its columns."""
+        theta, at = np.array(theta, np.float64), self.data.design.shape[1]
+        for factor in self.factors:
+            free = theta[at : at + len(factor.row)]
+            sign = np.ones(factor.q)
+            sign[factor.column[factor.diagonal]] = np.where(free[factor.diagonal] < 0, -1.0, 1.0)
+            free *= sign[factor.column]
+            at += len(factor.row)
+        return theta
+
+    def _start(self, seed):
+        """Coefficients of the model without random effects, near enough; standard deviations of a half, drawn about it by a
+        seed."""
+        data, rng = self.data, np.random.default_rng(seed)
+        first, tau = data.response.start(data.y)
+        z = _without_effects(data, first, tau)
+        draws = (np.exp(0.7 * rng.standard_normal(len(f.row))) if seed else np.ones(len(f.row)) for f in self.factors)
+        free = [np.where(f.diagonal, 0.5 * draw, 0.0) for f, draw in zip(self.factors, draws, strict=True)]
+        return np.concatenate([z, *free, tau])
+
+    def with_factors(self, kept: tuple[Factor, ...]) -> "Mixed":
+        """The same model with fewer entries of Λ free."""
+        new = object.__new__(Mixed)
+        for name, value in vars(self).items():
+            object.__setattr__(new, name, value)
+        own = Grouped.of(self.data, kept[0], self.quadrature, self.drop != ROWS) if len(kept) == 1 else None
+        object.__setattr__(new, "factors", kept)
+        object.__setattr__(new, "engine", own or Crossed.of(self.data, kept, self.code))
+        return new
+
+    # F
+
+    def look(self, theta, weights, state=None):
+        with np.errstate(all="ignore"):
+            return self.engine.look(theta, np.asarray(weights, np.float64), state)
+
+    def jacobian(self, theta):
+        return self.engine.jacobian(np.asarray(theta)) if hasattr(self.engine, "jacobian") else super().jacobian(theta)
+
+    def losses(self, theta, weights, index, held, state=None):
+        held = np.asarray(held, bool) & (index < self.num)
+        lane, place = np.nonzero(held)
+        unit = index[lane, place]
+        if self.drop == ROWS and self.joint:
+            return super().losses(theta, weights, index, held, state)
+        out = np.zeros(held.shape)
+        out[lane, place] = self._scored(theta, weights, lane, unit, state)
+        return out
+
+    def _scored(self, theta, weights, lane, unit, state):
+        """The losses of listed units, each in a refit."""
+        if self.drop == ROWS:
+            return self.engine.conditional(theta, weights, lane, unit, state)
+        return (self.engine.joint if self.joint else self.engine.pointwise)(theta, weights, lane, unit, state)
+
+    def steepest(self, theta, weights, index, held, state=None):
+        """The gradient of F(θ, w with the held at 1) − F(θ, w)."""
+        whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
+        refit, place = np.nonzero(np.asarray(held, bool))
+        whole[refit, index[refit, place]] = 1.0
+        return self.look(theta, whole[:, :-1], state)[1] - self.look(theta, weights, state)[1]
+
+    @property
+    def costs(self):
+        known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
+        return Costs(work=self.engine.work, runs=self._runs if known else None)
+
+    def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
+        """A pass that says of single units, and of runs of clusters, what leaving each out takes away."""
+        if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
+            return None
+        if isinstance(self.engine, Crossed):
+            return lambda theta: self._alone(np.asarray(theta), first)
+        ends = np.cumsum(length)
+        run, place = np.repeat(np.arange(len(first)), length), np.arange(ends[-1]) - np.repeat(ends - length, length)
+        unit = first[run] + place
+
+        def told(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+            at = np.reshape(theta, (1, -1))
+            joint = np.bincount(run, self.engine.taken_away(at, unit), len(first))
+            if not self.pointwise:
+                return None, joint
+            losses = np.zeros((len(first), int(length.max())))
+            losses[run, place] = self._scored(at, None, np.zeros(len(unit), np.int64), unit, None)
+            return losses, joint
+
+        return told
+
+    def _alone(self, theta: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        away, losses = self.engine.alone(theta, unit, self.joint)
+        return losses[:, None], away
+
+    @property
+    def pointwise(self):
+        return not (self.drop == ROWS and self.joint)
+
+    def predictions(self, theta, weights, index, kind, state=None):
+        """The mean of a row's response, or of its predictor, given what is seen of its clusters."""
+        if self.drop != ROWS:
+            raise NotImplementedError(
+                f"cross_predict: a unit is a {self.drop}, of many rows. Predict rows as of new clusters by Mixed(..., "
+                f'drop="row") and the plan lo.groups({self.drop}).'
+            )
+        mean, variance, tau = self.engine.predictors(theta, weights)
+        place = np.minimum(index, self.num - 1)
+        mean, variance = (np.take_along_axis(part, place, 1) for part in (mean, variance))
+        return mean * self.unit if kind == "link" else averaged(self.data.response, mean, variance, tau) * self.unit
+
+    @property
+    def units(self):
+        rows = self.drop == ROWS
+        if rows:
+            names, blocks = self.labels.index, self.factors[0].code
+        else:
+            found = next(factor for factor in self.factors if factor.name == self.drop)
+            names, blocks = pd.Index(found.levels, name=self.drop), None
+        apart = self.engine.apart
+        said = {"serial": not apart, "blocks": None if apart else blocks} if rows or apart else {"serial": None}
+        target = self.data.y * self.unit if rows else None
+        return Units(names=names, target=target, score=self.data.response.scale(self.data.y * self.unit), **said)
+
+    # for users
+
+    @float64
+    def predict(self, theta, weights=None, index=None, kind="response", *, data=None, level=0.9, new=False, offset=None):
+        """For the core, of some units; for users `predict(fit, data=…)`, a DataFrame of the mean response of rows and a central
+        interval for it, `level` of its posterior: the effects' and, to the first order, the parameters'.
+
+        `data` holds the columns of the formula, or of arrays is `(X, groups)` or `(X, groups, slopes)`; all data by default.
+        Levels that the fit has seen are known, by their conditional modes; others, and all where `new`, are drawn from the
+        population.
+        """
+        if index is None:
+            return predicted(self, theta, data, level, new, offset)
+        return super().predict(theta, weights, index, kind)
+
+    @float64
+    def components(self, fit) -> pd.DataFrame:
+        """Variance components: of each effect by each factor its variance, standard deviation, and correlations with those
+        before it; and what is left, of a Gaussian response."""
+        return components(self, fit)
+
+    @float64
+    def coefficients(self, fit) -> pd.DataFrame:
+        """Coefficients with standard errors from the curvature of F, all parameters estimated."""
+        return coefficients(self, fit)
+
+    @float64
+    def modes(self, fit) -> pd.DataFrame:
+        """Conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂."""
+        return modes(self, fit)
+
+    @property
+    def note(self):
+        how = (
+            "exact"
+            if self.data.response.quadratic
+            else f"{self.quadrature} nodes an effect"
+            if self.quadrature > 1
+            else "Laplace"
+        )
+        if self.drop == ROWS:
+            what = "a row left out is scored given what is seen of its clusters"
+        else:
+            by = "the joint density of its rows" if self.joint else "the sum over its rows of their own densities"
+            what = f"a {self.drop} left out is scored as a new one, by {by}"
+            what += "" if self.engine.apart else ", given everything seen of the others"
+        single = [f for f in self.factors if (np.bincount(f.code) == 1).any()]
+        alone = "".join(
+            f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row." for f in single
+        )
+        return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{alone}'
+
+
+def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
+    """y, of an ordinal family as numbers of its levels, and these."""
+    if not (isinstance(family, str) and family.lower() in ("ordinal", "cumulative")):
+        return y, ()
+    categories: Any = getattr(y, "cat", y)
+    if getattr(categories, "ordered", False):
+        used, found = np.unique(np.asarray(categories.codes), return_inverse=True)
+        return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(np.asarray(categories.categories)[used])
+    array = numbers("Mixed", "y", y)
+    if not np.isfinite(np.asarray(array, np.float64)).all():
+        raise ValueError("Mixed: y holds NaN or infinite values.")
+    levels, found = np.unique(array, return_inverse=True)
+    return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(levels.tolist())
+
+
+def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The fixed part, an intercept in front where there is one."""
+    if hasattr(X, "columns") and not len(X.columns):
+        return np.zeros((len(X), 0)), ()
+    found, names = design("Mixed", X, False)
+    if not isinstance(found, np.ndarray):
+        raise TypeError("Mixed: X is sparse; give X.toarray().")
+    if not intercept:
+        return np.array(found), names
+    return np.hstack([np.ones((len(found), 1)), found]), ("Intercept", *names)
+
+
+def _without_effects(data: Data, first: float, tau: np.ndarray) -> np.ndarray:
+    """Coefficients near those without random effects: a few Newton steps, halved where the loss rises."""
+    Q, own = data.design, data.response
+    z = Q.T @ np.full(len(Q), first) / len(Q)
+    at = lambda z, orders: own.orders(data.offset + Q @ z, tau[:, None], data.y, orders)
+    step, lowest = np.zeros_like(z), np.inf
+    with np.errstate(all="ignore"):
+        for _ in range(12):
+            loss, slope, bend = at(z - step, (0, 1, 2))
+            value = float(data.size @ loss)
+            if not value <= lowest:
+                step = step / 2
+                continue
+            z, lowest = z - step, value
+            hessian = (Q.T * (data.size * bend)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
+            step = np.linalg.solve(hessian, Q.T @ (data.size * slope))
+    return z

@@ -1,0 +1,319 @@
+"""Refits under a penalty with kinks or bounds: is what the fit holds held in the refit too, and where not, another fit.
+
+On the active columns S of the fit, with its signs σ, F is smooth, and a refit's minimiser θ_w on them lies within a ball that
+is proved. It is the minimiser of F(·, w) where
+
+    κ(w) least_j ≤ ∇_jL(θ_w, w) ≤ κ(w) most_j  off S,      floor_j < θ_w,j < ceiling_j  on S      (Karush, Kuhn & Tucker),
+
+as F is convex: −a_j and a_j where θ_j is held at zero by a kink, and ±∞ on one side where a bound holds it; zero and what else
+ends the side of σ_j, bounds among it (`_bounded`).
+
+With θ̂ + d the ball's centre, ρ its radius in the norm of H, s_i = x_iᵀ(θ_w − θ̂), |s_i| ≤ k_i (‖d‖_H + ρ), and |ℓ‴| ≤ M ℓ″,
+
+    ∇_jL(θ_w, w) = ∇_jL(θ̂, 1) + Σ_left (w_i − 1) ω_i ℓ′_i x_ij + (X_SᵀWx_j)ᵀ(θ_w − θ̂) + R_j,
+    |R_j| ≤ M ψ(M max |s_i|) max_i |x_ij| (‖d‖_H + ρ)²,      ψ(t) = (eᵗ − 1 − t)/t²,
+
+since Σ ω ℓ″ s² ≤ ‖θ_w − θ̂‖_H²: of all refits by one product, with the columns that no coarser bound settles. Where that does
+not do, or weights do not go by rows, the gradient is made at the centre, and ℓ′, which rises, taken at both ends of what η may
+be.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._bounded import gates, joined, segments
+from .._design import weighed
+from .._fit import Fit
+from .._functions import weights_of
+from .._kinks import TIED, Kinked
+from .._once import once
+from .._plan import CAPACITY, Rows
+from .._proved import ROUNDING
+from .._results import LOST, among
+from ._anchor import SINGULAR, Anchor, anchored
+from ._refitted import Refitted
+
+Array = np.ndarray
+LOCAL = 0.25  # of the units, that a refit may change for its gradient to be told by what they change
+LONG = 50.0  # M s: beyond it nothing is told
+FEW = 4  # parameters that are let go, or held, before coordinate descent is asked
+
+
+Key = tuple[tuple[int, ...], tuple[float, ...], bytes]  # active parameters, their signs, where the others are
+
+
+@dataclass(frozen=True, eq=False)
+class Active:
+    """A fit on some of the parameters, `place`, of such signs, in the whole model; where the others `rest`."""
+
+    fit: Fit
+    kinked: Kinked
+    place: Int[Array, " active"]
+    sign: Float[Array, " active"]
+    rest: Float[Array, " params"]
+
+    @functools.cached_property
+    def others(self) -> Int[Array, " others"]:
+        """Parameters that are held."""
+        return np.setdiff1d(np.arange(len(self.kinked.slope)), self.place)
+
+    @functools.cached_property
+    def gates(self) -> tuple[Float[Array, " others"], Float[Array, " others"]]:
+        """Between what ∇L holds them, at κ of one."""
+        least, most = gates(self.kinked, self.rest)
+        return least[self.others], most[self.others]
+
+    @functools.cached_property
+    def tie(self) -> Float[Array, " others"]:
+        """A gradient that is so near to what holds one may be at it."""
+        a, slope = self.kinked.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
+        return TIED * np.where(a > 0, a, slope * self.kinked.largest[self.others])
+
+    @functools.cached_property
+    def limited(self) -> Int[Array, " limited"]:
+        """Which of the active ones a kink or a bound may hold."""
+        return np.flatnonzero(np.isfinite(np.stack(segments(self.kinked, self.place, self.sign))).any(0))
+
+    @functools.cached_property
+    def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
+        """Between what these are."""
+        return segments(self.kinked, self.place[self.limited], self.sign[self.limited])
+
+    @functools.cached_property
+    def at(self) -> Anchor:
+        return anchored(self.fit)
+
+    @property
+    def units(self) -> int:
+        return self.fit.objective.num_units
+
+    @functools.cached_property
+    def bend(self) -> Float[Array, " units"]:
+        """ω ℓ″."""
+        return (self.at.weight * self.at.curvature)[: self.units]
+
+    @functools.cached_property
+    def gradient(self) -> Float[Array, " others"]:
+        """∇L at θ̂ and weights of one."""
+        pulled = (self.at.weight * self.at.slope)[: self.units]
+        return (self.kinked.smooth.design.pull(pulled[None])[0] + self.kinked.ridge * self.rest)[self.others]
+
+    @functools.cached_property
+    def size(self) -> Float[Array, " others"]:
+        """√(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
+        x = self.kinked.smooth.design.x
+        return np.sqrt(np.einsum("n,nj,nj->j", self.bend, x, x)[self.others])
+
+    @functools.cached_property
+    def rounded(self) -> Float[Array, " others"]:
+        """What of a gradient is rounding."""
+        slope = self.at.weight @ np.abs(self.at.slope)
+        return ROUNDING * float(slope) * self.kinked.largest[self.others]
+
+    @functools.cached_property
+    def concordance(self) -> float:
+        """M, infinite where there is none."""
+        found = self.at.model.unit_loss.self_concordance
+        return np.inf if found is None else float(np.max(found))
+
+    @functools.cached_property
+    def spread(self) -> Float[Array, " active"]:
+        """How far moves of length one take each parameter."""
+        return np.sqrt(np.sum(self.at.root**2, axis=0))
+
+    def beside(self, some: Int[Array, " some"]) -> Float[Array, "rank some"]:
+        """X_SᵀWx_j of some of the others, whitened."""
+        bent = self.bend[:, None] * self.kinked.smooth.design.x[:, self.others[some]]
+        return self.at.root @ (self.at.model.design.x[: self.units].T @ bent)
+
+    def whole(self, theta: Float[Array, "refits active"]) -> Float[Array, "refits params"]:
+        """θ of all parameters."""
+        out = np.tile(self.rest, (len(theta), 1))
+        out[:, self.place] = theta
+        return out
+
+
+@once
+def active(fit: Fit) -> Active | None:
+    """What is known of a fit under such a penalty; None of others."""
+    known = fit.objective.parameters.kinks()
+    return None if known is None else Active(fit, *known)
+
+
+class Conditions:
+    """Of a batch of refits: which are proved to keep the active parameters of a fit, and which but for a tie; what those that
+    do not ask for instead. The gradients of all rows are made only where `directly`, or where nothing else tells."""
+
+    def __init__(self, own: Active, rows: Rows, done: Refitted, directly: bool):
+        assert done.ball is not None
+        self.own, self.rows = own, rows
+        self.center, self.radius = done.ball()
+        exists = np.isfinite(self.radius) & ~among(done.result, LOST)
+        theta, (floor, ceiling) = own.at.theta + self.center @ own.at.root, own.segment
+        self.room = np.minimum(theta[:, own.limited] - floor, ceiling - theta[:, own.limited])
+        with np.errstate(invalid="ignore"):
+            self.may_leave = ~(self.room > self.radius[:, None] * own.spread[own.limited]) & exists[:, None]
+        signs = ~self.may_leave.any(1)
+        self.theta, self.left = theta, self.room <= 0
+        self.kept, self.tied = np.zeros((2, len(theta)), bool)
+        self.pairs = [np.zeros((0, 6))]  # a refit, a parameter that may be let go, ∇_jL, how far that may be off, its gates
+        lanes = np.flatnonzero(exists)
+        if not own.others.size:
+            self.kept[lanes] = True
+        elif self._few:
+            self._by_change(lanes)
+        if directly or not self._few:
+            self._by_rows(lanes[~self.kept[lanes]])
+        self.kept &= signs
+        self.tied &= self.kept
+
+    @property
+    def single(self) -> bool:
+        """Does each change the weight of one row, and no other?"""
+        return bool(self.own.at.model.separate and self.rows.index.shape[1] == 1)
+
+    @property
+    def _few(self) -> bool:
+        """Do the units that are touched, and a bound of what the others bend, tell?"""
+        narrow = self.rows.index.shape[1] <= LOCAL * self.own.units
+        return bool(self.own.at.model.separate and narrow and np.isfinite(self.own.concordance))
+
+    def _judged(self, lanes: Array, columns: Array, gradient: Array, off: Array, held: tuple[Array, Array]) -> None:
+        """By gradients that may be `off`, of others in `columns`, and what holds these."""
+        beyond = np.maximum(held[0] - (gradient - off), gradient + off - held[1])
+        asking = ~(beyond <= self.own.tie[columns])
+        self.kept[lanes] = ~asking.any(1)
+        self.tied[lanes] = self.kept[lanes] & (beyond > 0).any(1)
+        lane, column = np.nonzero(asking)
+        parts = (gradient, off, *(np.broadcast_to(part, gradient.shape) for part in held))
+        self.pairs.append(np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1))
+
+    def _by_change(self, lanes: Array) -> None:
+        """By what the units that are touched change, and the others bend."""
+        own, at, rows, x = self.own, self.own.at, self.rows, self.own.kinked.smooth.design.x
+        units = np.where(rows.index < own.units, rows.index, 0)[lanes]
+        delta = np.where(rows.index < own.units, rows.weight - 1, 0.0)[lanes] * at.weight[units]
+        length, radius = np.linalg.norm(self.center[lanes], axis=1), self.radius[lanes]
+        pull, range_ = _slopes(own, units, at.model.at(units, self.theta[lanes]), at.norm[units] * radius[:, None])
+        pull, range_ = delta * pull, np.abs(delta) * range_
+        largest, (low, high) = own.kinked.largest[own.others], own.gates
+        beyond = (
+            own.concordance * _psi(own.concordance * at.norm[: own.units].max() * (length + radius)) * (length + radius) ** 2
+        )
+        touched = (np.abs(pull) + range_).sum(1)
+        most = [float(part.max(initial=0.0)) for part in (length + radius, beyond + touched)]
+        far = most[0] * own.size + most[1] * largest + own.rounded
+        columns = np.flatnonzero(~((own.gradient - far > low) & (own.gradient + far < high)))
+        if not columns.size:
+            self.kept[lanes] = True
+            return
+        beside, step = own.beside(columns), max(1, CAPACITY // (units.shape[1] * len(columns)))
+        for some in (slice(k, k + step) for k in range(0, len(lanes), step)):
+            here = x[units[some][:, :, None], own.others[columns]]
+            gradient = own.gradient[columns] + self.center[lanes[some]] @ beside + np.einsum("lk,lkj->lj", pull[some], here)
+            off = np.multiply.outer(radius[some], np.linalg.norm(beside, axis=0)) + np.multiply.outer(
+                beyond[some], largest[columns]
+            )
+            off += np.einsum("lk,lkj->lj", range_[some], np.abs(here)) + own.rounded[columns]
+            self._judged(lanes[some], columns, gradient, off, (low[columns], high[columns]))
+
+    def _by_rows(self, lanes: Array) -> None:
+        """By gradients at the centre."""
+        own, model, n = self.own, self.own.kinked.smooth, self.own.units
+        step, everyone = max(1, CAPACITY // n), np.arange(len(own.others))
+        for some in (lanes[k : k + step] for k in range(0, len(lanes), step)):
+            omega, kappa = model.weigh(weights_of(self.rows, n, some))
+            least, most = (np.multiply.outer(np.maximum(kappa, 1e-300), part) for part in own.gates)
+            eta = model.eta(own.whole(self.theta[some]))
+            slope, range_ = _slopes(own, slice(None), eta, np.multiply.outer(self.radius[some], own.at.norm[:n]))
+            slope, range_ = weighed(omega, slope), weighed(omega, range_)
+            gradient = model.design.pull(slope)[:, own.others]
+            gradient += np.multiply.outer(kappa, (own.kinked.ridge * own.rest)[own.others])
+            off = np.multiply.outer(range_.sum(1), own.kinked.largest[own.others]) + own.rounded
+            close = np.flatnonzero(((gradient - off < least) | (gradient + off > most)).any(0))
+            off[:, close] = range_ @ np.abs(model.design.x[:, own.others[close]]) + own.rounded[close]
+            self.pairs = [part[~np.isin(part[:, 0], some)] for part in self.pairs]
+            self._judged(some, everyone, gradient, off, (least, most))
+
+    @functools.cached_property
+    def joining(self) -> Float[Array, "pairs 6"]:
+        """Parameters that may be let go, by refits."""
+        found = np.concatenate(self.pairs)
+        return found[np.argsort(found[:, 0], kind="stable")]
+
+    def moves(self) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
+        """Of single rows, by how much the predictors of these would move, about, if each parameter that asks for it left where
+        it is held, or went there, by itself; and the sum of these moves without their signs.
+
+        With z = L⁻¹x_S and c what the row takes of the curvature, 1 − q = 1 − c zᵀz: x_j less its regression on S is
+        x̃_j = x_j − b_jᵀz at the row, x̃_j/(1 − q) without it, and it bends by x_jᵀWx_j + ridge_j − b_jᵀb_j − c x̃_j²/(1 − q);
+        of a parameter of S, with r the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
+        """
+        own, unit = self.own, self.rows.index[:, 0]
+        z = own.at.whitened(unit)
+        lost = (1 - self.rows.weight[:, 0]) * own.bend[unit]
+        kept = np.maximum(1 - lost * np.einsum("lr,lr->l", z, z), SINGULAR)
+        total, size = np.zeros((2, len(unit)))
+
+        def add(lane: Array, along: Array, bent: Array, way: Array, most: Array) -> None:
+            each = np.divide(along / kept[lane], bent, out=np.zeros(len(lane)), where=bent > 0)
+            np.add.at(total, lane, way * each)
+            np.add.at(size, lane, np.abs(most * each))
+
+        lane, column = self.joining[:, 0].astype(int), self.joining[:, 1].astype(int)
+        if lane.size:
+            some, at = np.unique(column, return_inverse=True)
+            beside, j = own.beside(some), own.others[column]
+            along = own.kinked.smooth.design.x[unit[lane], j] - np.einsum("lr,rl->l", z[lane], beside[:, at])
+            bent = (own.size[some] ** 2 + own.kinked.ridge[own.others[some]] - np.sum(beside**2, axis=0))[at]
+            _, _, gradient, off, low, high = self.joining.T
+            way, most = np.clip(gradient, low, high) - gradient, np.maximum(low - gradient, gradient - high) + off
+            add(lane, along, bent - lost[lane] * along**2 / kept[lane], way, most)
+        lane, free = np.nonzero(self.may_leave)
+        if lane.size:
+            column = own.limited[free]
+            root = own.at.root[:, column]
+            along = np.einsum("lr,rl->l", z[lane], root)
+            bent = np.sum(root**2, axis=0) + lost[lane] * along**2 / kept[lane]
+            value, far = self.theta[lane, column], self.radius[lane] * own.spread[column]
+            add(lane, along, bent, np.clip(value, *(part[free] for part in own.segment)) - value, far - self.room[lane, free])
+        return total, size
+
+    def asked(self, lane: int) -> Key | None:
+        """The parameters that the conditions at the centre of a refit ask for; None where they ask for no others."""
+        own, found = self.own, self.joining
+        mine = found[slice(*np.searchsorted(found[:, 0], [lane, lane + 1]))]
+        column, excess = mine[:, 1].astype(int), mine[:, 2] - np.clip(mine[:, 2], mine[:, 4], mine[:, 5])
+        asking = np.abs(excess) > own.tie[column]
+        coming = own.others[column[asking]]
+        left = np.zeros(len(own.place), bool)
+        left[own.limited] = self.left[lane]
+        if not (left.any() or len(coming)) or left.sum() + len(coming) > FEW:
+            return None
+        rest, beyond = own.rest.copy(), np.zeros(len(own.rest))
+        beyond[coming] = excess[asking]
+        sign = dict(zip(own.place[~left].tolist(), own.sign[~left].tolist(), strict=True))
+        sign |= dict(zip(coming.tolist(), joined(own.kinked.slope, rest, beyond)[coming].tolist(), strict=True))
+        at = np.clip(self.theta[lane, own.limited], *own.segment)
+        rest[own.place[own.limited]] = np.where(self.left[lane], at, 0.0)
+        place = tuple(sorted(sign))
+        rest[list(place)] = 0.0
+        return place, tuple(sign[k] for k in place), rest.tobytes()
+
+
+def _psi(t: Float[Array, " refits"]) -> Float[Array, " refits"]:
+    """(eᵗ − 1 − t)/t²."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        exact = (np.expm1(t) - t) / t**2
+    return np.where(t < 1e-2, 0.51, np.where(t > LONG, np.inf, exact))
+
+
+def _slopes(own: Active, units: Array | slice, eta: Array, half: Array) -> tuple[Array, Array]:
+    """ℓ′, and how far it may be off where η may by `half`: it rises."""
+    model = own.at.model
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, slope, high = (model.unit_loss.derivatives(at, model.y[units], (1,))[0] for at in (eta - half, eta, eta + half))
+        return slope, np.maximum(high - slope, slope - low)

@@ -1,0 +1,205 @@
+"""Refits under a penalty with kinks or bounds, each on its way to a fit whose active parameters it keeps.
+
+A refit that is not proved to keep S is brought nearer its minimiser; if a condition fails there, S and σ become what it says,
+in the end what coordinate descent says, and the refit is one of a fit on these, with its errors, and what it proves. Single
+rows of which too many would want such fits are told by what each parameter does that leaves zero, or goes there, and called
+estimated.
+"""
+
+import functools
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._definite import IndefiniteHessianError
+from .._fit import Fit, anchored_at
+from .._functions import weights_of
+from .._kinks import NoMinimiser, minimised
+from .._objective import stored
+from .._plan import Rows
+from .._proved import change
+from .._results import RESULTS
+from ._conditions import Active, Conditions, Key, active
+from ._refitted import Refitted
+from ._strategies import AbstractRefit, Certified, Exact
+
+Array = np.ndarray
+TRIES = 4  # sets of active parameters that follow from one another, before coordinate descent tells
+CLOSE, CERTIFIED = Exact(1e-9), Certified()
+AFFORDED = 1e10  # operations that fits on other parameters may cost, of a plan
+
+
+def followed(refit: AbstractRefit, fit: Fit, rows: Rows, judge: bool) -> Refitted:
+    """A batch of refits; under a penalty with kinks each on the parameters that are active in it."""
+    known = active(fit)
+    return refit(fit, rows, judge=judge) if known is None else Following(refit, known, rows, judge).run()
+
+
+class Part(NamedTuple):
+    """Some refits of a batch that keep the active parameters of one fit: `which` of those that were made of it."""
+
+    lanes: Int[Array, " lanes"]
+    own: Active
+    done: Refitted
+    which: Int[Array, " lanes"]
+    tied: Bool[Array, " lanes"]  # not proved
+
+
+class Following:
+    """A batch of refits, each on its way to a fit whose active parameters it keeps."""
+
+    def __init__(self, refit: AbstractRefit, known: Active, rows: Rows, judge: bool):
+        self.refit, self.known, self.rows, self.judge = refit, known, rows, judge
+        self.parts: list[Part] = []
+        self.result = np.full(len(rows.index), int(RESULTS.uncertified))
+        self.gradients, self.alone = 0.0, list[int]()
+
+    def run(self) -> Refitted:
+        first = self.refit(self.known.fit, self.rows)
+        wanted = self._settled(self.known, np.arange(len(self.rows.index)), first)
+        for turn in range(TRIES):
+            further: dict[Key, list[int]] = {}
+            for key, lanes in wanted.items():
+                place, sign, theta = np.array(key[0], int), np.array(key[1]), np.frombuffer(key[2]).copy()
+                theta[place] = self.known.whole(self.known.at.theta[None])[0][place]
+                own = self._anchored(place, sign, theta)
+                if own is None or turn == TRIES - 1:
+                    self.alone += lanes
+                    continue
+                for other, more in self._settled(own, np.array(lanes), self._again(own, np.array(lanes))).items():
+                    further.setdefault(other, []).extend(more)
+            wanted = further
+        for lane in sorted(self.alone):
+            self._by_itself(lane)
+        return self._joined(first)
+
+    def _estimated(self, told: Conditions, done: Refitted, rest: Int[Array, " rest"]) -> tuple[Refitted, Int[Array, " some"]]:
+        """Single rows where fits on all the parameters that they ask for are not to be had: those that move least are told by
+        what each parameter does by itself, as many as are within what is tolerated of all, and as do not fit into the
+        operations there are. The batch with these, and which they are."""
+        (n, p), rows = self.known.at.model.design.shape, self.rows
+        batches = max(int(rows.num_refits) / len(rows.index), 1.0)
+        most = int(AFFORDED / (3.0 * n * p * p * batches))
+        if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:  # parameters are asked for as they are
+            return done, rest[:0]
+        assert done.scores is not None and done.proved is not None
+        model, unit = self.known.at.model, rows.index[:, 0]
+        loss, y, (move, size) = model.unit_loss, model.y[unit], told.moves()
+        center = model.at(rows.index, told.theta)[:, 0] + move
+        scores, error = loss.derivatives(center, y, (0,))[0], change(loss, y, center, center, size)
+        if not self.refit.iterates:
+            scores, error = done.scores[:, 0], error + np.abs(scores - done.scores[:, 0])
+        error = np.where(rows.held[:, 0], error + done.error, done.error)
+        order = rest[np.argsort(error[rest])]
+        allowed = CERTIFIED.rtol * float(rows.scale) * len(rows.index)
+        some = order[: max(int(np.sum(np.cumsum(error[order]) <= allowed)), len(order) - most)]
+        radius = told.radius + (np.abs(move) + size) / np.maximum(self.known.at.norm[unit], 1e-300)
+        new, proved = np.isin(np.arange(len(unit)), some), done.proved.copy()
+        proved[some] = False
+        parts = np.where(new, scores, done.scores[:, 0])[:, None], np.where(new, error, done.error)
+        where = told.center, np.where(new, radius, told.radius)
+        return replace(done, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where), some
+
+    def _again(self, own: Active, lanes: Int[Array, " lanes"]) -> Refitted:
+        refit = self.refit if self.refit.iterates else CLOSE
+        return refit(own.fit, self._taken(lanes))
+
+    def _taken(self, lanes: Int[Array, " lanes"]) -> Rows:
+        """Some of the batch, and of the plan as many."""
+        share = int(self.rows.num_refits) * len(lanes) // max(len(self.rows.index), 1)
+        return self.rows.take(lanes)._replace(num_refits=np.asarray(max(share, len(lanes))))
+
+    def _anchored(self, place: Array, sign: Array, theta: Float[Array, " params"]) -> Active | None:
+        """The fit on other parameters, near some θ; None where there is none."""
+        try:
+            objective = self.known.kinked.held(place, sign, theta)
+            fit = anchored_at(objective, stored(theta[place]), "cross_validate", np.zeros((0, len(place))))
+        except (IndefiniteHessianError, ValueError):
+            return None
+        return active(fit)
+
+    def _settled(self, own: Active, lanes: Int[Array, " lanes"], done: Refitted) -> dict[Key, list[int]]:
+        """Refits that keep these parameters are done; what the others ask for."""
+        self.gradients += done.gradients
+        rows = self._taken(lanes)
+        told = Conditions(own, rows, done, directly=False)
+        self._keep(own, lanes, done, np.flatnonzero(told.kept), told.tied)
+        rest = np.flatnonzero(~told.kept)
+        if rest.size and own is self.known and told.single:
+            estimated, some = self._estimated(told, done, rest)
+            self._keep(own, lanes, estimated, some, told.tied)
+            rest = np.setdiff1d(rest, some)
+        if not rest.size:
+            return {}
+        close = CLOSE(own.fit, self._taken(lanes[rest]))
+        self.gradients += close.gradients
+        told = Conditions(own, rows.take(rest), close, directly=True)
+        self._keep(own, lanes, done, rest[told.kept], np.isin(np.arange(len(lanes)), rest[told.tied]))
+        wanted: dict[Key, list[int]] = {}
+        for k in np.flatnonzero(~told.kept).tolist():
+            lane, key = int(lanes[rest[k]]), told.asked(k)
+            if key is None or not key[0]:
+                self.alone.append(lane)
+            else:
+                wanted.setdefault(key, []).append(lane)
+        return wanted
+
+    def _keep(self, own: Active, lanes: Array, done: Refitted, which: Array, tied: Array) -> None:
+        if which.size:
+            self.result[lanes[which]] = done.result[which]
+            self.parts.append(Part(lanes[which], own, done, which, tied[which]))
+
+    def _by_itself(self, lane: int) -> None:
+        """A refit whose parameters coordinate descent tells."""
+        lanes, known = np.array([lane]), self.known
+        weights = weights_of(self.rows, known.units, lanes)[0]
+        try:
+            found = minimised(known.kinked, weights, known.whole(known.at.theta[None])[0])
+        except NoMinimiser:
+            self.result[lane] = RESULTS.undetermined
+            return
+        own = self._anchored(found.place, found.sign, found.theta) if len(found.place) else None
+        if own is not None:
+            self._settled(own, lanes, self._again(own, lanes))
+            self.alone = [other for other in self.alone if other != lane]
+
+    def _joined(self, first: Refitted) -> Refitted:
+        """All of them: what is reported, and where each is."""
+        assert first.scores is not None and first.moved is not None
+        count, own = len(self.rows.index), self.refit.iterates
+        error, proved, moved, scores = np.full(count, np.inf), np.zeros(count, bool), first.moved.copy(), first.scores.copy()
+        for lanes, other, done, which, tied in self.parts:
+            assert done.scores is not None and done.proved is not None and done.moved is not None
+            error[lanes], proved[lanes] = done.error[which], done.proved[which] & ~tied
+            moved[lanes] = done.moved[which]
+            if other is self.known or own:
+                scores[lanes] = done.scores[which]
+            else:  # what is reported is not where the refit is
+                error[lanes] += np.abs(done.scores[which] - scores[lanes]).sum(1)
+
+        def theta() -> Array:
+            out = self.known.whole(first.theta)
+            for lanes, other, done, which, _ in self.parts if own else ():
+                out[lanes] = other.whole(done.theta[which])
+            return out
+
+        rank = max([len(self.known.at.root), *(len(part.own.at.root) for part in self.parts)])
+
+        @functools.cache
+        def ball() -> tuple[Array, Array]:
+            center, radius = np.zeros((count, rank)), np.full(count, np.inf)
+            for lanes, _, done, which, _ in self.parts:
+                assert done.ball is not None
+                middle, reach = done.ball()
+                center[lanes, : middle.shape[1]], radius[lanes] = middle[which], reach[which]
+            return center, radius
+
+        def at(u: Array) -> Array:
+            out = np.zeros((count, len(self.known.kinked.slope)))
+            for lanes, other, *_ in self.parts:
+                out[lanes] = other.whole(other.fit.at(u[lanes, : len(other.at.root)]))
+            return out
+
+        return Refitted(theta, error, self.result, scores, proved, ball, moved, self.gradients, at=at)

@@ -1,0 +1,275 @@
+"""Single rows left out where there are too many parameters for a matrix: one step each, by leverages that probes tell.
+
+With s about √(ω ℓ″), K = X H⁻¹Xᵀ and v of random signs, s_j² K_jj is the mean of v_j s_j (K (s ∘ v))_j (M. F. Hutchinson 1990),
+whose variance Σ_{k≠j} s_j² K_jk² s_k² is small where rows are about orthogonal. Nearly all of it goes with two numbers of known
+means, the first terms of a series of the same: with A = s X P⁻¹Xᵀ s, its diagonal a taken off, and t = 1/(1 + a),
+
+    v_j t_j (A (t ∘ v))_j,  mean 0,      v_j t_j (A (t ∘ A (t ∘ v)))_j,  mean t_j² Σ_k A_jk² t_k
+
+(control variates: on random sparse rows they leave a hundredth of the variance). A row's loss after its one step
+
+    f(h) = ℓ(η + h p / (1 − h b)),      p, b what of ω ℓ′ and ω ℓ″ leaves
+
+is told by h from all probes, less its bias by the jackknife over groups of them, which tells too how far the mean of many rows
+may be off: rows share probes. What the step itself leaves is told by rows that are refitted to the end, some at random and
+those of the longest steps. All of this is estimated, nothing proved.
+"""
+
+import functools
+import itertools
+from typing import NamedTuple, cast
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from .._design import weighed
+from .._fit import Fit
+from .._once import once
+from .._plan import Rows
+from .._results import RESULTS
+from ._refitted import Refitted, Shared
+from ._wide import STEPS, Wide, exactly, settled, wide
+
+Array = np.ndarray
+SIZE, FEWEST, MOST = 8, 8, 64  # probes of a group; groups at least, and at most
+PAIRS = 4e8  # products of two rows' entries that A_jk² may take: columns that are fuller are left out of A
+BLOCK = 2**22  # entries of A at a time
+SOLVED = 1e-3  # of a probe's right side may be left
+FLATTEST = 1e-2  # of the mean curvature: rows of less are probed as if they had that
+SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes, of a row and of the mean
+TENTH = 0.1  # of a standard error of the mean: what the probes may bring at least
+RANDOM, LONGEST, FEW = 32, 8, 2  # rows that are refitted to the end, and steps of that after the first
+TWICE = 2.0  # times the most that the step left of these
+ALONE = 0.02  # of all rows, at most, are refitted to the end because probes tell too little of them
+SIDE = 0.1  # of a gradient: what a product takes of many vectors side by side
+FAR = 1.0  # standard deviation of a loss: of a larger error too little is told
+
+
+def by_probes(fit: Fit) -> bool:
+    """Are rows that are left out by themselves told so: there is no matrix, and they change no other term?"""
+    at = wide(fit)
+    return at is not None and at.model.separate and at.model.design.shape[0] == at.units
+
+
+def alone(fit: Fit, rows: Rows) -> bool:
+    """The same of a batch: does every refit leave out one row, or a part of it?"""
+    return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
+
+
+def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
+    """The columns of fewest entries that A may have."""
+    order = np.argsort(count, kind="stable")
+    out = np.zeros(len(count), bool)
+    out[order[np.cumsum(count[order].astype(float) ** 2) <= PAIRS]] = True
+    return out
+
+
+class Told(NamedTuple):
+    """What so many groups of probes tell: h of all rows, by all probes, without each group, and its standard error; of the rows
+    that were refitted to the end the predictors there, and how far losses may be off; by λ² how much η may differ from one
+    step, how many times larger errors are than told, what a step leaves of the mean, and the standard deviation of losses."""
+
+    h: Float[Array, " units"]
+    without: Float[Array, "groups units"]
+    spread: Float[Array, " units"]
+    known: Int[Array, " some"]
+    exact: Float[Array, " some"]
+    unsure: Float[Array, " some"]
+    bend: float
+    times: float
+    left: float
+    deviation: float
+
+
+class Probes:
+    """Groups of probes, drawn when they are asked for; the first are the same for all who ask."""
+
+    def __init__(self, at: Wide):
+        self.at, self.groups = at, list[tuple[Array, ...]]()
+        weight = at.curvature
+        self.scale = np.sqrt(np.maximum(weight, FLATTEST * max(float(weight.mean()), 1e-300)))
+        own = at.kappa * at.own
+        self.inverse = np.where(_light(np.diff(at.back.indptr)), 1 / np.where(own > 0, own, at.diagonal), 0.0)
+        self.size = self.scale**2 * (at.squares.T @ self.inverse)  # a
+        self.second = self._second()
+        self.told = functools.cache(self._told)
+
+    def _second(self) -> Float[Array, " units"]:
+        """t_j² Σ_k A_jk² t_k."""
+        t = 1 / (1 + self.size)
+        rows = scipy.sparse.diags_array(self.scale) @ self.at.x @ scipy.sparse.diags_array(np.sqrt(self.inverse))
+        rows.eliminate_zeros()
+        back, out = rows.T.tocsr(), np.zeros(self.at.units)
+        each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)  # entries of A, at most
+        bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), BLOCK))
+        for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.at.units])):
+            block = rows[start:stop] @ back
+            block.data = block.data**2 * t[block.indices]
+            out[start:stop] = block.sum(1)
+        return t**2 * (out - self.size**2 * t)
+
+    def _drawn(self) -> tuple[Array, ...]:
+        """Of one more group the means of the three numbers, and of their products with one another."""
+        at, rng = self.at, np.random.default_rng(len(self.groups))
+        x, back = at.single
+        single = lambda part: part.astype(np.float32)[:, None]
+        v = rng.choice(np.array([-1.0, 1.0], np.float32), (at.units, SIZE))
+        s, t, a = single(self.scale), single(1 / (1 + self.size)), single(self.size)
+        solved = at.solve(back @ (s * v), at.curvature[:, None], np.array([at.kappa]), SOLVED)
+        first = v * s * (x @ solved)
+        apart = lambda u: s * (x @ (single(self.inverse) * (back @ (s * u)))) - a * u
+        once = apart(t * v)
+        three = np.stack([first, v * t * once, v * t * apart(t * once) - single(self.second)])
+        at.products += 3 * SIZE
+        return three.mean(2, dtype=float), np.einsum("ink,jnk->ijn", three, three, dtype=float) / SIZE
+
+    def upto(self, rtol: float) -> Told:
+        """By so many groups that the mean of all rows is off by no more than that share of its standard error."""
+        for count in range(FEWEST, MOST + 1):
+            while len(self.groups) < count:
+                self.groups.append(self._drawn())
+            if self._error(count) <= max(rtol, TENTH):
+                break
+        return self.told(count)
+
+    def _means(self, count: int) -> tuple[Array, Array, Array]:
+        """h of all rows by the first groups, without each of them, and its standard error."""
+        means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
+        mean, moment = means.mean(0), moments.mean(0)
+        apart = (moment - mean[:, None] * mean).sum(-1)  # of all rows
+        share = np.r_[1.0, -np.linalg.lstsq(apart[1:, 1:], apart[1:, 0], rcond=1e-10)[0]]
+        each = np.einsum("i,gin->gn", share, means)
+        middle = each.mean(0)
+        square = np.einsum("i,j,ijn->n", share, share, moment) - middle**2
+        spread = np.sqrt(np.maximum(square, 0.0) / (count * SIZE - 1))
+        without = middle + (middle - each) / (count - 1)
+        return tuple(np.maximum(part, 0.0) / self.scale**2 for part in (middle, without, spread))  # type: ignore[return-value]
+
+    def _error(self, count: int) -> float:
+        """Of the mean loss of all rows, in its standard errors."""
+        h, without, _ = self._means(count)
+        everyone = np.arange(self.at.units)
+        losses, draws = (self.losses(part, everyone, self.at.omega) for part in (h, without))
+        scored = self.at.omega > 0
+        spread = np.sqrt((count - 1) / count * np.sum((draws[:, scored].mean(1) - draws[:, scored].mean()) ** 2))
+        return float(SAFE * spread / max(losses[scored].std() / np.sqrt(scored.sum()), 1e-300))
+
+    def stepped(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> tuple[Array, Array]:
+        """Where one step leads η, and 1 − h b: what is left along the row."""
+        at = self.at
+        slope, curvature = (
+            weighed(lost, at.slope[units]),
+            weighed(lost, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)),
+        )
+        kept = 1 - h * curvature
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(kept > 0, at.eta[units] + h * slope / kept, np.nan), kept
+
+    def bent(self, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Float[Array, " some"]:
+        """What of ω ℓ″ leaves."""
+        at = self.at
+        return weighed(lost, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0))
+
+    def losses(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Array:
+        """f(h) of some rows."""
+        return self.at.model.unit_loss.derivatives(self.stepped(h, units, lost)[0], self.at.model.y[units], (0,))[0]
+
+    def _told(self, count: int) -> Told:
+        h, without, spread = self._means(count)
+        at, rng = self.at, np.random.default_rng(0)
+        units = np.flatnonzero(at.omega > 0)
+        length = self.length(h, units, at.omega[units])
+        random = rng.choice(units, min(RANDOM, len(units)), replace=False)
+        longest = units[np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")[:LONGEST]]
+        some = np.concatenate([random, np.setdiff1d(longest, random)])
+        known, exact, step, last = _refitted(self, some)
+        own = self.length(known, some, at.omega[some])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bend = TWICE * float(np.nanmax(np.where(own > 0, np.abs(exact - step) / own**2, 0.0), initial=0.0))
+        y, ell = at.model.y[some], lambda eta, y: at.model.unit_loss.derivatives(eta, y, (0,))[0]
+        whole, rest = ell(exact, y), (ell(exact, y) - ell(step, y))[: len(random)]
+        left = abs(float(rest.mean())) + TWICE * float(rest.std() / np.sqrt(len(random)))
+        deviation = float(np.nanstd(self.losses(h, units, at.omega[units])))
+        found = Told(h, without, spread, some, exact, np.abs(ell(exact, y) - ell(exact - last, y)), bend, 1.0, left, deviation)
+        reported, error, _ = self.judged(found, random, at.omega[random])
+        off = np.abs(reported - whole[: len(random)]) / np.maximum(error, 1e-300)
+        return found._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
+
+    def length(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Float[Array, " some"]:
+        """λ, of one step."""
+        kept = self.stepped(h[units] if len(h) == self.at.units else h, units, lost)[1]
+        own = h[units] if len(h) == self.at.units else h
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(kept > 0, np.abs(weighed(lost, self.at.slope[units])) * np.sqrt(own / kept), np.nan)
+
+    def judged(self, told: Told, units: Int[Array, " some"], lost: Float[Array, " some"]) -> tuple[Array, Array, Array]:
+        """The losses of some rows, how far each may be off, and what they are without each group of probes."""
+        own, count = told.h[units], len(told.without)
+        draws = self.losses(told.without[:, units], units, lost)
+        middle = self.losses(own, units, lost)
+        reported = count * middle - (count - 1) * draws.mean(0)
+        width = SAFETY * told.spread[units]
+        ends = [self.losses(np.maximum(own + sign * width, 0.0), units, lost) for sign in (1, -1)]
+        eta, _ = self.stepped(own, units, lost)
+        reach, y = told.bend * self.length(told.h, units, lost) ** 2, self.at.model.y[units]
+        with np.errstate(invalid="ignore"):
+            bent = [np.abs(self.at.model.unit_loss.derivatives(eta + sign * reach, y, (0,))[0] - middle) for sign in (1, -1)]
+            error = told.times * (np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*bent))
+        return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
+
+
+def _refitted(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array, Array, Array]:
+    """Of some rows h, η of their refits, η after one step, and what the last step still changed: by solves of their own."""
+    at = probes.at
+    solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), SOLVED)
+    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # to the square of that
+    step, kept = probes.stepped(h, units, at.omega[units])
+    pull = weighed(at.omega[units], at.slope[units])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        start = at.theta + np.where(kept > 0, pull / kept, 0.0)[:, None] * solved.T
+    found = settled(at, _rows(units), start, steps=FEW)
+    return h, found.center[:, 0], step, found.center[:, 0] - found.before[:, 0]
+
+
+def _rows(units: Int[Array, " some"]) -> Rows:
+    """Each left out by itself."""
+    index = units[:, None]
+    return Rows(index, np.zeros(index.shape), np.ones(index.shape, bool), np.zeros(()), np.asarray(len(units)))
+
+
+@once
+def _probes(fit: Fit) -> Probes:
+    return Probes(cast(Wide, wide(fit)))
+
+
+def probed(fit: Fit, rows: Rows, rtol: float, steps: int = STEPS) -> Refitted:
+    """Single rows after one step, by the leverages that probes tell; those of whom these tell too little to the end. Their θ,
+    where that is asked for, is where so many steps lead."""
+    probes, at = _probes(fit), cast(Wide, wide(fit))
+    before = at.products
+    told = probes.upto(rtol)
+    units, weight = np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0]
+    lost = (1 - weight) * at.omega[units]
+    losses, error, draws = probes.judged(told, units, lost)
+    moved = np.nan_to_num(probes.length(told.h, units, lost), nan=np.inf)
+    place = np.searchsorted(np.sort(told.known), units)
+    order = np.argsort(told.known)
+    itself = (place < len(order)) & (told.known[order[np.minimum(place, len(order) - 1)]] == units) & (weight == 0)
+    exact = told.exact[order[place[itself]]]
+    losses[itself] = at.model.unit_loss.derivatives(exact, at.model.y[units[itself]], (0,))[0]
+    error[itself] = told.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
+    result = np.full(len(units), int(RESULTS.successful))
+    far = np.flatnonzero(~(error <= FAR * told.deviation) & ~itself)
+    far = far[np.argsort(-error[far], kind="stable")][: max(RANDOM, int(ALONE * len(units)))]
+    if far.size:
+        own = exactly(fit, rows.take(far))
+        assert own.scores is not None
+        losses[far], error[far], result[far] = own.scores[:, 0], own.error, own.result
+    own_way = np.union1d(np.flatnonzero(itself), far)
+    draws[:, own_way] = losses[own_way]
+    scored = np.where(np.asarray(rows.held), losses[:, None], 0.0)
+    make = lambda: settled(at, rows, steps=steps).theta
+    shared = Shared(np.where(rows.held, draws.T, 0.0), told.left, len(told.without) * SIZE)
+    none = np.zeros(len(units), bool)
+    return Refitted(make, error, result, scored, none, None, moved, SIDE * (at.products - before), shared)

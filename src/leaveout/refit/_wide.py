@@ -1,0 +1,243 @@
+"""Refits of linear predictors with sparse rows and too many parameters for a matrix: by products, many side by side.
+
+A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P: systems with it are solved by conjugate gradients, a block of right sides at a time,
+preconditioned by the diagonal. Any fold is brought to its minimum by Newton's steps of its own from θ̂ (`settled`); its error is
+what the last of them still changed, an estimate.
+"""
+
+import functools
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from .._design import Predictors, weighed
+from .._fit import Fit
+from .._functions import weights_of
+from .._once import once
+from .._plan import Rows
+from .._results import RESULTS
+from .._sparse import Sparse
+from ._refitted import Refitted
+
+Array = np.ndarray
+MOST = 1000  # products of a solve
+NUMBERS = 2**23  # of the vectors that are held side by side, in one array
+STEPS = 30  # of Newton's method
+LEFT, CLOSE = 1e-2, 1e-6  # of a gradient that a step may leave unsolved: one of many, one alone
+STILL = 1e-9  # of the way: a step that is shorter is the last
+FALL, SHORTEST = 1e-4, 1e-8  # of what the slope promises; of a step
+FLOOR = 1e-13  # of F: differences that are rounding
+
+
+@once
+def wide(fit: Fit) -> "Wide | None":
+    """What refits share, where rows are sparse and H is not formed."""
+    model = fit.closed
+    return Wide(fit, model) if fit.factor is None and model is not None and isinstance(model.design, Sparse) else None
+
+
+class Wide:
+    """The model at θ̂; vectors are columns, `[params, lanes]`."""
+
+    def __init__(self, fit: Fit, model: Predictors):
+        self.fit, self.model, self.theta = fit, model, fit.vector
+        self.units = len(model.y)
+        self.x: Any = cast(Sparse, model.design).csr
+        self.back = self.x.T.tocsr()
+        self.eta = model.eta(self.theta[None])[0]
+        self.omega, self.kappa = (part[0] for part in model.weigh(np.ones((1, self.units))))
+        self.loss, self.slope, curvature = model.loss.derivatives(self.eta, model.y, (0, 1, 2))
+        self.curvature = weighed(self.omega, curvature)  # ω ℓ″
+        self.own = np.asarray(model.penalty.diagonal())
+        whole = isinstance(model.penalty, np.ndarray) and np.count_nonzero(model.penalty) > np.count_nonzero(self.own)
+        self.penalty: Any = model.penalty if whole else scipy.sparse.diags_array(self.own, format="csr")
+        self.products = 0.0  # that were made, of one vector each
+
+    @functools.cached_property
+    def squares(self) -> Any:
+        """Of the entries of rows, a row a parameter."""
+        return self.back.power(2)
+
+    @functools.cached_property
+    def diagonal(self) -> Float[Array, " params"]:
+        """Of H."""
+        return self.squares @ self.curvature + self.kappa * self.own
+
+    @functools.cached_property
+    def single(self) -> tuple[Any, Any]:
+        """The rows and their transpose in float32."""
+        return self.x.astype(np.float32), self.back.astype(np.float32)
+
+    def solve(
+        self,
+        right: Float[Array, "params lanes"],
+        curvature: Float[Array, "units ..."],
+        kappa: Float[Array, "..."],
+        tol: float | Float[Array, " lanes"],
+    ) -> Float[Array, "params lanes"]:
+        """Their Hessians' inverses times columns, each until its residual, preconditioned, is `tol` of what it was; in the
+        precision of the columns."""
+        kind, penalty = right.dtype, self.penalty
+        x, back = self.single if kind == np.float32 else (self.x, self.back)
+        scale = (1 / self.diagonal).astype(kind)[:, None]
+        curvature, kappa = curvature.astype(kind), kappa.astype(kind)
+        own = self.own.astype(kind)[:, None] if _diagonal(penalty) else None
+        out, residual = np.zeros_like(right), right.copy()
+        towards = scale * residual
+        square = np.einsum("pk,pk->k", residual, towards)
+        enough, open_ = np.square(tol) * square, np.flatnonzero(square > 0)
+        towards = towards[:, open_]
+        for _ in range(MOST):
+            if not open_.size:
+                break
+            part = lambda each, open_=open_: each[:, open_] if each.shape[1] > 1 else each
+            image = back @ (part(curvature) * (x @ towards))
+            image += (kappa[open_] if len(kappa) > 1 else kappa) * (penalty @ towards if own is None else own * towards)
+            self.products += len(open_)
+            length = square[open_] / np.einsum("pk,pk->k", towards, image)
+            whole = len(open_) == out.shape[1]
+            some: Any = slice(None) if whole else open_
+            out[:, some] += length * towards
+            residual[:, some] -= length * image
+            turned = scale * residual[:, some]
+            after = np.einsum("pk,pk->k", residual[:, some], turned)
+            towards = turned + (after / square[open_]) * towards
+            square[open_] = after
+            going = after > enough[open_]
+            if not going.all():
+                open_, towards = open_[going], np.ascontiguousarray(towards[:, going])
+        return out
+
+    def value(self, theta: Float[Array, "params lanes"], omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
+        """F, its gradients, and ω ℓ″ of some refits."""
+        eta = self.predicted(theta)
+        parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
+        loss, slope, curvature = (weighed(omega, part) for part in parts)
+        pushed = self.penalty @ theta
+        F = loss.sum(1) + 0.5 * kappa * np.einsum("pk,pk->k", theta, pushed)
+        self.products += len(kappa)
+        return np.where(np.isnan(F), np.inf, F), self.back @ np.ascontiguousarray(slope.T) + kappa * pushed, curvature.T
+
+    def predicted(self, theta: Float[Array, "params lanes"]) -> Float[Array, "units lanes"]:
+        """The predictors of every row."""
+        shift = self.model.offset
+        return self.x @ theta + (shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift)
+
+
+def _diagonal(penalty: Any) -> bool:
+    """Is it one number a parameter? Sparse penalties are."""
+    return not isinstance(penalty, np.ndarray)
+
+
+class Settled(NamedTuple):
+    """Some refits: raveled θ, the listed units' predictors there and before the last step, how long the first step and the way
+    are, and whether they arrived."""
+
+    theta: Float[Array, "lanes params"]
+    center: Float[Array, "lanes width"]
+    before: Float[Array, "lanes width"]
+    first: Float[Array, " lanes"]
+    arrived: Bool[Array, " lanes"]
+
+
+def settled(
+    at: Wide, rows: Rows, start: Float[Array, "lanes params"] | None = None, tol: float = STILL, steps: int = STEPS
+) -> Settled:
+    """Refits brought to their minima by Newton's steps of their own, from θ̂ or from where they stand."""
+    size = max(1, NUMBERS // len(at.theta))
+    parts = []
+    for first in range(0, len(rows.index), size):
+        lanes = np.arange(first, min(first + size, len(rows.index)))
+        parts.append(_settled(at, rows.take(lanes), None if start is None else start[lanes], tol, steps))
+    return Settled(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _settled(at: Wide, rows: Rows, start: Array | None, tol: float, steps: int) -> Settled:
+    omega, kappa = at.model.weigh(weights_of(rows, at.units))
+    count, units = len(kappa), np.where(rows.index < at.units, rows.index, 0)
+    place = np.arange(count)[:, None]
+    theta = np.repeat(at.theta[:, None], count, axis=1) if start is None else start.T.copy()
+    listed = lambda theta: at.predicted(theta)[units, place]
+    F, gradient, curvature = at.value(theta, omega, kappa)
+    center = listed(theta)
+    before, arrived, first = center.copy(), np.zeros(count, bool), np.zeros(count)
+    way, open_ = np.zeros(count), np.arange(count)
+    for k in range(steps):
+        if not open_.size:
+            break
+        size = np.sqrt(np.einsum("pk,pk->k", gradient[:, open_] ** 2, 1 / at.diagonal[:, None] * np.ones((1, open_.size))))
+        left = np.minimum(LEFT, np.maximum(size / np.maximum(first[open_], 1e-300) if k else LEFT, CLOSE))
+        left = np.full(len(open_), CLOSE) if steps == 1 else left
+        step = at.solve(np.ascontiguousarray(gradient[:, open_]), curvature[:, open_], kappa[open_], left)
+        slope = np.einsum("pk,pk->k", gradient[:, open_], step)
+        decrement = np.sqrt(np.maximum(slope, 0.0))
+        first = np.where(first == 0, _at(first, open_, decrement), first)
+        way[open_] += decrement
+        good = _searched(at, (theta, F, gradient, curvature), step, slope, omega, kappa, open_)
+        before[open_] = center[open_]
+        center[open_] = at.predicted(theta[:, open_])[units[open_], np.arange(len(open_))[:, None]]
+        done = (decrement <= tol * np.maximum(way[open_], 1e-300)) | (slope <= FLOOR * (1 + np.abs(F[open_])))
+        arrived[open_] = done & good
+        open_ = open_[~done & good]
+    return Settled(np.ascontiguousarray(theta.T), center, before, first, arrived)
+
+
+def _at(whole: Array, some: Int[Array, " some"], values: Array) -> Array:
+    out = whole.copy()
+    out[some] = values
+    return out
+
+
+def _searched(
+    at: Wide,
+    stand: tuple[Array, Array, Array, Array],
+    step: Array,
+    slope: Array,
+    omega: Array,
+    kappa: Array,
+    open_: Int[Array, " open"],
+) -> Bool[Array, " open"]:
+    """Take as much of each step as F falls along enough, in place: where refits stand, F, gradients and ω ℓ″ there; and does it
+    fall?"""
+    theta, F, gradient, curvature = stand
+    wanting, length = np.arange(len(open_)), 1.0
+    while wanting.size and length > SHORTEST:
+        some = open_[wanting]
+        there = theta[:, some] - length * step[:, wanting]
+        value, own, bent = at.value(there, omega[some], kappa[some])
+        enough = value <= F[some] - FALL * length * slope[wanting] + FLOOR * (1 + np.abs(F[some]))
+        good = some[enough]
+        theta[:, good], F[good] = there[:, enough], value[enough]
+        gradient[:, good], curvature[:, good] = own[:, enough], bent[:, enough]
+        wanting, length = wanting[~enough], length / 2
+    return ~np.isin(np.arange(len(open_)), wanting)
+
+
+def exactly(fit: Fit, rows: Rows, steps: int = STEPS) -> Refitted:
+    """Refits at their minima, their errors estimated by what the last step changed."""
+    at = cast(Wide, wide(fit))
+    products = at.products
+    found = settled(at, rows, steps=steps)
+    held, y = np.asarray(rows.held), at.model.y[np.where(rows.index < at.units, rows.index, 0)]
+    losses, last = (
+        np.where(held, at.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0) for eta in (found.center, found.before)
+    )
+    error = np.abs(losses - last).sum(1) + 1e-12 * np.abs(losses).sum(1)
+    result = np.where(found.arrived, RESULTS.successful, RESULTS.not_converged)
+    ball = lambda: (fit.back(found.theta - at.theta), np.zeros(len(error)))
+    return Refitted(
+        lambda: found.theta, error, result, losses, np.zeros(len(error), bool), ball, found.first, at.products - products
+    )
+
+
+def one_step(fit: Fit, rows: Rows) -> Refitted:
+    """One Newton step of each refit with its own Hessian; its error by where the refit itself is."""
+    at, exact = cast(Wide, wide(fit)), exactly(fit, rows)
+    found, held = settled(at, rows, steps=1), np.asarray(rows.held)
+    y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]
+    losses = np.where(held, at.model.unit_loss.derivatives(found.center, y, (0,))[0], 0.0)
+    error = np.abs(losses - exact.scores).sum(1) + exact.error
+    return replace(exact, make=lambda: found.theta, error=error, scores=losses, ball=None)

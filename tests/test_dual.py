@@ -1,0 +1,92 @@
+"""More columns than rows, by a matrix of the rows: the same fit and refits, and no matrix of the columns."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy
+
+import leaveout as lo
+
+N, P = 40, 90
+
+
+def table(seed=0, n=N, p=P):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, p)) * (rng.random((n, p)) < 0.4)
+    eta = X[:, :5].sum(1)
+    y = {
+        "logistic": (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float),
+        "squared": eta + rng.standard_normal(n),
+        "poisson": rng.poisson(np.exp(0.3 * eta)),
+    }
+    return X, y, rng.random(n) + 0.5
+
+
+def alike(a, b, tol=1e-7):
+    np.testing.assert_allclose(np.asarray(b, float), np.asarray(a, float), rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "poisson"])
+@pytest.mark.parametrize("rows", [np.asarray, scipy.sparse.csr_array])
+def test_every_verb_gives_the_numbers_of_the_columns(loss, rows):
+    X, y, weight = table()
+    ridge = lo.penalties.Ridge(np.linspace(0.5, 3.0, P))
+    model = lo.GLM(rows(X), y[loss], loss, ridge, sample_weight=weight, offset=0.1 * X[:, 7])
+    columns, by_rows = lo.fit(model), lo.fit(model, curvature="rows")
+    assert by_rows.num_params <= N + 1 < columns.num_params
+    alike(columns.parameters["coef"], by_rows.parameters["coef"]), alike(columns.value, by_rows.value)
+    for plan in (lo.leave_one_out(N), lo.kfold(N, 4), lo.bootstrap(N, 5)):
+        a, b = (lo.cross_validate(fit, plan, lo.Exact()) for fit in (columns, by_rows))
+        alike(np.nan_to_num(a.losses), np.nan_to_num(b.losses), 1e-6)
+        assert b.proved.all()
+    plan = lo.kfold(N, 4)
+    alike(*(lo.fold_parameters(fit, plan, lo.Exact())["coef"] for fit in (columns, by_rows)), 1e-5)
+    alike(*(lo.cross_predict(fit, plan, lo.Exact()) for fit in (columns, by_rows)), 1e-6)
+    alike(*(lo.leverage(fit) for fit in (columns, by_rows)))
+    start = lo.anchor(model, columns.parameters, curvature="rows")
+    alike(start.parameters["coef"], columns.parameters["coef"])
+
+
+def test_what_asks_for_columns():
+    X, y, _ = table()
+    model = lo.GLM(X, y["squared"], "squared", lo.penalties.Ridge(2.0))
+    columns, by_rows = lo.fit(model), lo.fit(model, curvature="rows")
+    alike(lo.interval(columns, X[:5] + 0.1), lo.interval(by_rows, X[:5] + 0.1), 1e-6)
+    alike(lo.covariance(columns), lo.covariance(by_rows), 1e-6)
+    loo = lo.leave_one_out(N)
+    a, b = (lo.influence(lo.cross_validate(fit, loo)).table() for fit in (columns, by_rows))
+    alike(a[["loss", "rise"]], b[["loss", "rise"]], 1e-6)
+    with pytest.raises(TypeError, match="in its coordinates"):
+        lo.path(by_rows.objective, [1.0, 2.0], loo)
+
+
+def test_what_it_is_not_for():
+    X, y, _ = table()
+    for model in (
+        lo.GLM(X, y["squared"], "squared"),
+        lo.GLM(X, y["squared"], "squared", lo.penalties.Ridge(np.r_[0.0, np.ones(P - 1)])),
+        lo.GLM(X, y["logistic"], "multinomial", lo.penalties.Ridge(1.0)),
+        lo.Regression(X, y["squared"], "gaussian", lo.penalties.Ridge(1.0)),
+    ):
+        with pytest.raises(TypeError, match=r'curvature="rows" is for a lo\.GLM of one output under lo\.penalties\.Ridge'):
+            lo.fit(model, curvature="rows")
+    with pytest.raises(TypeError, match="got Objective"):
+        lo.fit(lo.Objective(lambda theta, w: theta @ theta, 3), np.zeros(2), curvature="rows")
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_no_matrix_of_the_columns_is_formed(kind):
+    """It would take 7 GB of 30,000."""
+    n, p, rng = 200, 30_000, np.random.default_rng(0)
+    X = scipy.sparse.random_array((n, p), density=0.01, rng=rng, format="csr", data_sampler=rng.standard_normal)
+    y = (rng.random(n) < 0.5).astype(float)
+    X = X.toarray() if kind == "dense" else X
+    size = X.nbytes if kind == "dense" else X.data.nbytes
+    tracemalloc.start()
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(5.0)), curvature="rows")
+    found = lo.cross_validate(fit, lo.leave_one_out(n))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.proved.all() and fit.parameters["coef"].shape == (p,)
+    assert peak < (2.0 * size if kind == "dense" else 24e6), peak / size

@@ -1,0 +1,89 @@
+"""Gaussian processes against scikit-learn's likelihood, and multivariate normal densities."""
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+import leaveout as lo
+
+
+def data(n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 2))
+    return X, 1 + np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * rng.standard_normal(n)
+
+
+def theirs(kernel, sd, length, noise):
+    own = kernels.RBF(length) if kernel == "rbf" else kernels.Matern(length, nu={"1": 0.5, "3": 1.5, "5": 2.5}[kernel[-2]])
+    return kernels.ConstantKernel(sd**2) * own + kernels.WhiteKernel(noise**2)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52"])
+@pytest.mark.parametrize("ard", [False, True])
+def test_likelihood_and_gradient(kernel, ard):
+    X, y = data(25)
+    model = lo.GaussianProcess(X, y, kernel=kernel, ard=ard, prior=None)
+    theta = np.array([0.8, 0.2, *([0.1, 0.6] if ard else [0.3]), -1.2])
+    known = model.parameters.natural(theta)
+    host = GaussianProcessRegressor(theirs(kernel, known["sd"], known["length"], known["noise_sd"]), optimizer=None)
+    host.fit(X, y - 0.8)
+    assert model.loss(theta, np.ones(25)) == pytest.approx(-host.log_marginal_likelihood_value_, rel=1e-9)
+    np.testing.assert_allclose(model.parameters.unconstrained(known), theta, atol=1e-12)
+    w = np.random.default_rng(1).uniform(0, 2, 25)
+    w[3] = 0
+    for of in (model, lo.GaussianProcess(X, y, kernel=kernel, ard=ard)):
+        slope = of.look(theta[None], w[None])[1][0]
+        ends = [[of.loss(theta + sign * step, w) for sign in (1, -1)] for step in 1e-5 * np.eye(len(theta))]
+        np.testing.assert_allclose(slope, [(up - down) / 2e-5 for up, down in ends], atol=1e-6)
+    few = lo.GaussianProcess(np.delete(X, 3, 0), np.delete(y, 3), kernel=kernel, ard=ard, prior=None)
+    w = np.where(np.arange(25) == 3, 0.0, 1.0)
+    assert model.loss(theta, w) == pytest.approx(few.loss(theta, np.ones(24)), rel=1e-10)  # weight zero is deletion
+    given = lo.AbstractClosedForm.jacobian(model, theta)
+    np.testing.assert_allclose(model.jacobian(theta), given, atol=2e-5)
+
+
+def test_refits_and_scores():
+    X, y = data()
+    model = lo.GaussianProcess(X, y, kernel="matern32")
+    fit, n = lo.fit(model, num_starts=1), len(y)
+    plan = lo.leave_one_out(n)
+    certified, exact = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.Exact()))
+    assert (np.abs(certified.losses - exact.losses) <= certified.error + 1e-9).all()
+    parameters = lo.fold_parameters(fit, plan, lo.Exact())
+    rest = np.arange(1, n)
+    again = lo.fit(lo.GaussianProcess(X[1:], y[1:], kernel="matern32", prior=None), num_starts=1)
+    assert again.parameters["sd"] > 0  # without a prior, whose scale is that of the rows, there is a minimum too
+    sd, length, noise, mean = (float(parameters[name][0]) for name in ("sd", "length", "noise_sd", "mean"))
+    K = theirs("matern32", sd, length, noise)(X)
+    joint = multivariate_normal(np.full(n, mean), K).logpdf(y)
+    marginal = multivariate_normal(np.full(n - 1, mean), K[np.ix_(rest, rest)]).logpdf(y[1:])
+    assert exact.losses[0] == pytest.approx(marginal - joint, abs=1e-7)
+    told = model.costs.runs(fit.theta, np.arange(n), np.ones(n, int))(fit.vector)
+    w = 1 - np.eye(n)[:4]
+    each = np.repeat(fit.vector[None], 4, 0)
+    np.testing.assert_allclose(told[1][:4], fit.value - model.look(each, w)[0], atol=1e-8)
+    held = model.losses(each, w, np.arange(4)[:, None], np.ones((4, 1), bool))[:, 0]
+    np.testing.assert_allclose(told[0][:4, 0], held, atol=1e-8)
+    predicted = lo.cross_predict(fit, lo.kfold(n, 4, seed=0), lo.NewtonStep())
+    assert np.corrcoef(predicted, y)[0, 1] > 0.8
+    groups = lo.auto_groups(fit, 4)
+    assert groups.num_refits == n and (groups.index[::4] == np.arange(n)).all()
+
+
+def test_what_cannot_be_is_said():
+    X, y = data(10)
+    for message, given, more in (
+        ("kernel must be", (X, y), {"kernel": "exp"}),
+        ("must be finite", (X, np.where(y == y[0], np.nan, y)), {}),
+        ("is constant", (np.c_[X, np.ones(10)], y), {}),
+        ("of 3 to", (X[:2], y[:2]), {}),
+        ("prior must be", (X, y), {"prior": "flat"}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lo.GaussianProcess(*given, **more)
+    model = lo.GaussianProcess(np.r_[X, X], np.r_[y, y + 0.1], kernel="rbf")  # rows twice: the kernel alone is singular
+    assert np.isfinite(lo.fit(model, num_starts=1).value)
+    with pytest.raises(RuntimeError, match="noise goes to zero"):
+        lo.fit(lo.GaussianProcess(np.r_[X, X], np.r_[y, y], kernel="rbf"), num_starts=1)
+    assert model.look(np.array([[0, 900.0, 0, 0]]), np.ones((1, 20)))[0] == np.inf

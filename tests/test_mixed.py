@@ -1,0 +1,487 @@
+"""Mixed models against multivariate normal densities, brute-force integrals, another Laplace approximation, and lme4."""
+
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import mixed
+from scipy import integrate, optimize, stats
+
+import leaveout as lo
+from leaveout.models._effects import bars
+
+FAMILIES = {  # densities by SciPy, of the linear predictor and natural parameters
+    "gaussian": lambda y, eta, P: stats.norm.logpdf(y, eta, P["scale"]),
+    "binomial": lambda y, eta, P: stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-eta))),
+    "poisson": lambda y, eta, P: stats.poisson.logpmf(y, np.exp(eta)),
+    "gamma": lambda y, eta, P: stats.gamma.logpdf(y, P["shape"], scale=np.exp(eta) / P["shape"]),
+    "negative_binomial": lambda y, eta, P: stats.nbinom.logpmf(y, 1 / P["dispersion"], 1 / (1 + P["dispersion"] * np.exp(eta))),
+    "ordinal": lambda y, eta, P: _ordinal(y, eta, P["thresholds"]),
+}
+
+
+def _ordinal(y, eta, cuts):
+    edges = np.r_[-np.inf, cuts, np.inf]
+    level = y.astype(int) if np.ndim(y) else int(y)
+    return np.log(1 / (1 + np.exp(eta - edges[level + 1])) - 1 / (1 + np.exp(eta - edges[level])))
+
+
+def responses(eta, rng):
+    n = len(eta)
+    return {
+        "gaussian": eta + 0.6 * rng.standard_normal(n),
+        "binomial": (rng.logistic(size=n) < eta).astype(float),
+        "poisson": rng.poisson(np.exp(eta)).astype(float),
+        "gamma": rng.gamma(2.0, np.exp(eta) / 2),
+        "negative_binomial": rng.poisson(np.exp(eta) * rng.gamma(2.0, 0.5, n)).astype(float),
+        "ordinal": np.digitize(eta + rng.logistic(size=n), [-0.5, 1.0]).astype(float),
+    }
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    n = 90
+    frame = pd.DataFrame({"x": rng.standard_normal(n), "p": rng.integers(0, 9, n), "h": rng.integers(0, 5, n)})
+    eta = 0.3 + 0.5 * frame.x + rng.standard_normal(9)[frame.p] * 1.2 + 0.6 * rng.standard_normal(9)[frame.p] * frame.x
+    eta += 0.5 * rng.standard_normal(5)[frame.h]
+    return frame.assign(**responses(eta.to_numpy(), rng))
+
+
+def somewhere(model, seed=1):
+    """A θ that is no minimum, and its natural parameters."""
+    theta = model.parameters.start(seed) + 0.2 * np.random.default_rng(seed).standard_normal(len(model.parameters.names()))
+    theta = model.parameters.canonical(theta)
+    return theta, model.parameters.natural(theta)
+
+
+# F and its slopes
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quadrature_is_the_integral(data, family):
+    model = lo.Mixed(f"{family} ~ x + (1 | p)", data, family, drop="p", quadrature=41)
+    theta, P = somewhere(model)
+    fixed = np.column_stack([data.x] if family == "ordinal" else [np.ones(len(data)), data.x]) @ P["coef"]
+    sd, y = np.sqrt(P["covariance[p]"][0, 0]), data[family].to_numpy()
+
+    def cluster(code):
+        here = data.p == code
+        u = np.linspace(-10 * sd, 10 * sd, 4001)
+        log = sum(FAMILIES[family](a, e + u, P) for a, e in zip(y[here], fixed[here], strict=True)) + stats.norm.logpdf(
+            u, 0, sd
+        )
+        return -np.log(np.sum(np.exp(log)) * (u[1] - u[0]))  # of what ends in zeros the trapezoidal rule is exact
+
+    want = np.array([cluster(code) for code in model.engine.factor.levels])
+    one = np.ones((1, model.num_units))
+    np.testing.assert_allclose(model.look(theta[None], one)[0], want.sum(), rtol=1e-8)
+    held = np.arange(2)[None], np.ones((1, 2), bool)
+    np.testing.assert_allclose(model.losses(theta[None], one * 1, *held)[0], want[:2], rtol=1e-7)
+
+
+@pytest.mark.parametrize("form", ["(1 + x | p)", "(1 + x || p)", "(1 + x | p) + (1 | h)"])
+@pytest.mark.parametrize("family", ["poisson", "binomial"])
+def test_laplace_is_that_of_a_general_optimiser(data, family, form):
+    model = lo.Mixed(f"{family} ~ x + {form}", data, family)
+    theta, P = somewhere(model)
+    X, y = np.column_stack([np.ones(len(data)), data.x]), data[family].to_numpy()
+    Z, precision = [], []
+    for name, q in [("p", 2), *([("h", 1)] if "h" in form else [])]:
+        for code in np.unique(data[name]):
+            Z.append(X[:, :q] * (data[name] == code).to_numpy()[:, None])
+        precision += [np.linalg.inv(P[f"covariance[{name}]"])] * data[name].nunique()
+    Z = np.hstack(Z)
+    from scipy.linalg import block_diag
+
+    Q = block_diag(*precision)
+    h = lambda u: -FAMILIES[family](y, X @ P["coef"] + Z @ u, P).sum() + 0.5 * u @ Q @ u
+    mean = {"poisson": np.exp, "binomial": lambda e: 1 / (1 + np.exp(-e))}[family]
+    spread = {"poisson": np.exp, "binomial": lambda e: mean(e) * (1 - mean(e))}[family]
+    slope = lambda u: Z.T @ (mean(X @ P["coef"] + Z @ u) - y) + Q @ u
+    u = optimize.minimize(h, np.zeros(Z.shape[1]), jac=slope, method="BFGS", options={"gtol": 1e-9}).x
+    H = Z.T @ (spread(X @ P["coef"] + Z @ u)[:, None] * Z) + Q
+    want = h(u) + 0.5 * np.linalg.slogdet(H)[1] - 0.5 * np.linalg.slogdet(Q)[1]
+    np.testing.assert_allclose(model.look(theta[None], np.ones((1, len(data))))[0], want, rtol=1e-9)
+
+
+@pytest.mark.parametrize("form", ["(1 + x | p)", "(1 + x | p) + (1 | h)", "(1 | p) + (1 + x | h) + (1 | p:h)"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_slopes(data, family, form):
+    model = lo.Mixed(f"{family} ~ x + {form}", data, family, drop="p", quadrature=3 if form == "(1 + x | p)" else 1)
+    theta, _ = somewhere(model, 2)
+    weights = np.random.default_rng(0).uniform(0.2, 1.0, (1, model.num_units))
+    _, slope, state = model.look(theta[None], weights)
+    step = 1e-5 * np.eye(len(theta))
+    ends = [model.look(theta + sign * step, np.tile(weights, (len(theta), 1)), None)[0] for sign in (1, -1)]
+    np.testing.assert_allclose(slope[0], (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-5)
+    again = model.look(theta[None], weights, state)
+    np.testing.assert_allclose(again[0], model.look(theta[None], weights)[0], rtol=1e-12)
+
+
+# scores
+
+
+@pytest.mark.parametrize("score", ["joint", "pointwise"])
+@pytest.mark.parametrize(
+    "drop, form",
+    [("row", "(1 + x | p)"), ("p", "(1 + x | p)"), ("row", "(1 + x | p) + (1 | h)"), ("h", "(1 + x | p) + (1 | h)")],
+)
+def test_gaussian_scores_are_conditional_densities(data, drop, form, score):
+    model = lo.Mixed(f"gaussian ~ x + {form}", data, drop=drop, score=score)
+    theta, P = somewhere(model)
+    y, X, n = data.gaussian.to_numpy(), np.column_stack([np.ones(len(data)), data.x]), len(data)
+    alike = lambda name: data[name].to_numpy()[:, None] == data[name].to_numpy()
+    V = P["scale"] ** 2 * np.eye(n) + (X @ P["covariance[p]"] @ X.T) * alike("p")
+    if "h" in form:
+        V += P["covariance[h]"] * alike("h")
+    mean, one = X @ P["coef"], np.ones((1, model.num_units))
+    want = -stats.multivariate_normal(mean, V).logpdf(y)
+    np.testing.assert_allclose(model.look(theta[None], one)[0], want)
+    code = np.arange(n) if drop == "row" else data[drop].to_numpy()
+    out = np.flatnonzero(data.p == data.p[1])[:2] if drop == "row" else np.array([1, 3])  # rows of one cluster
+    weights = one.copy()
+    weights[0, out] = 0.0
+    seen = weights[0, code] > 0
+
+    def told(rows):
+        gain = V[np.ix_(rows, seen)] @ np.linalg.inv(V[np.ix_(seen, seen)])
+        m, K = mean[rows] + gain @ (y[seen] - mean[seen]), V[np.ix_(rows, rows)] - gain @ V[np.ix_(seen, rows)]
+        return -stats.multivariate_normal(m, K).logpdf(y[rows]), -stats.norm(m, np.sqrt(np.diag(K))).logpdf(y[rows]).sum()
+
+    which = 0 if score == "joint" else 1
+    units = [code == unit for unit in out]
+    want = told(np.flatnonzero(~seen))[0] if drop == "row" and which == 0 else [told(np.flatnonzero(u))[which] for u in units]
+    found = model.losses(theta[None], weights, out[None], np.ones((1, 2), bool))
+    np.testing.assert_allclose(np.ravel(found), np.ravel(want), rtol=1e-8)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_scores_of_a_row_add_to_one(crossed):
+    """Of y = 0 and 1, given the others of its clusters."""
+    model = mixed("row", crossed=crossed)
+    theta, _ = somewhere(model)
+    weights = np.ones((1, model.num_units))
+    weights[0, [4, 9]] = 0.0
+    total = 0.0
+    for y in (0.0, 1.0):
+        model.data.y[4] = y
+        where = np.flatnonzero(model.engine.order == 4) if not crossed else [4]
+        model.engine.data.y[where] = y
+        total += np.exp(-model.losses(theta[None], weights, np.array([[4]]), np.ones((1, 1), bool))[0, 0])
+    assert total == pytest.approx(1.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("drop, score", [("row", "pointwise"), ("p", "joint"), ("h", "pointwise")])
+def test_units_by_themselves_are_what_f_lacks_without_them(data, drop, score):
+    """Of crossed effects and a Gaussian response, from one posterior; of one factor, from each cluster."""
+    for form, family in (("(1 + x | p) + (1 | h)", "gaussian"), ("(1 + x | p)", "binomial")):
+        if drop == "h" and "h" not in form:
+            continue
+        model = lo.Mixed(f"{family} ~ x + {form}", data, family, drop=drop, score=score)
+        theta, _ = somewhere(model)
+        units = np.arange(model.num_units)[:4].astype(np.int32)
+        losses, away = model.costs.runs(theta, units, np.ones(4, np.int32))(theta)
+        weights = 1.0 - np.eye(model.num_units)[:4]
+        every = np.tile(theta, (4, 1))
+        fall = model.look(every, np.ones_like(weights))[0] - model.look(every, weights)[0]
+        np.testing.assert_allclose(away, fall, rtol=1e-8)
+        want = model.losses(every, weights, units[:, None], np.ones((4, 1), bool))
+        np.testing.assert_allclose(losses, want, rtol=1e-8)
+
+
+# weights
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("drop", ["row", "patient"])
+def test_weight_zero_is_deletion(drop, crossed):
+    whole = mixed(drop, "gaussian", crossed=crossed)
+    codes = {factor.name: factor.code for factor in whole.factors}
+    unit = whole.code
+    out = np.isin(unit, [2, 5])
+    X, y = whole.data.design @ np.linalg.inv(whole.transform) * whole.unit, whole.data.y * whole.unit
+    groups = {name: code[~out] for name, code in codes.items()}
+    part = lo.Mixed(X[~out][:, 1:], y[~out], groups=groups, drop=drop)
+    weights = np.ones(whole.num_units)
+    weights[[2, 5]] = 0.0
+    theta, P = somewhere(whole)
+    once = part.look(part.parameters.unconstrained(P)[None], np.ones((1, part.num_units)))[0]
+    np.testing.assert_allclose(whole.look(theta[None], weights[None])[0], once, rtol=1e-10)
+
+
+def test_weight_two_of_a_cluster_is_a_second_copy():
+    whole = mixed("patient", "negative_binomial")
+    X, y, code = whole.data.design @ np.linalg.inv(whole.transform), whole.data.y, whole.factors[0].code
+    again = code == 3
+    copy = lo.Mixed(
+        np.vstack([X, X[again]])[:, 1:],
+        np.r_[y, y[again]],
+        "negative_binomial",
+        groups={"patient": np.r_[code, np.full(again.sum(), 99)]},
+        drop="patient",
+    )
+    weights, (theta, P) = np.where(np.arange(whole.num_units) == 3, 2.0, 1.0), somewhere(whole)
+    want = copy.look(copy.parameters.unconstrained(P)[None], np.ones((1, copy.num_units)))[0]
+    np.testing.assert_allclose(whole.look(theta[None], weights[None])[0], want, rtol=1e-10)
+    assert whole.units.repeatable and not mixed("row").units.repeatable
+
+
+# fits
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (Path(os.environ.get("LEAVEOUT_DATA", "")) / "latent" / "glmm.csv").is_file(), reason="needs lme4's figures"
+)
+def test_refits_are_those_of_lme4():
+    folder = Path(os.environ["LEAVEOUT_DATA"]) / "latent"
+    frame, theirs = pd.read_csv(folder / "glmm.csv"), pd.read_csv(folder / "glmm_refits.csv").to_numpy()
+    fit = lo.fit(lo.Mixed("y ~ x1 + x2 + x3 + (1 | g)", frame, "binomial", drop="g", quadrature=25))
+    found = lo.fold_parameters(fit, lo.leave_one_out(200), lo.Exact())
+    ours = np.column_stack([found["coef"], np.sqrt(found["covariance[g]"][:, 0, 0])])
+    np.testing.assert_allclose(ours[: len(theirs)], theirs, atol=2e-5)
+
+
+def test_cross_validation_is_that_of_refits_from_scratch():
+    """Of rows and of clusters, by models that never saw them."""
+    for drop in ("row", "patient"):
+        whole = mixed(drop, "gaussian", n=100)
+        fit = lo.fit(whole)
+        plan = lo.kfold(whole.num_units, 5, seed=0)
+        cv = lo.cross_validate(fit, plan, lo.Exact())
+        X, y, code = whole.data.design @ np.linalg.inv(whole.transform) * whole.unit, whole.data.y * whole.unit, whole.code
+        held = np.isin(code, plan.index[plan.refit == 0])
+        groups = {"patient": whole.factors[0].code[~held]}
+        other = lo.fit(lo.Mixed(X[~held][:, 1:], y[~held], groups=groups, drop=drop), num_starts=1)
+        theta = whole.parameters.unconstrained(other.parameters)
+        weights = np.ones((1, whole.num_units))
+        weights[0, plan.index[plan.refit == 0]] = 0
+        index = plan.index[plan.refit == 0][None]
+        want = whole.losses(theta[None], weights, index, np.ones(index.shape, bool))[0]
+        np.testing.assert_allclose(cv.losses[plan.refit == 0], want, rtol=1e-6)
+
+
+def test_a_variance_at_zero_is_said_and_stood_at():
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.standard_normal(200), "p": rng.integers(0, 20, 200)})
+    frame["y"] = 3 + 0.5 * frame.x + 0.6 * rng.standard_normal(200)
+    frame["y"] -= frame.groupby("p").y.transform("mean") - frame.y.mean()  # less than nothing between clusters
+    with pytest.warns(UserWarning, match="the variance of Intercept by p is zero"):
+        fit = lo.fit(lo.Mixed("y ~ x + (1 | p)", frame, drop="p"))
+    assert fit.parameters["covariance[p]"][0, 0] < 1e-8
+    cv = lo.cross_validate(fit, lo.leave_one_out(20))
+    assert (cv.result == 0).all() and np.isfinite(cv.losses).all()
+
+
+def test_a_refit_says_when_a_variance_would_leave_zero():
+    """Two clusters far apart on one side, and as far on the other within: without them there is something between."""
+    rng = np.random.default_rng(3)
+    effect = np.repeat(rng.standard_normal(12), 10)
+    y = effect + 0.3 * rng.standard_normal(120)
+    within = np.tile([3.0, -3.0], 60) + 0.1 * rng.standard_normal(120)  # 12 clusters without anything between
+    frame = pd.DataFrame({"y": np.r_[y, within], "p": np.repeat(np.arange(24), 10)})
+    model = lo.Mixed("y ~ 1 + (1 | p)", frame, drop="p")
+    theta = model.parameters.start(0)
+    theta[1] = 0.0
+    weights = np.ones((2, 24))
+    weights[0, 12:] = 0.0
+    assert model.parameters.leaving(model, theta, np.stack([theta, theta]), weights).tolist()[0]
+
+
+def test_effects_that_turn_into_one_another_are_held():
+    """A slope varies, an intercept does not: F is flat along the rotation of what is left."""
+    model = lo.Mixed("gaussian ~ x + (1 + x | p)", _frame(), drop="p")
+    theta = model.parameters.start(0)
+    theta[2:5] = 0.0, 0.3, 0.4
+    simpler, values, what = model.parameters.held(theta)
+    assert "Intercept by p" in what and len(simpler.parameters.names()) == len(theta) - 2
+    start = simpler.parameters.unconstrained(values)
+    np.testing.assert_allclose(start[2], 0.5, rtol=1e-10)
+    weights = np.ones((1, model.num_units))
+    np.testing.assert_allclose(simpler.look(start[None], weights)[0], model.look(theta[None], weights)[0], rtol=1e-10)
+    assert model.parameters.held(model.parameters.start(1)) is None
+
+
+def _frame(n=60):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.standard_normal(n), "p": rng.integers(0, 8, n)})
+    return frame.assign(gaussian=frame.x + rng.standard_normal(8)[frame.p] * frame.x + 0.5 * rng.standard_normal(n))
+
+
+# what a fit says
+
+
+def test_tables_and_predictions(data):
+    model = lo.Mixed("gaussian ~ x + (1 + x | p) + (1 | h)", data)
+    fit = lo.fit(model)
+    table, P = model.components(fit), fit.parameters
+    assert table.variance.tolist() == pytest.approx([*np.diag(P["covariance[p]"]), P["covariance[h]"][0, 0], P["scale"] ** 2])
+    known = model.predict(fit, data=data)
+    pd.testing.assert_frame_equal(known, model.predict(fit).set_index(known.index), rtol=1e-6)
+    modes = model.modes(fit).set_index(["factor", "level", "effect"])["mode"]
+    row = data.iloc[5]
+    want = (
+        P["coef"] @ [1, row.x]
+        + modes["p", row.p, "Intercept"]
+        + row.x * modes["p", row.p, "x"]
+        + modes["h", row.h, "Intercept"]
+    )
+    assert known["mean"].iloc[5] == pytest.approx(want, rel=1e-8)
+    new = model.predict(fit, data=data.assign(p=999, h=-1))
+    np.testing.assert_allclose(new["mean"], np.column_stack([np.ones(len(data)), data.x]) @ P["coef"], rtol=1e-8)
+    pd.testing.assert_frame_equal(new, model.predict(fit, data=data, new=True))
+    spread = lambda frame: (frame.upper - frame.lower).mean()
+    assert spread(known) < spread(new)
+    assert model.coefficients(fit).se.gt(0).all()
+
+
+def test_a_new_cluster_is_predicted_by_its_average(data):
+    model = lo.Mixed("binomial ~ x + (1 | p)", data, "binomial", quadrature=15)
+    fit = lo.fit(model, num_starts=1)
+    eta, sd = fit.parameters["coef"] @ [1.0, 0.5], np.sqrt(fit.parameters["covariance[p]"][0, 0])
+    want = integrate.quad(lambda u: stats.norm.pdf(u) / (1 + np.exp(-eta - sd * u)), -9, 9)[0]
+    found = model.predict(fit, data=pd.DataFrame({"x": [0.5], "p": [77]}))
+    assert found["mean"].iloc[0] == pytest.approx(want, abs=1e-9)
+    assert found.lower.iloc[0] < want < found.upper.iloc[0]
+
+
+def test_held_out_predictions_of_rows(data):
+    """Groups left out are predicted as new ones."""
+    fit = lo.fit(lo.Mixed("gaussian ~ x + (1 | p)", data))
+    plan = lo.groups(data.p.to_numpy())
+    found, refits = lo.cross_predict(fit, plan, lo.Exact()), lo.fold_parameters(fit, plan, lo.Exact())
+    for k, code in enumerate(np.unique(data.p)):
+        here = (data.p == code).to_numpy()
+        want = np.column_stack([np.ones(here.sum()), data.x[here]]) @ refits["coef"][k]
+        np.testing.assert_allclose(found[here], want, rtol=1e-7)
+    clusters = lo.fit(lo.Mixed("gaussian ~ x + (1 | p)", data, drop="p"))
+    with pytest.raises(NotImplementedError, match="of many rows"):
+        lo.cross_predict(clusters, lo.leave_one_out(9))
+
+
+def test_covariances_and_influence_are_of_natural_parameters():
+    fit = lo.fit(mixed("patient", "gaussian"))
+    table, own = lo.covariance(fit), fit.objective.coefficients(fit)
+    cv = lo.cross_validate(fit, lo.leave_one_out(20), lo.Exact())
+    told, refits = lo.influence(cv), lo.fold_parameters(fit, lo.leave_one_out(20), lo.Exact())
+    moved = refits["scale"] - fit.parameters["scale"]
+    assert abs(np.corrcoef(told.parameters["scale"], moved)[0, 1]) == pytest.approx(1.0, abs=1e-4)
+    assert np.sqrt(np.diag(table))[:2] == pytest.approx(own.se.to_numpy(), rel=0.5)
+
+
+def test_the_printed_result_says_which_question():
+    row, cluster = (
+        str(lo.cross_validate(lo.fit(mixed(drop)), lo.kfold(20 if drop != "row" else 120, 4))) for drop in ("row", "patient")
+    )
+    assert "given what is seen of its clusters" in row and "scored as a new one" in cluster
+
+
+# formulas and arrays
+
+
+def test_bars():
+    assert bars("x + (1 + x | a) + (1 | b)") == ("x", [("1 + x", "a", True), ("1", "b", True)])
+    assert bars("(1|a/b)")[1] == [("1", "a", True), ("1", "a:b", True)]
+    assert bars("0 + x + (x || g) + (z + w):u") == ("0 + x + (z + w):u", [("x", "g", False)])
+
+
+def test_formulas_and_arrays_are_the_same(data):
+    formula = lo.Mixed("binomial ~ x + (1 + x | p)", data, "binomial")
+    arrays = lo.Mixed(data[["x"]], data.binomial, "binomial", groups=data.p, slopes=data[["x"]])
+    theta = formula.parameters.start(1)[None]
+    one = np.ones((1, len(data)))
+    np.testing.assert_allclose(arrays.look(theta, one)[0], formula.look(theta, one)[0], rtol=1e-12)
+    event = data.assign(word=np.where(data.binomial == 1, "yes", "no"))
+    bambi = lo.Mixed("word['yes'] ~ x + (1 + x | p)", event, "bernoulli")
+    np.testing.assert_allclose(bambi.look(theta, one)[0], formula.look(theta, one)[0], rtol=1e-12)
+
+
+def test_trials_are_rows_together(data):
+    frame = data.assign(z=data.p % 2)
+    counts = frame.groupby("p").agg(k=("binomial", "sum"), n=("binomial", "size"), z=("z", "first")).reset_index()
+    apart = lo.Mixed("binomial ~ z + (1 | p)", frame, "binomial", drop="p")
+    together = lo.Mixed(counts[["z"]], counts.k / counts.n, "binomial", groups=counts.p, trials=counts.n, drop="p")
+    P = apart.parameters.natural(apart.parameters.start(1))
+    values = [m.look(m.parameters.unconstrained(P)[None], np.ones((1, 9)))[0][0] for m in (apart, together)]
+    ways = stats.binom.logpmf(counts.k, counts.n, 0.5).sum() + counts.n.sum() * np.log(2)
+    assert values[0] - values[1] == pytest.approx(ways, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_units_of_measurement_do_not_matter(data, scale):
+    frame = data.assign(x=scale * (1e3 + data.x), gaussian=data.gaussian * scale)
+    usual, other = (lo.fit(lo.Mixed("gaussian ~ x + (1 | p)", d, drop="p"), num_starts=1) for d in (data, frame))
+    np.testing.assert_allclose(other.parameters["scale"], usual.parameters["scale"] * scale, rtol=1e-5)
+    np.testing.assert_allclose(other.parameters["covariance[p]"], usual.parameters["covariance[p]"] * scale**2, rtol=1e-5)
+    shift = len(data) * np.log(scale)
+    assert float(other.value) - shift == pytest.approx(float(usual.value), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda d: lo.Mixed("gaussian ~ x", d), "no random effects"),
+        (lambda d: lo.Mixed("gaussian ~ x + 1 | p", d), "in parentheses"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p", d), "parentheses"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | q)", d), "no column 'q'"),
+        (lambda d: lo.Mixed("gaussian ~ q + (1 | p)", d), "cannot be read"),
+        (lambda d: lo.Mixed("gaussian ~ x + x:x + (1 | p)", d.assign(x=1.0)), "combination of those before"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(x=np.nan)), "cannot be read"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(p=np.nan)), "missing labels"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(gaussian=np.inf)), "NaN or infinite"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d, "binomial"), "needs y"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d, "cauchy"), "no family is called"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d, drop="h"), "drop must be one of 'row', 'p'"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(p=1), drop="p"), "has one level"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(p=np.arange(90))), "every level of p has one row"),
+        (lambda d: lo.Mixed("binomial ~ x + (1 | p)", d.assign(binomial=d.p % 2), "binomial"), "separated"),
+        (lambda d: lo.Mixed("poisson ~ x + (1 | p)", d.assign(poisson=0.0), "poisson"), "y is 0 in every row"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p) + (1 | h)", d, quadrature=5), "one grouping factor"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p) + (1 | p)", d), "the same effect twice"),
+        (lambda d: lo.Mixed(d[["x"]], d.gaussian), "give groups="),
+        (lambda d: lo.Mixed(d[["x"]], d.gaussian, groups=d.p[:5]), "one label for each of the 90 rows"),
+        (lambda d: lo.Mixed(d[["x"]], d.gaussian, groups=d.p, trials=np.ones(90)), "binomial proportions"),
+    ],
+)
+def test_bad_input_is_told(data, make, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        make(data)
+
+
+def test_frames_of_polars(data):
+    polars = pytest.importorskip("polars")
+    frame = polars.from_pandas(data)
+    model = lo.Mixed("gaussian ~ x + (1 | p)", frame, drop="p")
+    theta = model.parameters.start(0)[None]
+    same = lo.Mixed("gaussian ~ x + (1 | p)", data, drop="p")
+    np.testing.assert_allclose(model.look(theta, np.ones((1, 9)))[0], same.look(theta, np.ones((1, 9)))[0])
+
+
+# hosts
+
+
+def test_statsmodels():
+    api = pytest.importorskip("statsmodels.formula.api")
+    from statsmodels.genmod.bayes_mixed_glm import BinomialBayesMixedGLM
+
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.standard_normal(200), "p": rng.integers(0, 20, 200)})
+    frame["y"] = 3 + 0.5 * frame.x + rng.standard_normal(20)[frame.p] + 0.6 * rng.standard_normal(200)
+    frame["y"] += 0.6 * rng.standard_normal(20)[frame.p] * frame.x
+    frame["event"] = (frame.y > 3).astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = api.mixedlm("y ~ x", frame, groups=frame.p, re_formula="~x").fit(reml=False, method="lbfgs")
+        by_reml = api.mixedlm("y ~ x", frame, groups=frame.p).fit()
+        bayes = BinomialBayesMixedGLM.from_formula("event ~ x", {"p": "0 + C(p)"}, frame)
+    fit = lo.from_statsmodels(results, drop="group")
+    assert float(fit.value) == pytest.approx(-results.llf, rel=1e-9)
+    np.testing.assert_allclose(fit.objective.coefficients(fit).se, results.bse_fe, rtol=1e-3)
+    with pytest.raises(ValueError, match="REML"):
+        lo.from_statsmodels(by_reml)
+    own = lo.fit(lo.Mixed("event ~ x + (1 | p)", frame, "binomial", drop="p"))
+    np.testing.assert_allclose(lo.from_statsmodels(bayes, drop="p").parameters["coef"], own.parameters["coef"], rtol=1e-6)
