@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint bench docs clean
+.PHONY: help demo test test-all lint bench docs reproductions release-check clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1	\2/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1	\2/' | expand -t 16
 
 demo: $(VENV)/.installed-plot ## certified leave-one-out of real data; the picture goes to out/
 	$(BIN)/leaveout demo --out out
@@ -26,6 +26,12 @@ lint: $(VENV)/.installed-dev ## style, format and types
 
 docs: $(VENV)/.installed-docs ## the documentation, a site in out/site
 	$(BIN)/mkdocs build
+
+reproductions: $(VENV)/.installed-dev ## the pages of docs/reproductions, from saved results
+	$(BIN)/python experiments/reproductions.py
+
+release-check: $(VENV)/.installed-release ## build, check, install under each Python with oldest and newest dependencies
+	$(BIN)/python tools/release.py $(RELEASE)
 
 bench: $(VENV)/.installed-bench ## every program in benchmarks/, one after the other (long)
 	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done

@@ -23,7 +23,7 @@ import leaveout as lo
 from leaveout.leakage._fits import AbstractLearner, Logistic, SupportVector
 from leaveout.leakage._hinge import Hinge
 from leaveout.leakage._hosts import Estimator
-from leaveout.leakage._losses import resolve
+from leaveout.leakage._scoring import resolve
 
 COUNTS = np.r_[0:11, 15, 20:101:10]
 SLOW = 10  # times fewer draws where scikit-learn fits one at a time

@@ -12,11 +12,11 @@ objective is the same but for the weights of starts and ends, which the indicato
 import argparse
 import re
 import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import scipy.sparse
-import sklearn_crfsuite
 
 import leaveout as lo
 
@@ -51,8 +51,10 @@ def matrix(rows: list[list[str]], known: dict[str, int]) -> scipy.sparse.csr_arr
     return scipy.sparse.csr_array((np.ones(len(pairs)), (at[0], at[1])), shape=(len(rows), len(known)))
 
 
-def crfsuite(train, rows, known, alpha: float) -> tuple[sklearn_crfsuite.CRF, float]:
+def crfsuite(train, rows, known, alpha: float) -> tuple[Any, float]:
     """sklearn-crfsuite on the same indicators, labels and penalty, and its seconds."""
+    import sklearn_crfsuite
+
     model = sklearn_crfsuite.CRF(
         c1=0.0, c2=alpha / 2, all_possible_transitions=True, all_possible_states=True, max_iterations=1000
     )

@@ -6,6 +6,7 @@ states (style A), at random or in a block.
 
     LEAVEOUT_DATA=… python experiments/hmm_dodgers.py [times accuracy inexact basins] [--out out] [--folds 1000]
                                                       [--lengths 5000 10000 50400] [--schemes i.i.d. contiguous]
+                                                      [--processor] [--save]
 
 Times are after the fit and include every held-out loss; compiling is told apart. The opponents are what one would write
 without this library: SciPy's L-BFGS from θ̂ on the compiled objective and its gradient, one refit after another, in θ and in
@@ -14,6 +15,7 @@ coordinates in which the Hessian of the fit is I.
 
 import argparse
 import functools
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -25,6 +27,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import saved
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from matplotlib.dates import DayLocator
@@ -39,14 +42,16 @@ PAPER_HOURS = {  # table 2, 1,000 folds of 10 %, on a 2.5 GHz quad-core
     ("contiguous", 10_000): (2.4 / 60, 19.9, 182.4),
     ("contiguous", 50_400): (10.6 / 60, 99.1, 683.9),
 }
-PAPER_ERROR = {  # table 1
-    ("i.i.d.", 0.02): 0.005,
-    ("i.i.d.", 0.05): 0.006,
-    ("i.i.d.", 0.10): 0.006,
-    ("contiguous", 0.02): 0.003,
-    ("contiguous", 0.05): 0.007,
-    ("contiguous", 0.10): 0.007,
+PAPER_ERROR = {  # table 1, and two standard deviations over folds
+    ("i.i.d.", 0.02): (0.005, 0.009),
+    ("i.i.d.", 0.05): (0.006, 0.01),
+    ("i.i.d.", 0.10): (0.006, 0.005),
+    ("contiguous", 0.02): (0.003, 0.003),
+    ("contiguous", 0.05): (0.007, 0.02),
+    ("contiguous", 0.10): (0.007, 0.006),
 }
+SHARES = (0.02, 0.05, 0.10, 0.25, 0.50)
+STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
 SCHEMES: dict[str, Callable[..., lo.Plan]] = {"i.i.d.": lo.random_subsets, "contiguous": lo.contiguous}
 GRADIENT = 1e-5  # in whitened coordinates: where L-BFGS stops, about so far from its optimum
 SUBSET = slice(20_160, 30_160)  # ten thousand steps from the eleventh week on
@@ -62,9 +67,10 @@ def model(frame: pd.DataFrame) -> lo.HMM:
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
+    clock = time.process_time if "--processor" in sys.argv else time.perf_counter
+    start = clock()
     found = run()
-    return time.perf_counter() - start, found
+    return clock() - start, found
 
 
 def show(title: str, rows: list[dict], form: str = "{:.3g}") -> None:
@@ -121,6 +127,7 @@ def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None
                 rows.append({**row, "paper, hours": hours, "times the paper": hours * 3600 / seconds, "mean loss": cv.mean})
             rows += opponents(fit, few, {"T": length, "folds": scheme}, folds, exact)
             show(f"Table 2 so far: {folds} folds of 10 %, seconds after the fit (NewtonStep, L-BFGS: 20 folds, scaled)", rows)
+            saved.save("dodgers_times", rows, folds=folds, processor="--processor" in sys.argv)
 
 
 def opponents(fit: lo.Fit, plan: lo.Plan, common: dict[str, Any], folds: int, exact: float) -> list[dict[str, Any]]:
@@ -144,7 +151,7 @@ def optima_start(fit: lo.Fit) -> np.ndarray:
 
 
 def accuracy(out: Path, folds: int) -> None:
-    """Table 1, figures 1 and 4."""
+    """Table 1 with shares beyond its own, figures 1 and 4."""
     frame = series()[SUBSET].reset_index(drop=True)
     fit, rows, length = lo.fit(model(frame)), [], len(frame)
     figure, axes = plt.subplot_mosaic(
@@ -156,28 +163,40 @@ def accuracy(out: Path, folds: int) -> None:
     axes["top"].xaxis.set_major_locator(DayLocator(bymonthday=(1, 8, 15, 22)))
     axes["top"].set(ylabel="cars in five minutes", title=f"{length:,} steps of the Dodgers loop counts")
     newton, panels = plt.subplots(2, 3, figsize=(11, 7.5), layout="constrained")
-    for i, (scheme, make) in enumerate(SCHEMES.items()):
-        for j, share in enumerate((0.02, 0.05, 0.10)):
+    for share in SHARES:
+        for i, (scheme, make) in enumerate(SCHEMES.items()):
             plan = make(length, share, 10, seed=0)
-            exact = lo.cross_validate(fit, plan, lo.Exact())
-            truth = by_fold(exact)
-            row: dict[str, Any] = {"folds": scheme, "left out": share, "paper": PAPER_ERROR[scheme, share]}
-            losses = {}
-            for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified()):
-                cv = lo.cross_validate(fit, plan, refit)
-                losses[type(refit).__name__] = cv.losses
-                row[type(refit).__name__] = np.mean(np.abs(by_fold(cv) - truth) / truth)
-            rows.append({**row, "IJ / Certified": row["InfinitesimalJackknife"] / row["Certified"]})
-            panel = axes[f"{scheme} {share:.0%}"[:-1]]
-            for ax, name in ((panel, "InfinitesimalJackknife"), (panels[i, j], "NewtonStep")):
-                ax.plot(exact.losses, losses[name], ".", ms=2, color="C3", alpha=0.5, rasterized=True)
-                limits = np.nanmin(exact.losses), np.nanmax(exact.losses)
-                ax.plot(limits, limits, "k--", lw=0.8)
-                ax.set(title=f"{scheme}, {share:.0%}", xlabel="exact", ylabel="IJ" if name.startswith("Inf") else "Newton step")
+            estimates = {type(refit).__name__: lo.cross_validate(fit, plan, refit) for refit in STRATEGIES}
+            truth = by_fold(estimates["Exact"])
+            row: dict[str, Any] = {"folds": scheme, "left out": share}
+            row["paper"], row["paper, ± 2 SD"] = PAPER_ERROR.get((scheme, share), (np.nan, np.nan))
+            for name, cv in estimates.items():
+                error = np.abs(by_fold(cv) - truth) / truth
+                row[name], row[f"{name}, ± 2 SD"] = error.mean(), 2 * error.std(ddof=1)
+            rows.append(row)
+            saved.save("dodgers_accuracy", rows, length=length, folds=10)
+            print(f"{scheme}, {share:.0%}", flush=True)
+            if (scheme, share) in PAPER_ERROR:
+                scattered(axes[f"{scheme} {100 * share:.0f}"], f"{scheme}, {share:.0%}", estimates, "Exact", "IJ")
+            if share == 0.10:
+                for ax, x, y in zip(panels[i], ("Newton step", "Exact", "Exact"), ("IJ", "IJ", "Newton step"), strict=True):
+                    scattered(ax, f"{scheme}, {share:.0%}", estimates, x, y)
+        if share == 0.10:
+            saved.picture(figure, "dodgers_figure1", dpi=80, colours=24)
+            saved.picture(newton, "dodgers_figure4", dpi=80, colours=24)
     show("Table 1: mean relative error of a fold's mean loss, ten folds, T = 10,000", rows, "{:.2e}")
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "dodgers_figure1.png", dpi=110)
     newton.savefig(out / "dodgers_figure4.png", dpi=110)
+
+
+def scattered(ax: plt.Axes, title: str, estimates: dict[str, lo.Estimate], x: str, y: str) -> None:
+    """Held-out losses of all folds by two strategies."""
+    across, up = (estimates[{"IJ": "InfinitesimalJackknife", "Newton step": "NewtonStep"}.get(k, k)].losses for k in (x, y))
+    ax.plot(across, up, ".", ms=2, color="C3", alpha=0.5, rasterized=True)
+    limits = np.nanmin(across), np.nanmax(across)
+    ax.plot(limits, limits, "k--", lw=0.8)
+    ax.set(title=title, xlabel=x, ylabel=y)
 
 
 def by_fold(cv: lo.Estimate) -> np.ndarray:
@@ -210,6 +229,7 @@ def inexact(out: Path, folds: int) -> None:
             if isinstance(refit, lo.Exact):
                 row["same optima"] = f"{np.mean(np.abs(by_fold(cv) - by_fold(truth)) < 1e-6):.0%}"
         rows.append(row)
+    saved.save("dodgers_inexact", rows, truth=truth.mean, se=truth.se)
     show(f"Inexact fits: |mean held-out loss − that of the exact refits|, {truth.mean:.4f} ± {truth.se:.4f}", rows, "{:.2e}")
     table = pd.DataFrame(rows).dropna()
     figure, ax = plt.subplots(figsize=(6, 4.5), layout="constrained")
@@ -276,6 +296,8 @@ if __name__ == "__main__":
     parser.add_argument("--folds", type=int, default=1000)
     parser.add_argument("--lengths", type=int, nargs="*", default=[5_000, 10_000, 50_400], help="of `times`")
     parser.add_argument("--schemes", nargs="*", choices=list(SCHEMES), default=list(SCHEMES), help="of `times`")
+    parser.add_argument("--processor", action="store_true", help="seconds of processor time: other programs run beside")
+    saved.add_option(parser)
     arguments = parser.parse_args()
     timing = functools.partial(times, lengths=arguments.lengths, schemes=arguments.schemes)
     known = {"times": timing, "accuracy": accuracy, "inexact": inexact, "basins": basins}

@@ -4,7 +4,8 @@ S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), ap
 had in that form; here are the six of `lo.datasets.mocap6`, twelve channels, each in units of the error with which the frame
 before predicts it (least squares over all frames), for the document's σ² = 1.
 
-    LEAVEOUT_DATA=… python experiments/hmm_mocap.py [orders simulated within future basins] [--out out] [--quick]
+    LEAVEOUT_DATA=… python experiments/hmm_mocap.py [orders simulated within future basins] [--out out] [--quick] [--made]
+                                                    [--save]
 
 orders      sequences left out under AR(0) to AR(5) and NAR(1), K = 16, all orders scored on the same steps: IJ against
             exact refits, times, held-out losses, and the order that each would choose. The six sequences are cut into
@@ -14,6 +15,10 @@ simulated   data of the document's size, 100 sequences of 100 steps: AR(5), D = 
 within      steps of the longest sequence left out, K = 5, at random and in a block.
 future      the next step of it left out with all that follows, under three emissions.
 basins      twenty restarts of twenty folds.
+
+With `--made` the sequences of orders, within and future are simulated, of the document's number and length: 100 of 100 steps
+to fit and 24 to test (its 124, split 80/20) from an autoregression of order one in 16 states, whose chain is held fixed, and
+one of 1,484 steps in 5 states.
 
 The exact refits to compare with are SciPy's L-BFGS, from θ̂, on the compiled objective and its gradient, in coordinates in
 which the anchor's Hessian is the identity, or, of many parameters, that of the complete data, made anew every hundred steps.
@@ -27,13 +32,14 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import saved
 import scipy.optimize
 import scipy.sparse
 from jax.flatten_util import ravel_pytree
@@ -67,6 +73,22 @@ def emission(name: str, skip: int | None = None) -> lo.emissions.AbstractEmissio
     if name.startswith("NAR"):
         return lo.emissions.NeuralAutoregressive(12, order, skip=skip)
     return lo.emissions.Autoregressive(order, skip=skip)
+
+
+class Sequences(NamedTuple):
+    x: np.ndarray
+    lengths: np.ndarray
+    test: tuple[np.ndarray, np.ndarray] | None = None  # others, to test on
+    chain: dict[str, np.ndarray] | None = None  # held fixed
+
+
+def made(quick: bool) -> Sequences:
+    """Simulated, of the document's number and length."""
+    number, tested, length, states = (8, 2, 50, 2) if quick else (100, 24, 100, 16)
+    x, chain = simulation(number + tested, length, states)
+    parts = x[: number * length], x[number * length :]
+    each = np.full(number, length), np.full(tested, length)
+    return Sequences(parts[0], each[0], (parts[1], each[1]), chain)
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
@@ -224,9 +246,10 @@ def diagonal(ax: plt.Axes, values: np.ndarray) -> None:
 
 def save(figure: plt.Figure, out: Path, name: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out / name, dpi=110)
+    figure.savefig(out / f"{name}.png", dpi=110)
+    saved.picture(figure, name, dpi=75, colours=32)
     plt.close(figure)
-    say(f"wrote {out / name}")
+    say(f"wrote {out / name}.png")
 
 
 # figure 6
@@ -235,27 +258,35 @@ def save(figure: plt.Figure, out: Path, name: str) -> None:
 def orders(settings: argparse.Namespace) -> None:
     """Whole sequences left out under autoregressions of several orders, each in a process of its own."""
     names = settings.orders or (("AR(1)",) if settings.quick else ORDERS)
-    x, lengths = captured(50 if settings.quick else settings.piece, settings.quick)
+    piece = 50 if settings.quick else settings.piece
+    data = made(settings.quick) if settings.made else Sequences(*captured(piece, settings.quick))
+    x, lengths = data.x, data.lengths
     plan, scored = lo.leave_one_out(len(lengths)), lengths - LONGEST
     some = np.unique(np.linspace(0, len(plan) - 1, settings.refits or len(plan)).round().astype(int))
     say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps; {len(some)} refits by L-BFGS")
     rows: list[dict] = []
     found: dict[str, dict[str, lo.Estimate]] = {}
     for name in names:
-        estimates, told = alone(one_order, name, x, lengths, plan, some, settings)
+        estimates, told = alone(one_order, name, data, plan, some, settings)
         found[name], truth, others = estimates, told.pop("truth"), told.pop("other minimum")
         for kind, cv in estimates.items():
             mine = some if kind != "refits" else np.arange(len(some))
             error = np.abs(summed(cv)[mine] - truth) / scored[some]
             row = {"model": name, "refit": kind, "folds": len(cv.plan), "seconds": told["seconds"][kind]}
             row |= {"loss a step": a_step(cv, scored), "other minimum": others, "mean |error|": error.mean()}
-            row |= {"worst": error.max(), "flagged": len(cv.flagged())}
+            row |= {"worst": error.max(), "flagged": np.nan if kind == "NoUpdate" else len(cv.flagged())}
             rows.append({**row, **{key: value for key, value in told.items() if key != "seconds"}})
         folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
         show(f"Figure 6 so far: {folds}, from the minimum of Certified, or of Exact if run, where it is another", rows)
-        figure6(x[: lengths[0]], found, pd.DataFrame(rows), scored, some, settings.out)
+        saved.save(
+            f"mocap_figure6_{settings.kind}", rows, folds=len(plan), refits=len(some), steps=[lengths.min(), lengths.max()]
+        )
+        figure6(x[: lengths[0]], found, pd.DataFrame(rows), scored, some, settings.out, f"mocap_figure6_{settings.kind}")
         if len(found) > 1:
             kinds = [kind for kind in ("IJ", "Certified", "refits") if all(kind in estimates for estimates in found.values())]
+            if settings.made:
+                test = pd.DataFrame(rows).groupby("model")["test loss a step"].first()
+                print(f"\nLeast loss on the test set: {test.idxmin()}")
             chosen = {kind: choice(found, kind) for kind in kinds}
             print("\nOrder chosen so far by " + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items()))
 
@@ -267,24 +298,32 @@ def alone(run: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def one_order(
-    name: str, x: np.ndarray, lengths: np.ndarray, plan: lo.Plan, some: np.ndarray, settings: argparse.Namespace
+    name: str, data: Sequences, plan: lo.Plan, some: np.ndarray, settings: argparse.Namespace
 ) -> tuple[dict[str, lo.Estimate], dict]:
     """The estimates under one model by name, refits by L-BFGS of some folds among them; seconds, and the losses of these
     folds to compare with: those of the refits, or, where Certified (or Exact) went to another minimum than they, those of
     refits from there."""
     states, starts = (2, 1) if settings.quick else (16, settings.starts)
-    truth_plan = lo.Plan(np.arange(len(some) + 1), some, np.zeros(len(some)), np.ones(len(some), bool), len(lengths))
-    hmm = lo.HMM(x, emission(name, skip=LONGEST), states, lengths=lengths, drop="sequence")
-    fit, told = fitted(name, hmm, starts)
-    strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife()]
+    truth_plan = lo.Plan(np.arange(len(some) + 1), some, np.zeros(len(some)), np.ones(len(some), bool), len(data.lengths))
+    model = lambda x, lengths: lo.HMM(
+        x, emission(name, LONGEST), states, lengths=lengths, drop="sequence", **(data.chain or {})
+    )
+    fit, told = fitted(name, model(data.x, data.lengths), starts)
+    if data.test is not None:
+        others = model(*data.test)
+        told["test loss a step"] = -others.log_likelihood(fit.parameters) / (data.test[1] - LONGEST).sum()
+    strategies = [lo.InfinitesimalJackknife()]
     strategies += [lo.Certified()] if fit.num_params <= settings.certified else []
     strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
-    estimates, seconds = {}, {}
+    estimates, seconds = {}, {"NoUpdate": np.nan}
     for refit in strategies:
-        cold, estimates[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
+        run = lambda r=refit: lo.cross_validate(fit, plan, r, audit=0)
+        cold, estimates[by_name(refit)] = timed(run)
         cheap = cold < 60  # else compiling does not matter, and once is enough
-        seconds[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))[0] if cheap else cold
+        seconds[by_name(refit)] = timed(run)[0] if cheap else cold
         say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s{flags(estimates[by_name(refit)])}")
+    first = estimates["IJ"]
+    estimates = {"NoUpdate": replace(first, losses=first.baseline, error=np.full(len(plan), np.nan))} | estimates
     seconds["refits"], estimates["refits"], lowest = refitted(fit, truth_plan)
     told |= {"seconds": seconds, "truth": summed(estimates["refits"]), "other minimum": np.nan}
     if fit.num_params <= settings.certified:
@@ -319,7 +358,9 @@ def choice(found: dict[str, dict[str, lo.Estimate]], kind: str) -> str:
     return str(table.index[0])
 
 
-def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.ndarray, some: np.ndarray, out: Path) -> None:
+def figure6(
+    sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.ndarray, some: np.ndarray, out: Path, name: str
+) -> None:
     names = list(found)
     figure = plt.figure(figsize=(max(9.0, 2.1 * len(names)), 10), layout="constrained")
     grid = figure.add_gridspec(3, 2 * len(names), height_ratios=[1, 1.2, 1.4])
@@ -332,16 +373,16 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
     sizes.invert_yaxis()
     sizes.set(title="D")
     sizes.tick_params(axis="x", rotation=45)
-    for i, name in enumerate(names):
+    for i, model in enumerate(names):
         ax = figure.add_subplot(grid[1, 2 * i : 2 * i + 2])
-        truth = summed(found[name]["refits"]) / scored[some]
-        shown = [kind for kind in ("NoUpdate", "IJ", "Certified") if kind in found[name]]
+        truth = summed(found[model]["refits"]) / scored[some]
+        shown = [kind for kind in ("NoUpdate", "IJ", "Certified") if kind in found[model]]
         for kind, marker in zip(shown, "^ox", strict=False):
             ax.plot(
-                truth, (summed(found[name][kind]) / scored)[some], marker, ms=5, color=COLOURS[kind], label=kind, mfc="none"
+                truth, (summed(found[model][kind]) / scored)[some], marker, ms=5, color=COLOURS[kind], label=kind, mfc="none"
             )
         diagonal(ax, truth)
-        ax.set(title=name, xlabel="exact, a step")
+        ax.set(title=model, xlabel="exact, a step")
         if i == 0:
             ax.set_ylabel("approximate")
             ax.legend(fontsize=7)
@@ -367,6 +408,8 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
         label = "exact" if kind == "refits" else kind
         place = np.array(have) + 0.15 * (j - 1)
         loss_panel.errorbar(place, means, spread, fmt="o", ms=4, capsize=3, color=COLOURS[kind], label=label)
+    if "test loss a step" in first:
+        loss_panel.plot(np.arange(len(names)) + 0.3, first["test loss a step"], "k_", ms=10, label="test set")
     loss_panel.set(
         xticks=range(len(names)),
         xticklabels=names,
@@ -376,7 +419,7 @@ def figure6(sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.n
     loss_panel.yaxis.set_major_formatter("{x:g}")
     loss_panel.yaxis.set_minor_formatter("{x:g}")
     loss_panel.legend(fontsize=7)
-    save(figure, out, "mocap_figure6.png")
+    save(figure, out, name)
 
 
 def jackknife(losses: np.ndarray, steps: np.ndarray) -> float:
@@ -431,8 +474,10 @@ def simulation(number: int, length: int, states: int) -> tuple[np.ndarray, dict[
 # figures 7 and 8
 
 
-def longest(quick: bool) -> np.ndarray:
-    x, lengths = captured(quick=quick)
+def longest(settings: argparse.Namespace) -> np.ndarray:
+    if settings.made:
+        return simulation(1, 200 if settings.quick else 1484, 5)[0]
+    x, lengths = captured(quick=settings.quick)
     n, ends = int(np.argmax(lengths)), np.cumsum(lengths)
     return x[ends[n] - lengths[n] : ends[n]]
 
@@ -448,7 +493,7 @@ def compared(fit: lo.Fit, plan: lo.Plan, told: dict, rows: list[dict]) -> tuple[
     estimates, counts = {"refits": truth}, np.bincount(plan.refit, truth.plan.held, plan.num_refits)
     took = {"refits": seconds}
     for refit in STRATEGIES:
-        took[by_name(refit)], estimates[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
+        took[by_name(refit)], estimates[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r, audit=0))
     for kind, cv in estimates.items():
         error = (np.abs(summed(cv) - summed(truth)) / counts)[same]
         row = {**told, "other minimum": np.sum(~same), "refit": kind, "seconds": took[kind], "loss": cv.mean}
@@ -459,11 +504,11 @@ def compared(fit: lo.Fit, plan: lo.Plan, told: dict, rows: list[dict]) -> tuple[
 
 def within(settings: argparse.Namespace) -> None:
     """Steps of one sequence left out, at random and in a block (figure 7)."""
-    x = longest(settings.quick)
+    x = longest(settings)
     states, trials, starts = (2, 3, 2) if settings.quick else (5, 10, settings.starts)
     fit, _ = fitted("Gaussian", lo.HMM(x, lo.emissions.Gaussian(), states), starts)
     rows: list[dict] = []
-    shares = (0.05, 0.25) if settings.quick else (0.02, 0.05, 0.10, 0.25)
+    shares = (0.05, 0.25) if settings.quick else (0.02, 0.05, 0.10) if settings.made else (0.02, 0.05, 0.10, 0.25)
     figure, axes = plt.subplots(2, len(shares), figsize=(3.4 * len(shares), 7), layout="constrained")
     errors, panels = plt.subplots(2, len(shares), figsize=(3.4 * len(shares), 6), layout="constrained", sharey=True)
     for i, (scheme, make) in enumerate({"i.i.d.": lo.random_subsets, "contiguous": lo.contiguous}.items()):
@@ -474,14 +519,15 @@ def within(settings: argparse.Namespace) -> None:
             bars(panels[i, j], estimates, same, f"{scheme}, {share:.0%}")
         title = f"Figure 7 so far: T = {len(x)}, K = {states}; errors of a fold's mean loss against refits by L-BFGS"
         show(f"{title}, where both reach one minimum; seconds with compiling", rows, "{:.2e}")
+        saved.save(f"mocap_figure7_{settings.kind}", rows, length=len(x), states=states)
     legend(figure)
-    save(figure, settings.out, "mocap_figure7.png")
-    save(errors, settings.out, "mocap_figure7_errors.png")
+    save(figure, settings.out, f"mocap_figure7_{settings.kind}")
+    save(errors, settings.out, f"mocap_figure7_errors_{settings.kind}")
 
 
 def future(settings: argparse.Namespace) -> None:
     """The next step of one sequence left out with all that follows (figure 8)."""
-    x = longest(settings.quick)
+    x = longest(settings)
     rows: list[dict] = []
     states, starts = (2, 2) if settings.quick else (5, settings.starts)
     models = {"Gaussian": lo.emissions.Gaussian(), "AR(1)": emission("AR(1)"), "NAR(1)": emission("NAR(1)")}
@@ -489,12 +535,21 @@ def future(settings: argparse.Namespace) -> None:
     for ax, (name, own) in zip(axes, models.items(), strict=True):
         fit, _ = fitted(name, lo.HMM(x, own, states), starts)
         first = len(x) - 3 if settings.quick else round((0.98 if name == "NAR(1)" else 0.9) * len(x))
-        plan = lo.leave_future_out(len(x), first, horizon=1)
+        plan = thinned(lo.leave_future_out(len(x), first, horizon=1), settings.every)
         estimates, same = compared(fit, plan, {"model": name, "D": fit.num_params, "origins": len(plan)}, rows)
         scatter(ax, estimates, same, f"{name}, D = {fit.num_params:,}")
         show("Figure 8 so far: the next step left out with all that follows", rows, "{:.2e}")
+        saved.save(f"mocap_figure8_{settings.kind}", rows, length=len(x), every=settings.every)
     legend(figure)
-    save(figure, settings.out, "mocap_figure8.png")
+    save(figure, settings.out, f"mocap_figure8_{settings.kind}")
+
+
+def thinned(plan: lo.Plan, every: int) -> lo.Plan:
+    """One refit in so many."""
+    kept = np.arange(0, plan.num_refits, every)
+    entries = np.isin(plan.refit, kept)
+    indptr = np.concatenate([[0], np.cumsum(np.diff(plan.indptr)[kept])])
+    return replace(plan, indptr=indptr, index=plan.index[entries], weight=plan.weight[entries], held=plan.held[entries])
 
 
 def scatter(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, title: str) -> None:
@@ -534,7 +589,7 @@ def bars(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, titl
 
 def basins(settings: argparse.Namespace) -> None:
     """How often does a restart find a better optimum of a fold than the one reached from θ̂, and what does it change?"""
-    x = longest(settings.quick)
+    x = longest(settings)
     states, folds, restarts = (2, 3, 3) if settings.quick else (5, 20, 20)
     hmm = lo.HMM(x, lo.emissions.Gaussian(), states)
     fit, _ = fitted("Gaussian", hmm, restarts)
@@ -575,7 +630,11 @@ if __name__ == "__main__":
     parser.add_argument("--certified", type=int, default=12000, help="orders: largest D for Certified")
     parser.add_argument("--dense", type=int, default=500, help="orders: largest D for own Hessians of folds")
     parser.add_argument("--skip-exact", action="store_true", help="simulated: leave Exact out")
+    parser.add_argument("--made", action="store_true", help="simulated sequences of the document's number and length")
+    parser.add_argument("--every", type=int, default=1, help="future: one origin in so many")
+    saved.add_option(parser)
     arguments = parser.parse_args()
+    arguments.kind = "_".join(["made" if arguments.made else "captured", *(name[:-3] + name[-2] for name in arguments.orders)])
     known = {"orders": orders, "simulated": simulated, "within": within, "future": future, "basins": basins}
     for part in arguments.parts or known:
         known[part](arguments)

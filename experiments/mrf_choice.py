@@ -1,10 +1,11 @@
 """How many states, and how strong a coupling? Chosen by cross-validation, by one fit and by exact refits.
 
-    LEAVEOUT_DATA=… python experiments/mrf_choice.py [st_louis philadelphia half] [--states 3] [--seed 0]
+    LEAVEOUT_DATA=… python experiments/mrf_choice.py [st_louis philadelphia half] [--states 3]
+                                             [--couplings 0 0.25 0.5 1 learned] [--seed 0] [--save]
 
     st_louis       homicides of 78 counties, 1988–93, per person-year; every county left out
     philadelphia   violent crimes of 384 tracts in thirteen years, thirteen fields over one graph; 32 blocks of neighbouring
-                   tracts left out in all years (three states would need tables of 3^16 entries)
+                   tracts left out in all years (three states would need tables of 3^15 entries, thirteen times)
     half           the same in one half of the city, 192 tracts, one to three states
 
 Style B. For every model: the mean held-out loss, its standard error over blocks of neighbours, and the paired difference from
@@ -18,6 +19,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import saved
 
 import leaveout as lo
 from leaveout._graph import blocks
@@ -26,7 +28,7 @@ COUPLINGS: dict[str, "float | lo.Free"] = {"0": 0.0, "0.25": 0.25, "0.5": 0.5, "
 REFITS = {"IJ": lo.InfinitesimalJackknife(), "Certified": lo.Certified(), "Exact": lo.Exact()}
 
 
-def chosen(title: str, models: dict[str, lo.MRF], plan: lo.Plan, seed: int) -> None:
+def chosen(file: str, title: str, models: dict[str, lo.MRF], plan: lo.Plan, seed: int) -> None:
     """One table over the models, and what each strategy would choose."""
     estimates: dict[str, dict[str, lo.Estimate]] = {name: {} for name in REFITS}
     rows, seconds = [], dict.fromkeys(["fit", *REFITS], 0.0)
@@ -49,8 +51,10 @@ def chosen(title: str, models: dict[str, lo.MRF], plan: lo.Plan, seed: int) -> N
     table = table.assign(se=exact.se, difference=exact.difference, se_difference=exact.se_difference)
     print(f"\n{title}: {plan.num_refits} refits; SE {exact.kind.iloc[0]}")
     print(table.sort_values("Exact").to_string(float_format="{:.4g}".format))
-    best = {way: found.index[0] for way, found in paired.items()}
-    print("chosen:", ", ".join(f"{way}: {name}" for way, name in best.items()), f", BIC: {table.BIC.idxmin()}")
+    best = {way: found.index[0] for way, found in paired.items()} | {"BIC": table.BIC.idxmin()}
+    told = {"chosen": best, "refits": plan.num_refits, "se": exact.kind.iloc[0], "took": seconds}
+    saved.save(f"choice_{file}", table.sort_values("Exact").reset_index(), **told)
+    print("chosen:", ", ".join(f"{way}: {name}" for way, name in best.items()))
     same = {way: bool((table[way].rank() == table.Exact.rank()).all()) for way in ("IJ", "Certified")}
     print("the whole ranking as by Exact:", same, "; seconds:", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
 
@@ -68,21 +72,21 @@ def st_louis(seed: int, most: int) -> None:
     areas, edges = lo.datasets.st_louis()
     emission = lo.emissions.Poisson(exposure=areas["PO8893"])
     models = grid(areas["HC8893"].to_numpy(float), edges, emission, range(1, most + 1))
-    chosen("St. Louis", models, lo.leave_one_out(len(areas)), seed)
+    chosen("st_louis", "St. Louis", models, lo.leave_one_out(len(areas)), seed)
 
 
-def years(edges: np.ndarray, keep: np.ndarray, states: range, count: int, title: str, seed: int) -> None:
+def years(edges: np.ndarray, keep: np.ndarray, states: range, count: int, file: str, title: str, seed: int) -> None:
     table = lo.datasets.philadelphia().areas
     x = table[[f"violent_{year}" for year in range(2006, 2019)]].to_numpy(float).T[:, keep]
     number = {site: at for at, site in enumerate(keep)}
     own = np.array([(number[s], number[t]) for s, t in edges.tolist() if s in number and t in number])
     label = np.tile(blocks(own, len(keep), count), len(x))
-    chosen(title, grid(x, own, lo.emissions.NegativeBinomial(), states), lo.groups(label), seed)
+    chosen(file, title, grid(x, own, lo.emissions.NegativeBinomial(), states), lo.groups(label), seed)
 
 
 def philadelphia(seed: int, most: int) -> None:
     edges = lo.datasets.philadelphia().edges
-    years(edges, np.arange(384), range(1, min(most, 2) + 1), 32, "Philadelphia, thirteen years", seed)
+    years(edges, np.arange(384), range(1, min(most, 2) + 1), 32, "philadelphia", "Philadelphia, thirteen years", seed)
 
 
 def half(seed: int, most: int) -> None:
@@ -92,6 +96,7 @@ def half(seed: int, most: int) -> None:
         np.flatnonzero(blocks(edges, 384, 2) == 0),
         range(1, most + 1),
         24,
+        "half",
         "one half of Philadelphia, thirteen years",
         seed,
     )
@@ -104,7 +109,11 @@ if __name__ == "__main__":
     parser.add_argument("name", nargs="*", help=f"of {', '.join(DEMANDS)}; all by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--states", type=int, default=3, help="at most; three make large tables, and take long")
+    parser.add_argument("--couplings", nargs="*", default=list(COUPLINGS), choices=list(COUPLINGS), help="of several states")
+    saved.add_option(parser)
     given = parser.parse_args()
+    for text in set(COUPLINGS) - set(given.couplings):
+        del COUPLINGS[text]
     pd.set_option("display.width", 250)
     for name in given.name or DEMANDS:
         DEMANDS[name](given.seed, given.states)

@@ -5,6 +5,7 @@ S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), se
 observation, its state and its edges. The paper counts every edge twice: its β is half of the four values here.
 
     LEAVEOUT_DATA=… python experiments/mrf_philadelphia.py [--column violent_2018] [--refits 24] [--beta 0.5 1] [--out out]
+                                                           [--save]
 
 `refits` folds a value of β are refitted from scratch, by SciPy's BFGS from the centres of the low and the high half of the
 counts: that is what errors are measured against, and what `Exact` is checked against; all others are against `Exact`.
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import saved
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from matplotlib.collections import LineCollection
@@ -108,6 +110,7 @@ def picture(areas: lo.datasets.Areas, counts: np.ndarray, found: dict, seconds: 
         ax.set(title=f"β = {beta:g}", xlabel="held-out loss, exact refit", xscale="log", yscale="log")
     axes[0].set(ylabel="held-out loss, approximate")
     axes[0].legend(frameon=False)
+    saved.picture(figure, "philadelphia", dpi=80)
     figure.savefig(file, dpi=130)
 
 
@@ -117,6 +120,7 @@ def main() -> None:
     parser.add_argument("--column", default="violent_2018")
     parser.add_argument("--refits", type=int, default=24)
     parser.add_argument("--beta", type=float, nargs="+", default=[0.25, 0.5, 1.0, 2.0])
+    saved.add_option(parser)
     given = parser.parse_args()
     areas = lo.datasets.philadelphia()
     counts = areas.areas[given.column].to_numpy()
@@ -146,6 +150,7 @@ def main() -> None:
     show(f"fits: {given.column}, {len(counts)} tracts, width {field.tree.width}, the first compiles", fits)
     show(f"seconds; from scratch: {len(tracts)} folds, scaled to {len(counts)}; the first β compiles", times)
     show("errors of held-out losses, relative to Exact and to refits from scratch", errors)
+    saved.save("philadelphia", errors, fits=fits, took=times, scratch=len(tracts), width=field.tree.width)
     table = pd.DataFrame(times).drop(columns="β")
     whole = table.sum()
     print(f"\nall values of β, seconds: {whole.round(1).to_dict()}; fit and IJ {whole['fit'] + whole['IJ']:.1f}")
