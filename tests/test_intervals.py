@@ -100,6 +100,8 @@ def test_nested_is_its_papers_by_refits_from_scratch():
     half = scipy.stats.norm.ppf(0.95) * se
     np.testing.assert_allclose((found.low, found.high), (center - half, center + half), rtol=1e-6)
     twice = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5, evaluate="squared_error")
+    cv = lo.cross_validate(fit, lo.kfold(fit.objective.num_units, 5, seed=0), lo.NewtonStep(), evaluate="squared_error")
+    assert cv.interval(0.9, "nested") == lo.nested(fit, 0.9, refit=lo.NewtonStep(), evaluate="squared_error")
     np.testing.assert_allclose((twice.low, twice.high), (2 * found.low, 2 * found.high), rtol=1e-5)
 
 
@@ -112,7 +114,7 @@ def test_nested_is_its_papers_by_refits_from_scratch():
         (lambda: lo.nested(fitted("hidden Markov"), num_folds=3, repeats=1), "units that are independent"),
         (lambda: lo.nested(fitted("gamma"), num_folds=3, repeats=1), "other sample_weight"),
         (lambda: lo.nested(fitted("two functions"), num_folds=3, repeats=1), "not joint ones"),
-        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="nested"), r"are lo.nested\(fit\)"),
+        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="nested"), r"see lo.nested\(fit\)"),
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(1.5), "level must lie between 0 and 1"),
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="bayes"), "one of naive, corrected"),
         (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="clusters"), "plan of groups"),

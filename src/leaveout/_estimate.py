@@ -32,6 +32,8 @@ ROUNDING = 1e-8  # of a loss
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .refit import AbstractRefit
+
 
 class Places(NamedTuple):
     """Of every loss its refit, its unit, and whether it is scored."""
@@ -70,6 +72,7 @@ class Estimate(Printed):
     classes: bool = False  # is `response` the numbers of classes?
     fit: Fit | None = None  # what was cross-validated: checks look at its rows and columns
     mute: tuple[str, ...] = ()  # codes of checks that are not told
+    call: "tuple[AbstractRefit, Any] | None" = None  # the strategy and what it was scored by, for refits of other plans
     mean_error: float | None = None  # how far `mean` may be off where errors of refits average out: told by probes
 
     @property
@@ -144,8 +147,9 @@ class Estimate(Printed):
         response: that is `lo.interval`.
 
         `method` is "clusters" (Student's t over groups), "blocks" (of a series, by cosines, with fixed-b critical values; of
-        neighbours as of groups), "naive" (rows independent) or "corrected" (of random folds: Nadeau & Bengio, 2003); by default
-        the one that goes by what is independent in the plan. The approximation error of the refits is added on both sides.
+        neighbours as of groups), "naive" (rows independent), "corrected" (of random folds: Nadeau & Bengio, 2003) or "nested"
+        (`lo.nested` as it is by default: of refits of other folds than the plan's, made now); by default the one that goes by
+        what is independent in the plan. The approximation error of the refits is added on both sides.
 
         Raises `ValueError` where the plan has nothing for the method to go by, or losses are joint.
         """
@@ -156,16 +160,23 @@ class Estimate(Printed):
         level = share("interval: level", level)
         method = usual(self.plan) if method is None else method
         if method not in METHODS:
-            raise ValueError(
-                f"interval: method must be one of {', '.join(METHODS)}; got {method!r}. Nested intervals, of refits without "
-                "pairs of folds, are lo.nested(fit)."
-            )
+            raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
+        if method == "nested":
+            return self._nested(level)
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:
             half = half_width(self.per_unit(), self._weight, self.plan, level, method)
         half += self.approximation_error
         return Interval(self.mean - half, self.mean + half, level, method)
+
+    def _nested(self, level: float) -> Interval:
+        from ._nested import nested
+
+        if self.fit is None or self.call is None:
+            raise ValueError("interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit).")
+        refit, evaluate = self.call
+        return nested(self.fit, level, refit=refit, evaluate=evaluate)
 
     @property
     def approximation_error(self) -> float:
@@ -256,7 +267,7 @@ class Estimate(Printed):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process or copied: what the data say goes along, not the data."""
-        return {**vars(self), "_of_data": self._of_data, "fit": None}
+        return {**vars(self), "_of_data": self._of_data, "fit": None, "call": None}
 
     def __copy__(self) -> "Estimate":
         return replace(self)

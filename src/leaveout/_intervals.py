@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ._errors import StandardError, independent, naive, standard_error
 from ._plan import Plan
 
-Method = Literal["naive", "corrected", "clusters", "blocks"]
+Method = Literal["naive", "corrected", "clusters", "blocks", "nested"]
 METHODS = get_args(Method)
 SHORTEST = 20  # steps of a series: shorter ones say nothing of their own dependence
 

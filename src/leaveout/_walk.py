@@ -216,6 +216,7 @@ def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> 
         response=_response(fit),
         classes=fit.objective.units.classes > 0,
         fit=replace(fit),  # without what its refits make of it
+        call=(refit, asked.evaluate),
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
