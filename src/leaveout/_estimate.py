@@ -174,7 +174,9 @@ class Estimate(Printed):
         from ._nested import nested
 
         if self.fit is None or self.call is None:
-            raise ValueError("interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit).")
+            raise ValueError(
+                "interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit)."
+            )
         refit, evaluate = self.call
         return nested(self.fit, level, refit=refit, evaluate=evaluate)
 

@@ -331,8 +331,8 @@ def padded_weights(objective: AbstractObjective, weights: Float[np.ndarray, "*re
 
 def called(objective: AbstractObjective) -> str:
     """The kind of model, and its loss where it has one of ours."""
-    loss = getattr(objective, "loss_function", None)
-    return type(objective).__name__ + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")
+    kind, loss = type(objective), getattr(objective, "loss_function", None)
+    return getattr(kind, "shown", kind.__name__) + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")
 
 
 def repeatable(objective: AbstractObjective) -> AbstractObjective:

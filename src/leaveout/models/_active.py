@@ -94,6 +94,7 @@ class ActiveGLM(GLM):
     `rest` says where the others are, and is zero at `place`.
     """
 
+    shown = "GLM"
     whole: Whole = static()
     place: Int[np.ndarray, " active"]
     sign: Float[np.ndarray, " active"]

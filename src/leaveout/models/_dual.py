@@ -28,6 +28,7 @@ ROUNDING = 1e-15  # of the largest eigenvalue, a row: what is less is none
 class DualGLM(AbstractRegression):
     """A `GLM` of one output under a `Ridge`, in coordinates of its rows; natural parameters are those of all columns."""
 
+    shown = "GLM"
     whole: GLM = static()
     ridge: Float[Array, " features"]
     back: Float[Array, "units rank"]  # QΛ^{-½}

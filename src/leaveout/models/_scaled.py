@@ -25,6 +25,8 @@ CONSTANT = 1e-12  # of a column's variance: scikit-learn leaves the scale of wha
 class StandardisedGLM(GLM):
     """A `GLM` of one output under a `Ridge`, whose columns every refit standardises."""
 
+    shown = "GLM"
+
     def _ratios(self, weights: Array) -> Array:
         """v of many refits, or of one, `[..., features]`."""
         x, total = cast(Sparse, self.design), weights.sum(-1)[..., None]

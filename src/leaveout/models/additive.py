@@ -110,7 +110,10 @@ class Additive(GLM):
         formula, frame = parsed(terms), frame_of(data)
         y = formula.response if y is None else y
         if y is None or (formula.response is not None and y is not formula.response):
-            raise ValueError("Additive: name the response once, on the left of the formula or as y=.")
+            got = "neither" if y is None else f"{formula.response!r} and y={y if isinstance(y, str) else '...'!r}"
+            raise ValueError(
+                f"Additive: name the response once, on the left of the formula or as y=; got {got}. Losses go by loss=."
+            )
         if not formula.smooths:
             raise ValueError("Additive: there is no smooth term; that is lo.GLM.")
         given = {"y": y, "sample_weight": sample_weight, "offset": offset}
