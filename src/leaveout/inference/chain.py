@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
+from .._jax import Module, static
 from .._objective import aligned
 
 FEW_STATES = 4  # up to which linking lanes is worth its matrix products
@@ -33,14 +34,14 @@ TINY = 1e-300  # a normaliser that underflows makes log Z infinite, not its grad
 UNROLLED = 4  # states up to which a matrix product is written out
 
 
-class Layout(eqx.Module):
+class Layout(Module):
     """Where each step of the sequences stands: `place[row, lane]` is its number, or the number of steps or more for padding."""
 
     place: Int[Array | np.ndarray, "rows lanes"]
     starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
-    linked: bool = eqx.field(static=True)
-    zeros: bool = eqx.field(static=True)  # may a potential be −∞?
+    linked: bool = static()
+    zeros: bool = static()  # may a potential be −∞?
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,11 +1,11 @@
 """Sparse features of the steps of a chain, row by row and column by column."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._jax import Module, static
 from .._objective import aligned
 
 CHUNK = 16  # entries of a column that are added up at once
@@ -13,12 +13,12 @@ BLOCK = 512  # rows that are gathered at once
 WIDE = 64  # features of one step beyond which the sum over them is not written out
 
 
-class Sparse(eqx.Module):
+class Sparse(Module):
     """A few features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
 
     columns: Int[np.ndarray, "steps width"]
     values: Float[np.ndarray, "steps width"]
-    number: int = eqx.field(static=True)
+    number: int = static()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -28,13 +28,13 @@ class Sparse(eqx.Module):
         return _weighted(self.columns, self.values, weights)
 
 
-class Turned(eqx.Module):
+class Turned(Module):
     """The same features column by column, in chunks of a few steps: padding has the step `number`."""
 
     steps: Int[np.ndarray, "chunks few"]
     values: Float[np.ndarray, "chunks few"]
     column: Int[np.ndarray, " chunks"]
-    number: int = eqx.field(static=True)
+    number: int = static()
 
     def times(self, features: Sparse, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
         """`features @ weights`, whose transpose is made from these chunks: XLA's own scatters entry by entry, which is

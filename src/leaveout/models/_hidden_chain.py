@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
+from .._jax import Module, static
 from .._objective import Arrays, aligned, float64, padded_weights, unravel
 from .._plan import LONG, few_more, few_size
 from ..inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
@@ -147,7 +148,7 @@ def _longer(array: np.ndarray, count: int, value: float) -> np.ndarray:
     return aligned(np.pad(array, beyond, constant_values=value))
 
 
-class Apart(eqx.Module):
+class Apart(Module):
     """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass.
 
     That is the held-out loss of every step, any behind the run's end, and the joint one, by which F falls; of runs of one step
@@ -161,7 +162,7 @@ class Apart(eqx.Module):
     chain: AbstractHiddenChain
     first: Int[Arrays, " folds"]
     length: Int[Arrays, " folds"]
-    width: int = eqx.field(static=True)
+    width: int = static()
 
     def __call__(self, theta: PyTree) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
         chain, length = self.chain, self.length

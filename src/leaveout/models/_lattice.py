@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
+from .._jax import Module
 from .._objective import ravel, unravel
 from ..inference.chain import FEW_STATES, TINY, Layout, Posterior, Potentials, best_path, layout, log_partition, posterior
 from ..inference.moments import covariance
@@ -26,7 +27,7 @@ Places = Float[Array, "rows lanes"]
 Scores = Float[Array, "rows lanes labels"]
 
 
-class Block(eqx.Module):
+class Block(Module):
     """Sequences in rows and lanes, each from top to bottom."""
 
     layout: Layout

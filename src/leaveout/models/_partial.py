@@ -12,13 +12,13 @@ by pair: those at risk add up to A, so no row has more than 64 pairs.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int
 
+from .._jax import Module
 from .._objective import Arrays, aligned
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Sums(NamedTuple):
     dying: Float[Array, " times"]
 
 
-class Alone(eqx.Module):
+class Alone(Module):
     """s_o of some units, at any θ near the one of `alone`; NaN where that is too far."""
 
     cox: "Cox"

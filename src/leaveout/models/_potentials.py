@@ -10,19 +10,19 @@ parameters sum to zero (a number added to all entries changes no probability), Î
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import scipy
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
+from .._jax import Module
 from .._objective import stored
 from .._read import index_of, numbers, pandas_of, places
 from .emissions._base import but_last
 
 
-class Free(eqx.Module):
+class Free(Module):
     """A coupling to be learned, from `start`: a number, one an edge, or a matrix `[states, states]` of all edges, symmetric
     unless `directed`. `prior` is the mean and the standard deviation of a normal density of each, of a matrix on the
     diagonal (elsewhere the mean is zero), or None: flat, and then a field all of whose neighbours agree has no interior
@@ -33,7 +33,7 @@ class Free(eqx.Module):
     directed: bool = False
 
 
-class External(eqx.Module):
+class External(Module):
     """An external field to be learned: of each state an intercept and a coefficient of each of `covariates`, `[sites]` or
     `[sites, covariates]`, about their means. `prior` is the mean and the standard deviation of a normal density of each, a
     standard deviation of its covariate, or None: flat."""

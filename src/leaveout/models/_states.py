@@ -1,18 +1,18 @@
 """The latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, Scalar
 from numpy.typing import ArrayLike
 
+from .._jax import Module, static
 from ..inference.chain import has_stationary, stationary
 from ._hidden import entries
 from .emissions._base import SIMPLEX
 
 
-class Dirichlet(eqx.Module):
+class Dirichlet(Module):
     """Dirichlet priors of the initial distribution and of every row of the transition matrix, by their concentrations:
     numbers, or arrays `[K]` and `[K, K]`. Two, the default, is one pseudo-transition of each kind (Laplace's rule)."""
 
@@ -20,7 +20,7 @@ class Dirichlet(eqx.Module):
     transition: ArrayLike = 2.0
 
 
-class States(eqx.Module):
+class States(Module):
     """`θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state; where some
     probabilities are held at zero, against each row's last other, in one vector."""
 
@@ -28,9 +28,9 @@ class States(eqx.Module):
     transition: Float[np.ndarray, "states states"] | None
     prior: Dirichlet | None
     edge: dict[str, Bool[np.ndarray, "..."]] | None  # of the probabilities that are held at zero, those that the data put there
-    number: int = eqx.field(static=True)
-    stationary: bool = eqx.field(static=True)
-    masks: tuple = eqx.field(static=True)  # which probabilities are free, by name, where others are zero
+    number: int = static()
+    stationary: bool = static()
+    masks: tuple = static()  # which probabilities are free, by name, where others are zero
 
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number, self.edge = number, None

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
+from .._jax import static
 from .._objective import AbstractObjective, Costs, Parameters, Units, aligned, float64, stored
 from .._read import Names, codes, matched
 from .._sparse import Sparse
@@ -47,10 +48,10 @@ class Cox(AbstractObjective):
     group: Int[np.ndarray, " units"]  # the time of events at which a unit dies; as many as there are if it does not
     tied: Int[np.ndarray, " tied"]  # times at which several die
     penalty: penalties.AbstractPenalty
-    ties: str = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
-    remark: str = eqx.field(static=True)
-    labels: Names = eqx.field(static=True)
+    ties: str = static()
+    names: tuple[str, ...] = static()
+    remark: str = static()
+    labels: Names = static()
 
     @float64
     def __init__(

@@ -20,13 +20,13 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
+from .._jax import static
 from .._objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
 from ..inference.moments import expected_counts
@@ -68,11 +68,11 @@ class CRF(AbstractObjective):
     free: dict[str, Int[np.ndarray, " free"]]  # where only some entries of a parameter are free, these
     sequence: Int[np.ndarray, " steps"]
     penalty: penalties.AbstractPenalty
-    drop: str = eqx.field(static=True)
-    num_labels: int = eqx.field(static=True)
-    num_features: int = eqx.field(static=True)
-    names: _tags.LabelNames = eqx.field(static=True)
-    steps: Names = eqx.field(static=True)
+    drop: str = static()
+    num_labels: int = static()
+    num_features: int = static()
+    names: _tags.LabelNames = static()
+    steps: Names = static()
 
     @float64
     def __init__(

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
+from .._jax import static
 from .._objective import Costs, Parameters, Units, aligned, float64, ravel, stored, unravel
 from .._plan import LONG, few_size
 from ..inference.chain import Layout, layout, log_partition, posterior
@@ -64,14 +65,14 @@ class HMM(AbstractHiddenChain):
     layout: Layout
     emission: AbstractEmission
     states: States
-    drop: str = eqx.field(static=True)
-    joint: bool = eqx.field(static=True)
-    shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
-    num_params: int = eqx.field(static=True)
-    apart: bool = eqx.field(static=True)  # have states parameters of their own, as in `_information`?
-    by_parts: bool = eqx.field(static=True)  # is the Hessian put together from the complete data's and what hidden states hide?
-    stands_in: bool = eqx.field(static=True)  # does the complete data's stand in for it?
-    labels: _observations.SeriesLabels = eqx.field(static=True)
+    drop: str = static()
+    joint: bool = static()
+    shapes: tuple = static()  # of the emission's free parameters
+    num_params: int = static()
+    apart: bool = static()  # have states parameters of their own, as in `_information`?
+    by_parts: bool = static()  # is the Hessian put together from the complete data's and what hidden states hide?
+    stands_in: bool = static()  # does the complete data's stand in for it?
+    labels: _observations.SeriesLabels = static()
 
     @float64
     def __init__(

@@ -20,7 +20,6 @@ so are refits and their certificate, but they are those of the approximation. `a
 import itertools
 from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from .._graph import blocks, read_edges
+from .._jax import static
 from .._objective import Costs, Parameters, Units, float64, ravel, stored, unravel
 from ..inference.clique import Sums, log_partition, marginals, tree
 from . import _apart, _hidden_field, _observations
@@ -89,16 +89,16 @@ class MRF(AbstractHiddenField):
     external_prior: Float[np.ndarray, "2"] | None
     normaliser: Float[np.ndarray, ""] | None  # log Z of one field, where the potentials are fixed
     block: Int[np.ndarray, " sites"]
-    tree: Sums = eqx.field(static=True)
-    number: int = eqx.field(static=True)
-    learned: bool = eqx.field(static=True)  # the coupling
-    directed: bool = eqx.field(static=True)  # a learned matrix
-    inference: str = eqx.field(static=True)
-    drop: str = eqx.field(static=True)
-    joint: bool = eqx.field(static=True)
-    flat: bool = eqx.field(static=True)  # no prior
-    shapes: tuple = eqx.field(static=True)  # of the emission's free parameters
-    labels: _observations.FieldLabels = eqx.field(static=True)
+    tree: Sums = static()
+    number: int = static()
+    learned: bool = static()  # the coupling
+    directed: bool = static()  # a learned matrix
+    inference: str = static()
+    drop: str = static()
+    joint: bool = static()
+    flat: bool = static()  # no prior
+    shapes: tuple = static()  # of the emission's free parameters
+    labels: _observations.FieldLabels = static()
 
     @float64
     def __init__(

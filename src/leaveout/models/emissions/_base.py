@@ -9,7 +9,6 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
+from ..._jax import Module
 from ..._objective import traced
 
 Parameters = Mapping[str, Array | np.ndarray]
@@ -85,7 +85,7 @@ def times(weights: Array, logs: Array) -> Array:
     return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
 
 
-class AbstractEmission(eqx.Module):
+class AbstractEmission(Module):
     """The density of an observation given the state. To write one's own: `free`, `log_density`, `log_prior`, `initial`."""
 
     @property

@@ -8,13 +8,13 @@ over folds, so matrices are inverted by sweeps of elementwise operations, and di
 
 import math
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._jax import Module, static
 from ..._objective import stored
 from ._base import POSITIVE, Constraint
 
@@ -88,10 +88,10 @@ MATRIX = Constraint(
 )
 
 
-class Covariance(eqx.Module):
+class Covariance(Module):
     """The kind of a covariance, and its value where it is fixed."""
 
-    kind: str = eqx.field(static=True)
+    kind: str = static()
     value: Float[np.ndarray, "..."] | None
 
     def __init__(self, emission: str, covariance: "str | ArrayLike"):

@@ -13,12 +13,13 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 from numpy.typing import ArrayLike
 
+from ..._jax import Module, static
 from ..._objective import stored
 from ._base import AbstractEmission
 from ._covariance import inverse
 
 
-class AbstractPrior(eqx.Module):
+class AbstractPrior(Module):
     """A density of one parameter, all states at once."""
 
     @abc.abstractmethod
@@ -159,8 +160,8 @@ def choose(emission: str, default: Priors, choice: Choice) -> tuple[Priors, froz
 class AbstractWithPrior(AbstractEmission):
     """An emission with independent priors by parameter."""
 
-    prior: eqx.AbstractVar[Priors]
-    adaptive: eqx.AbstractVar[frozenset[str]]
+    prior: Priors
+    adaptive: frozenset[str] = static()
 
     @abc.abstractmethod
     def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:

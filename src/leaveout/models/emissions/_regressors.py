@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from ..._jax import Module, static
 from ..._objective import stored
 from ..._read import Names, matched, numbers, places
 from ._base import Constraint, Parameters
@@ -16,13 +17,13 @@ from ._priors import Normal
 SPREAD = 2.5  # standard deviation of a coefficient's prior, a standard deviation of its covariate
 
 
-class Regressors(eqx.Module):
+class Regressors(Module):
     """`mean_t = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, c̄ the mean of the covariates, b shared by the states."""
 
     exposure: Float[np.ndarray, " steps"] | None
     covariates: Float[np.ndarray, "steps covariates"] | None  # about their means
-    emission: str = eqx.field(static=True)
-    names: Names = eqx.field(static=True)  # labels of the steps or sites, where they came with some
+    emission: str = static()
+    names: Names = static()  # labels of the steps or sites, where they came with some
 
     def __init__(self, emission: str, exposure: ArrayLike | None, covariates: ArrayLike | None):
         self.emission = emission

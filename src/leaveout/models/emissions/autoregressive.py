@@ -7,17 +7,17 @@ different orders the same `skip`, and their losses are of the same observations.
 
 import abc
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._jax import static
 from ..._objective import LOG_DENSITY
 from ._base import REAL, Parameters, check
 from ._covariance import Covariance
-from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, Priors, choose
+from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, choose
 from ._start import clusters
 from .gaussian import centre, scale_prior, squares
 
@@ -29,9 +29,9 @@ class AbstractAutoregression(AbstractWithPrior):
 
     score = LOG_DENSITY
 
-    lags: eqx.AbstractVar[int]
-    skip: eqx.AbstractVar[int]
-    covariance: eqx.AbstractVar[Covariance]
+    lags: int = static()
+    skip: int = static()
+    covariance: Covariance
 
     @abc.abstractmethod
     def predictions(
@@ -172,12 +172,6 @@ class Autoregressive(AbstractAutoregression):
     free covariance has the priors of `Gaussian`. None makes one or all of them flat.
     """
 
-    lags: int = eqx.field(static=True)
-    skip: int = eqx.field(static=True)
-    covariance: Covariance
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
-
     def __init__(self, order: int, covariance: "str | ArrayLike" = 1.0, *, skip: int | None = None, prior: Choice = "default"):
         self.lags, self.skip = _sizes("Autoregressive", order, skip)
         self.covariance = Covariance("Autoregressive", covariance)
@@ -242,12 +236,7 @@ class NeuralAutoregressive(AbstractAutoregression):
     paper (λ = 1), in units of each channel's root mean square: `prior={"input_weights": (mean, sd), ...}` gives others.
     """
 
-    hidden: int = eqx.field(static=True)
-    lags: int = eqx.field(static=True)
-    skip: int = eqx.field(static=True)
-    covariance: Covariance
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
+    hidden: int = static()
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
 """Emissions of symbols: `x_t | z_t = k ~ Categorical(probability_k)`."""
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ..._jax import static
 from ..._objective import LOG_PROBABILITY
 from ._base import SIMPLEX, check
-from ._priors import AbstractWithPrior, Choice, Dirichlet, Priors, choose
+from ._priors import AbstractWithPrior, Choice, Dirichlet, choose
 
 
 class Categorical(AbstractWithPrior):
@@ -19,9 +19,7 @@ class Categorical(AbstractWithPrior):
 
     score = LOG_PROBABILITY
 
-    num_symbols: int = eqx.field(static=True)
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
+    num_symbols: int = static()
 
     def __init__(self, num_symbols: int, prior: Choice = "default"):
         if not isinstance(num_symbols, int | np.integer) or num_symbols < 2:

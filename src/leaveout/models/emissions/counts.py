@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
+from ..._jax import Module, static
 from ..._objective import LOG_PROBABILITY
 from ._base import POSITIVE, PROBABILITY, check
 from ._priors import AbstractWithPrior, Beta, Choice, Gamma, Priors, choose
@@ -83,13 +84,13 @@ def _matched(emission: "Poisson | NegativeBinomial", caller: str, index: Any) ->
     return emission if found is emission.regressors else eqx.tree_at(lambda own: own.regressors, emission, found)
 
 
-class Counts(eqx.Module):
+class Counts(Module):
     """Counts, what multiplies their means, and the length of a table of all that can occur."""
 
     count: Int[np.ndarray, "steps channels"]
     log_factorial: Float[np.ndarray, " steps"]
     regressors: dict[str, np.ndarray]
-    length: int = eqx.field(static=True)
+    length: int = static()
 
 
 class Poisson(AbstractWithPrior):
@@ -106,8 +107,6 @@ class Poisson(AbstractWithPrior):
     score = LOG_PROBABILITY
 
     regressors: Regressors
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
 
     def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
         self.regressors = Regressors("Poisson", exposure, covariates)
@@ -175,8 +174,6 @@ class NegativeBinomial(AbstractWithPrior):
     score = LOG_PROBABILITY
 
     regressors: Regressors
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
 
     def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
         self.regressors = Regressors("NegativeBinomial", exposure, covariates)
@@ -254,8 +251,6 @@ class Binomial(AbstractWithPrior):
     score = LOG_PROBABILITY
 
     trials: Int[np.ndarray, "..."]
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
 
     def __init__(self, trials: "int | np.ndarray", prior: Choice = "default"):
         number = np.asarray(trials)

@@ -1,6 +1,5 @@
 """Counts with a seasonal background and bursts: Ihler, Hutchins & Smyth (2006), as in the time-varying Poisson model."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +7,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._jax import Module, static
 from ..._objective import LOG_PROBABILITY
 from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
 from ._priors import AbstractWithPrior, Choice, Dirichlet, Gamma, Priors, choose
@@ -22,11 +22,11 @@ MEAN_ONE = Constraint(
 )
 
 
-class SeasonCounts(eqx.Module):
+class SeasonCounts(Module):
     """The row of each step in a table over (season, count)."""
 
     row: Int[np.ndarray, " steps"]
-    length: int = eqx.field(static=True)
+    length: int = static()
 
 
 class EventCounts(AbstractWithPrior):
@@ -47,9 +47,7 @@ class EventCounts(AbstractWithPrior):
 
     season: Int[np.ndarray, " steps"]
     future: Int[np.ndarray, " ahead"]
-    num_seasons: int = eqx.field(static=True)
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
+    num_seasons: int = static()
 
     def __init__(self, season: ArrayLike, future: ArrayLike = (), prior: Choice = "default"):
         season, future = np.asarray(season), np.asarray(future)

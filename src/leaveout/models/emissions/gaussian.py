@@ -1,6 +1,5 @@
 """Gaussian emissions: `x_t | z_t = k ~ N(mean_k, covariance_k)`."""
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,7 +7,7 @@ from numpy.typing import ArrayLike
 from ..._objective import LOG_DENSITY
 from ._base import REAL
 from ._covariance import LOG_TAU, Covariance
-from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, Priors, choose
+from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, choose
 from ._start import clusters
 
 
@@ -49,8 +48,6 @@ class Gaussian(AbstractWithPrior):
     score = LOG_DENSITY
 
     covariance: Covariance
-    prior: Priors
-    adaptive: frozenset[str] = eqx.field(static=True)
 
     def __init__(self, covariance: "str | ArrayLike" = "diagonal", prior: Choice = "default"):
         self.covariance = Covariance("Gaussian", covariance)

@@ -1,9 +1,9 @@
 """States that are seen as they are: `x_s = z_s`."""
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ..._jax import static
 from ..._objective import LOG_PROBABILITY
 from ._base import AbstractEmission, check
 
@@ -18,7 +18,7 @@ class Observed(AbstractEmission):
     score = LOG_PROBABILITY
     prior_note = ""
 
-    number: int = eqx.field(static=True)
+    number: int = static()
 
     def __init__(self, num_states: int):
         if not isinstance(num_states, int | np.integer) or num_states < 2:
