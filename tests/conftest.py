@@ -1,3 +1,4 @@
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -8,7 +9,12 @@ os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest
 import jax
 import numpy as np
 import pytest
+import threadpoolctl
 from jaxtyping import install_import_hook
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # a core a worker: threads that wait for one another's take many times as long
+    threadpoolctl.threadpool_limits(1, "blas")  # of what is loaded, and
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # what will be
 
 PACKAGES = (
     "_influence",
@@ -49,12 +55,15 @@ def same_draws():
     np.random.set_state(before)  # noqa: NPY002
 
 
+ENDED = itertools.count()  # tests
+
+
 @pytest.fixture(autouse=True)
 def few_programs():
-    """Every compiled program keeps pages mapped; Linux allows 65,530 of them, beyond which XLA crashes."""
+    """Every compiled program keeps pages mapped; Linux allows 65,530 of them, beyond which XLA crashes. Counting takes time."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 40_000:
+    if next(ENDED) % 10 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > 40_000:
         jax.clear_caches()
 
 

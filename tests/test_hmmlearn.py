@@ -98,20 +98,21 @@ def test_zeros_of_maximum_likelihood_are_held_and_named():
         assert (model.aic(fit), model.bic(fit)) == pytest.approx((676.92, 700.98), abs=0.01)
     plan = lo.blocks(107, 20)
     refits = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
-    assert [k for k in range(6) if unheld(hmm, fit, plan.matrix()[k]) > 1e-6] == [3]
+    np.testing.assert_array_equal(np.flatnonzero(unheld(hmm, fit, plan.matrix()) > 1e-6), [3])
     assert [k for k in range(6) if refits.result[k] == RESULTS.leaving] == [3] and 3 in refits.flagged()
     assert "would leave zero in this fold" in str(refits)
 
 
 def unheld(hmm, fit, weights):
-    """The probability that the fit holds at zero, refitted from scratch in the model that does not."""
+    """The probability that the fit holds at zero, refitted from scratch on every fold in the model that does not."""
     transition = np.where(fit.parameters["transition"] == 0, 0.02, fit.parameters["transition"])
     start = fit.parameters | {"transition": transition / transition.sum(1, keepdims=True)}
     with jax.enable_x64(True):
         start, like = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.unconstrained(start)))
-        both = jax.jit(jax.value_and_grad(lambda v: hmm.loss(like(v), weights)))
-        found = scipy.optimize.minimize(lambda v: [np.asarray(part) for part in both(v)], start, jac=True, method="BFGS")
-        return float(hmm.parameters.natural(like(found.x))["transition"][2, 0])
+        both = jax.jit(jax.value_and_grad(lambda v, w: hmm.loss(like(v), w)))
+        look = lambda v, w: [np.asarray(part) for part in both(v, w)]
+        found = [scipy.optimize.minimize(look, start, (w,), jac=True, method="BFGS").x for w in weights]
+        return np.array([hmm.parameters.natural(like(v))["transition"][2, 0] for v in found])
 
 
 @pytest.mark.slow
