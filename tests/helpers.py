@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 
 import leaveout as lo
@@ -269,21 +270,25 @@ def fitted(name: str) -> lo.Fit:
 def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np.ndarray:
     """argmin F(·, w) by SciPy's BFGS from θ, ended by Newton steps: the oracle, which shares nothing with the strategies."""
     import scipy.optimize
-    from jax.flatten_util import ravel_pytree
 
     if isinstance(objective, lo.AbstractClosedForm):
         return _by_differences(objective, np.asarray(theta), weights)
     with jax.enable_x64(True):
-        start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, theta))
-        F = lambda v: objective.loss(unravel(v), jnp.asarray(weights))
-        value, gradient, hessian = jax.jit(F), jax.jit(jax.grad(F)), jax.jit(jax.hessian(F))
+        start, weights = ravel_pytree(jax.tree.map(jnp.asarray, theta))[0], jnp.asarray(weights)
+        look = lambda order, v: np.asarray(_derivative(order, objective, theta, v, weights))
         flat = objective.parameters.symmetries(theta)
-        outside = lambda v: np.nan_to_num(np.asarray(value(v)), nan=1e100)  # of the domain of a link
-        found = scipy.optimize.minimize(outside, np.asarray(start), jac=lambda v: np.asarray(gradient(v)), method="BFGS")
-        v = found.x
+        outside = lambda v: np.nan_to_num(look(0, v), nan=1e100)  # of the domain of a link
+        v = scipy.optimize.minimize(outside, np.asarray(start), jac=lambda v: look(1, v), method="BFGS").x
         for _ in range(6):
-            v = v - np.linalg.solve(np.asarray(hessian(v)) + flat.T @ flat, np.asarray(gradient(v)))
+            v = v - np.linalg.solve(look(2, v) + flat.T @ flat, look(1, v))
         return v
+
+
+@eqx.filter_jit
+def _derivative(order: int, objective: lo.AbstractObjective, like, v: jax.Array, weights: jax.Array) -> jax.Array:
+    """F(·, w), its gradient or its Hessian: compiled once for all weights."""
+    F = lambda v: objective.loss(ravel_pytree(like)[1](v), weights)
+    return (F, jax.grad(F), jax.hessian(F))[order](v)
 
 
 def _by_differences(objective, start: np.ndarray, weights: np.ndarray) -> np.ndarray:
