@@ -4,6 +4,7 @@ Ridge(α)         α/2 ‖coef‖²                       α a number, or one a 
 Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
 Lasso(α)         α Σ |coef|                        α a number, or one a coefficient
 ElasticNet(α, ρ) α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)
+GroupLasso(α, groups)  α Σ_g √|g| ‖coef_g‖
 Box(low, high)   low ≤ coef ≤ high, by default not negative
 PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
 a + b            sums;  any JAX function of the coefficients
@@ -16,10 +17,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float
+import pandas as pd
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from .._jax import Array, Scalar, followed, jax, jnp, numpy_of, static
+from .._norms import Norms
 from .._objective import stored, traced
 from ._penalty import AbstractPenalty as AbstractPenalty, Bent as Bent
 from .losses import Straight
@@ -169,6 +172,51 @@ class ElasticNet(AbstractPenalty):
         _one_each("ElasticNet", self.alpha, features)
 
 
+class GroupLasso(AbstractPenalty):
+    """`α Σ_g c_g ‖coef_g‖`, by default c_g = √|g|, |g| how many coefficients are in the group: groups of coefficients are zero
+    together. `groups` has a label for each coefficient, `weights` c of each label, in their order (`np.unique`). Beside `Ridge`,
+    or alone; for `lo.GLM`. M. Yuan and Y. Lin, *J. R. Stat. Soc. B* 68, 2006."""
+
+    alpha: Float[np.ndarray, ""]
+    member: Bool[np.ndarray, "groups features"]
+    weights: Float[np.ndarray, " groups"]
+
+    def __init__(self, alpha: float, groups: ArrayLike, weights: ArrayLike | None = None):
+        self.alpha = _not_negative("GroupLasso: alpha", alpha)
+        if self.alpha.ndim:
+            raise ValueError(f"GroupLasso: alpha must be one number; got {alpha!r}. Use weights, one a group.")
+        labels = np.asarray(groups)
+        if labels.ndim != 1 or not labels.size or pd.isna(labels).any():
+            raise ValueError(f"GroupLasso: groups must be one label a coefficient, and none missing; got shape {labels.shape}.")
+        found, code, size = np.unique(labels, return_inverse=True, return_counts=True)
+        self.member = code == np.arange(len(found))[:, None]
+        self.weights = np.sqrt(size) if weights is None else _not_negative("GroupLasso: weights", weights)
+        if self.weights.shape != (len(found),):
+            raise ValueError(f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}.")
+
+    def __call__(self, coef):
+        return self.alpha * jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
+
+    def norms(self, features):
+        some = self.weights > 0
+        return Norms(self.alpha * self.weights[some], self.member[some])
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    @property
+    def kinked(self):
+        return bool(followed(self.alpha) or np.any(self.alpha * self.weights > 0))
+
+    @property
+    def quadratic(self):
+        return not self.kinked
+
+    def check(self, features):
+        if self.member.shape[1] != features:
+            raise ValueError(f"GroupLasso: groups has {self.member.shape[1]} labels, but there are {features} coefficients.")
+
+
 class Box(AbstractPenalty):
     """`low ≤ coef ≤ high`, each a number or one a coefficient, `±inf` where there is no bound: coefficients that are not
     negative, by default. Beside `Ridge`, `Lasso`, `ElasticNet`, or alone; for `lo.GLM`."""
@@ -206,23 +254,30 @@ class Box(AbstractPenalty):
 
 
 class Tilted(AbstractPenalty):
-    """`½ Σ ridge_j coef_j² + slopeᵀ coef`: what a penalty with kinks, `whole`, is on some coefficients whose signs are
-    known."""
+    """`½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`: what a penalty with kinks, `whole`, is on some coefficients
+    whose signs are known, or of groups that are not zero."""
 
     whole: AbstractPenalty
     slope: Float[np.ndarray, " features"]
     ridge: Float[np.ndarray, " features"]
+    weight: Float[np.ndarray, " groups"]
+    member: Bool[np.ndarray, "groups features"]
 
     def __call__(self, coef):
-        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2)
+        lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
+        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(self.weight * lengths)
+
+    def norms(self, features):
+        del features
+        return Norms(self.weight, self.member) if len(self.weight) else None
 
     def second(self, features):
         del features
         return np.diag(self.ridge)
 
     def bent(self, features):
-        del features
-        return Bent(self.slope[None], np.ones(1), Straight())
+        tilted = bool(self.slope.any())
+        return Bent(self.slope[None][:tilted], np.ones(int(tilted)), Straight())
 
     @property
     def quadratic(self):
@@ -297,6 +352,9 @@ class Sum(AbstractPenalty):
         low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
         return np.max(low, axis=0), np.min(high, axis=0)
 
+    def norms(self, features):
+        return next((found for term in self.terms if (found := term.norms(features)) is not None), None)
+
     def bent(self, features):
         found = [term.bent(features) for term in self.terms]
         if None in found:
@@ -346,6 +404,9 @@ class PerWeight(AbstractPenalty):
 
     def bounds(self, features):
         return self.penalty.bounds(features)
+
+    def norms(self, features):
+        return self.penalty.norms(features)
 
     @property
     def quadratic(self):
