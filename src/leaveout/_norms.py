@@ -87,7 +87,7 @@ class Norms:
 
     def share(
         self, length: Float[Array, "*#refits groups"], apart: Float[Array, "*refits groups"], reach: Reach
-    ) -> Float[Array, "*refits"]:
+    ) -> Float[Array, "*refits"] | float:
         """C, of groups whose lengths are such where A is told, and which are no further than `apart` from there."""
         left = length - apart
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -54,7 +54,8 @@ class Anchor:
     scale: Float[Array, " params"]  # √H_jj
     blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
     table: Table
-    reach: Reach | None  # of the groups whose norms are in the penalty
+    norms: Norms | None  # of groups, at w = 1
+    reach: Reach | None  # of these
 
     @functools.cached_property
     def bulk(self) -> Float[Array, " units"]:
@@ -73,7 +74,7 @@ class Anchor:
 
     def bent(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
         """What norms of groups add to C, from here, within a radius around others: of H."""
-        norms, reach = self.model.norms, self.reach
+        norms, reach = self.norms, self.reach
         if norms is None or reach is None:
             return 0.0
         apart = norms.lengths(theta - self.theta) + np.multiply.outer(radius, np.sqrt(reach.each))
@@ -157,7 +158,8 @@ def anchored(fit: Fit) -> Anchor:
     assert model is not None
     theta = fit.vector
     eta = model.eta(theta[None])[0]
-    weight = model.weigh(np.ones((1, len(model.y))))[0][0]
+    omega, kappa = model.weigh(np.ones((1, len(model.y))))
+    weight = omega[0]
     loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
     root = np.asarray(fit.whitener)
     several = model.design.outputs > 1
@@ -169,8 +171,9 @@ def anchored(fit: Fit) -> Anchor:
     noise = ROUNDING * float(weight @ (shaky(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0
-    reach = None if model.norms is None else model.norms.reach(root)
-    table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(model.norms, theta, reach))
+    norms = None if model.norms is None else model.norms.times(float(kappa[0]))
+    reach = None if norms is None else norms.reach(root)
+    table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     return Anchor(
@@ -192,6 +195,7 @@ def anchored(fit: Fit) -> Anchor:
         np.sqrt(diagonal),
         blur,
         table,
+        norms,
         reach,
     )
 
