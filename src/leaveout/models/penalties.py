@@ -121,7 +121,7 @@ class Lasso(AbstractPenalty):
         return jnp.sum(self.alpha * jnp.abs(coef))
 
     def kinks(self, features):
-        return np.broadcast_to(self.alpha, features).copy()
+        return numpy_of(self.alpha).broadcast_to(self.alpha, (features,)).copy()
 
     def second(self, features):
         return np.zeros((features, features))
@@ -154,15 +154,16 @@ class ElasticNet(AbstractPenalty):
         return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
 
     def kinks(self, features):
-        return np.broadcast_to(self.alpha * self.l1_ratio, features).copy()
+        each = self.alpha * self.l1_ratio
+        return numpy_of(each).broadcast_to(each, (features,)).copy()
 
     def second(self, features):
-        xp = numpy_of(self.alpha)
-        return xp.diag(xp.broadcast_to(self.alpha * (1 - self.l1_ratio), (features,)))
+        each = self.alpha * (1 - self.l1_ratio)
+        return numpy_of(each).diag(numpy_of(each).broadcast_to(each, (features,)))
 
     @property
     def kinked(self):
-        return bool(followed(self.alpha) or np.any(self.alpha * self.l1_ratio > 0))
+        return bool(followed([self.alpha, self.l1_ratio]) or np.any(self.alpha * self.l1_ratio > 0))
 
     @property
     def quadratic(self):
@@ -198,7 +199,7 @@ class GroupLasso(AbstractPenalty):
         return self.alpha * jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
 
     def norms(self, features):
-        some = self.weights > 0
+        some = np.asarray(self.weights > 0)
         return Norms(self.alpha * self.weights[some], self.member[some])
 
     def second(self, features):
