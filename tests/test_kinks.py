@@ -326,6 +326,67 @@ def test_a_path_of_other_losses_and_plans():
         )
 
 
+LABELS = np.arange(9) // 2
+NETS = {
+    "lasso": (lambda a: lo.per_weight(lo.penalties.Lasso(a)), [0.07]),
+    "elastic net": (lambda a, r: lo.penalties.ElasticNet(a, r), [4.0, 0.6]),
+    "lasso and ridge": (lambda a, b: lo.penalties.Lasso(a) + lo.penalties.Ridge(b), [3.0, 2.0]),
+    "groups": (lambda a, b: lo.penalties.GroupLasso(a, LABELS) + lo.penalties.Ridge(b), [1.5, 1.0]),
+    "not negative": (lambda a, b: lo.penalties.Lasso(a) + lo.penalties.Ridge(b) + lo.penalties.Box(), [2.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_the_slope_of_the_held_out_loss_by_differences(net, loss):
+    """Of exact refits, none of which has other zeros as close to the strength as that."""
+    X, y, w = made(n=40, p=9, loss=loss, spread=0.3)
+    penalty, at = NETS[net]
+    model, plan = lo.GLM(X, y, loss, penalty(*at), sample_weight=w), lo.kfold(40, 4, seed=0)
+    names = [f"rho{k}" for k in range(len(at))]
+    space = {name: (0.5 * value, 2.0 * value) for name, value in zip(names, at, strict=True)}
+    build, start = lambda **rho: model.under(penalty(*rho.values())), dict(zip(names, at, strict=True))
+    trial = lo.tune(build, space, plan, trials=1, start=start, nested=0).best
+    for k, name in enumerate(names):
+        each = np.array([at, at])
+        each[:, k] *= np.exp([1e-4, -1e-4])
+        fits = [lo.fit(model.under(penalty(*one))) for one in each]
+        zeros = [lo.fold_parameters(fit, plan, lo.Exact())["coef"] == 0 for fit in fits]
+        np.testing.assert_array_equal(*zeros)
+        assert (zeros[0] != zeros[0][0]).any()
+        up, down = (lo.cross_validate(fit, plan, lo.Exact(), audit=0).mean for fit in fits)
+        np.testing.assert_allclose(trial.slope[name], (up - down) / 2e-4, rtol=1e-4, atol=1e-7)
+
+
+def test_the_slope_of_exact_refits_that_keep_their_zeros():
+    rng = np.random.default_rng(5)
+    X = np.linalg.qr(rng.standard_normal((60, 7)) - 0.0)[0] * np.sqrt(60)
+    y, plan = X[:, :3] @ [2.0, -1.5, 1.0] + 0.3 * rng.standard_normal(60), lo.leave_one_out(60)
+    losses, zeros = [], set()
+    for alpha in 20.0 * np.exp([1e-4, 0.0, -1e-4]):
+        refits = [least_squares(X, y, own, alpha) for own in plan.matrix()]
+        zeros |= {tuple(coef != 0) for coef, _ in refits}
+        losses.append(np.mean([0.5 * (y[i] - X[i] @ coef - b) ** 2 for i, (coef, b) in enumerate(refits)]))
+    assert zeros == {(True, True, True, False, False, False, False)}
+    model = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0))
+    space, start = {"a": (1.0, 100.0)}, {"a": 20.0}
+    trial = lo.tune(lambda a: model.under(lo.penalties.Lasso(a)), space, plan, trials=1, start=start, nested=0).best
+    assert trial.value == pytest.approx(losses[1], rel=1e-9)
+    assert trial.slope["a"] == pytest.approx((losses[0] - losses[2]) / 2e-4, rel=1e-5)
+
+
+def test_down_the_slope_to_the_lowest_of_a_path():
+    X, y, _ = made(n=60, p=12)
+    model, plan = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), lo.kfold(60, 5, seed=0)
+    found = lo.tune(lambda a: model.under(lo.penalties.Lasso(a)), {"a": (0.5, 60.0)}, plan, nested=0, trials=20)
+    path = lo.path(model, np.geomspace(0.5, 60, 12), plan, lo.Exact())
+    assert "has kinks where coefficients come and go" in str(found) and "Exact" in str(found.estimate)
+    assert len(found.made) <= 20 and found.best.value < path.best.mean + 1e-3
+    assert found.estimate.mean == pytest.approx(found.best.value, rel=1e-6)
+    with pytest.raises(TypeError, match="under an l1 penalty or bounds goes by the loss"):
+        lo.tune(lambda a: lo.GLM(X, y, lo.losses.PseudoHuber(a), lo.penalties.Lasso(1.0)), {"a": (0.5, 2.0)}, plan)
+
+
 def test_pickled_checkpointed_and_measured(tmp_path):
     X, y, _ = made()
     fit, plan = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(6.0))), lo.kfold(60, 5, seed=0)

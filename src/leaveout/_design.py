@@ -1,6 +1,6 @@
 """The rows of linear predictors, and all that a refit of them needs to know: no compiler, plain arrays.
 
-F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) ½ θᵀPθ,      η_n = x_nᵀθ + o_n, or one such number for each of several outputs
+F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),      η_n = x_nᵀθ + o_n, or one such for each of several outputs
 """
 
 import functools
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+
+from ._norms import Norms
 
 Array = np.ndarray
 EVERYONE = slice(None)
@@ -406,6 +408,20 @@ class Predictors:
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
     inverse_link: Callable[[Array], Array]
+    norms: Norms | None  # of groups of which none is zero, in the penalty
+
+    def penalised(self, theta: Float[Array, "refits params"]) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:
+        """What the penalty is beside the rows, and its gradient."""
+        pushed = theta @ self.penalty
+        value = 0.5 * np.sum(pushed * theta, axis=1)
+        if self.norms is None:
+            return value, pushed
+        return value + self.norms.value(theta), pushed + self.norms.pull(theta)
+
+    def bending(self, theta: Float[Array, "refits params"]) -> Float[Array, "#refits params params"]:
+        """Its Hessian."""
+        penalty = self.penalty if isinstance(self.penalty, np.ndarray) else self.penalty.toarray()
+        return penalty[None] if self.norms is None else penalty + self.norms.hessian(theta)
 
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
         """The predictors of every row."""

@@ -105,7 +105,7 @@ class Closed:
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
         """F and its gradients."""
         (loss, slope), kappa = self._at(theta, lanes, (0, 1))
-        return _looked(self.model, theta, loss, slope, kappa, theta @ self.model.penalty)
+        return _looked(self.model, loss, slope, kappa, self.model.penalised(theta))
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -114,8 +114,7 @@ class Closed:
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
-        penalty = self.model.penalty if isinstance(self.model.penalty, np.ndarray) else self.model.penalty.toarray()
-        return self.model.design.gram(omega, curvature) + kappa[:, None, None] * penalty
+        return self.model.design.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
 
     def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """That of ∇²F at weights of one."""
@@ -128,10 +127,12 @@ class Closed:
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
         """∇²F as a function of a vector each."""
         (curvature,), kappa = self._at(theta, lanes, (2,))
+        norms = self.model.norms
+        bends = (lambda v: 0.0) if norms is None else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
 
         def of(vector):
             along = bent(curvature, self.model.design.predictors(vector))
-            return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty)
+            return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty + bends(vector))
 
         return of
 
@@ -152,7 +153,8 @@ class Penalised:
         *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
         self.theta[lanes], self.curvature[lanes] = theta, curvature
         loss, slope = (weighed(self.weight, part) for part in parts)
-        return _looked(self.model, theta, loss, slope, self.kappa, np.einsum("kp,kpq->kq", theta, self.second[lanes]))
+        pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
+        return _looked(self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed))
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -165,11 +167,11 @@ class Penalised:
 
 
 def _looked(
-    model: Predictors, theta: np.ndarray, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, pushed: np.ndarray
+    model: Predictors, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, penalty: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradients, of what the units add and what the penalty pulls, θP."""
-    value = loss.sum(1) + 0.5 * kappa * np.sum(pushed * theta, axis=1)
-    return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[:, None] * pushed
+    """F and its gradients, of what the units add, and what the penalty does."""
+    value = loss.sum(1) + kappa * penalty[0]
+    return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[:, None] * penalty[1]
 
 
 @dataclass(frozen=True, eq=False)

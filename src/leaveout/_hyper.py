@@ -11,6 +11,11 @@ JAX derives it where it has to. Of linear predictors under a penalty ½ θᵀP(�
     dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,      s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
 
 (S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers).
+
+Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, one step jumps where coefficients come and go, while the losses of exact
+refits have kinks there and no jumps: V is theirs. With u = σ or θ_g/‖θ_g‖, H_o and all else on what a refit itself does not hold,
+
+    dθ_o = −κ_o H_o⁻¹ (dP θ_o + u da),      dV = Σ_o ∇S_o(θ_o)ᵀ dθ_o
 """
 
 import functools
@@ -19,7 +24,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ._asked import Asked
 from ._checkpoint import Told, kept
@@ -27,17 +32,18 @@ from ._design import Dense, weighed
 from ._estimate import Estimate
 from ._evaluate import Gathered, begun
 from ._fit import Fit
-from ._functions import fold_weights, held_out, own_passes
+from ._functions import fold_weights, held_out, own_passes, weights_of
 from ._jax import Array, Arrays, PyTree, followed, jax, jnp
-from ._kinks import without
+from ._kinks import Kinked, at_rest
 from ._objective import AbstractObjective, traced, unravel
 from ._plan import Batch, Plan
 from ._results import RESULTS
-from .refit import NewtonStep, Refitted
+from .refit import AbstractRefit, Exact, NewtonStep, Refitted
 from .refit._anchor import anchored
 from .refit._descent import Descent
 from .refit._enclosure import Enclosure
 from .refit._linear import losses as losses_at
+from .refit._margins import followed as along_zeros
 
 Build = Callable[..., AbstractObjective]
 # of targets, held-out predictors and weights of all units: what is to be small, and its slope in each predictor
@@ -100,8 +106,7 @@ class Slopes:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
-        without("tune, sampler='gradient'", fit.objective)
-        gathered, batches = begun(Asked(fit, plan, None), NewtonStep())
+        gathered, batches = begun(Asked(fit, plan, None), criterion(fit))
         found = gathered.found
         told = kept(lambda: self._told(fit, rho, gathered, batches, among))
         for name in told.keys() & FILLED:
@@ -110,7 +115,9 @@ class Slopes:
 
     def _told(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> Told:
         """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
-        if self._closed(fit, rho):
+        if fit.objective.parameters.kinks() is not None:
+            told = self._by_refits(fit, rho, gathered, batches, among)
+        elif self._closed(fit, rho):
             told = self._by_arrays(fit, rho, gathered, batches, among)
         elif self.pooled is not None:
             raise ValueError(
@@ -136,6 +143,9 @@ class Slopes:
         model = fit.predictors
         if model is None or not model.separate or model.design.outputs > 1 or model.loss is not model.unit_loss:
             return False
+        return self._alone(rho)
+
+    def _alone(self, rho: np.ndarray) -> bool:
         if self.alone is None:
             jax.eval_shape(self._looked_at, rho)
         return bool(self.alone)
@@ -176,6 +186,41 @@ class Slopes:
         change = np.asarray(self._penalty(rho))
         slope = np.einsum("pq,pqh->h", adjoint.slope()[: len(change), : len(change)], change)
         return told | {"value": np.asarray(value), "slope": slope}
+
+    # refits under a penalty with kinks
+
+    @functools.cached_property
+    def _kinks(self) -> Callable[..., tuple[Array, Array, Array]]:
+        """dP/dρ, of which P is the diagonal, and da/dρ of coefficients and of groups."""
+
+        def parts(rho: Array) -> tuple[Array, Array, Array]:
+            penalty, features = cast(Any, self._traced(rho)).penalty, cast(Any, self._traced(rho)).num_features
+            norms = penalty.norms(features)
+            groups = jnp.zeros(0) if norms is None else norms.weight
+            return jnp.diagonal(jnp.asarray(penalty.second(features))), jnp.asarray(penalty.kinks(features)), jnp.asarray(groups)
+
+        return jax.jit(jax.jacfwd(parts))
+
+    def _by_refits(
+        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> Told:
+        if self.pooled is not None or not self._alone(rho):
+            raise TypeError(
+                "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the penalty "
+                "alone; use sampler='optuna'."
+            )
+        kinked, share, slope = fit.objective.parameters.kinks()[0], shares(gathered.found, among), np.zeros(len(rho))
+        change = [np.asarray(part) for part in self._kinks(rho)]
+        for batch in batches:
+            rows, done = batch.rows, along_zeros(criterion(fit), fit, batch.rows, True)
+            assert done.scores is not None
+            gathered.add(batch, done, done.scores)
+            each, theta = np.where(rows.held, share[batch.place], 0.0), done.theta
+            for k in np.flatnonzero(np.isfinite(theta).all(1)):
+                weights = weights_of(rows, fit.objective.num_units, np.array([k]))
+                held = rows.held[k]
+                slope += _turned(kinked, theta[k], weights, rows.index[k][held], each[k][held], change)
+        return {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
 
     # everything else, by JAX
 
@@ -266,6 +311,37 @@ class Slopes:
             by_rho, by_theta = by_rho - np.asarray(common[0]), by_theta - np.asarray(common[1])
         last = self._common(rho, leaves, fit.theta, fit.vector, fit.solve(by_theta), None)
         return by_rho - np.asarray(last[0])
+
+
+def criterion(fit: Fit) -> AbstractRefit:
+    """How refits are made whose mean loss is gone down."""
+    return NewtonStep() if fit.objective.parameters.kinks() is None else Exact()
+
+
+def _turned(
+    kinked: Kinked,
+    theta: Float[np.ndarray, " params"],
+    weights: Float[np.ndarray, "1 units"],
+    units: Int[np.ndarray, " held"],
+    share: Float[np.ndarray, " held"],
+    change: Sequence[np.ndarray],
+) -> Float[np.ndarray, " hyper"]:
+    """How the losses of one refit change, each `share` of it."""
+    model, norms, own = kinked.smooth, kinked.norms, ~at_rest(kinked, theta)
+    (omega,), (kappa,) = model.weigh(weights)
+    eta, x = model.eta(theta[None])[0], model.design.x[:, own]
+    curvature = weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0])
+    hessian = (x.T * curvature) @ x + kappa * np.diag(kinked.ridge[own])
+    coef = theta[: len(change[0])]
+    pull = change[0] * coef[:, None] + change[1] * np.sign(coef)[:, None]
+    if norms is not None:
+        hessian += kappa * norms.of(np.flatnonzero(own)).hessian(theta[own][None])[0]
+        length = norms.lengths(theta)[:, None]
+        each = np.divide(change[2], length, out=np.zeros_like(change[2]), where=length > 0)
+        pull = pull + (norms.member.T @ each)[: len(coef)] * coef[:, None]
+    slope = model.unit_loss.derivatives(eta[units], model.y[units], (1,))[0]
+    adjoint = scipy.linalg.solve(hessian, x[units].T @ (share * slope), assume_a="pos")
+    return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
 
 
 def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, Enclosure]]) -> Float[np.ndarray, " units"]:

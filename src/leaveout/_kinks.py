@@ -3,8 +3,8 @@
     F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
     |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
 
-Coordinate descent (scikit-learn's) or, where there are bounds, an active set (`_bounded`) finds the minimiser beside the
-quadratic that L is about, again and again, until it is known which parameters are held; Newton's method on the others arrives,
+or under Σ_g a_g ‖θ_g‖, ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Coordinate descent (scikit-learn's), of groups a block's (`_norms`) or, where
+there are bounds, an active set (`_bounded`) finds the minimiser beside the quadratic that L is about, again and again, until it is known which parameters are held; Newton's method on the others arrives,
 and the conditions (Karush, Kuhn & Tucker) tell if that was right.
 """
 
@@ -13,13 +13,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ._bounded import bounded, gates, resting, segments
 from ._design import Predictors, weighed
 from ._functions import ONE, functions, whole as written
 from ._jax import PyTree
 from ._minimise import newton
+from ._norms import Norms, descended
 from ._objective import AbstractObjective
 
 Array = np.ndarray
@@ -43,6 +44,10 @@ class Kinked(Protocol):
     @property
     def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
         """Between what θ is, infinite where it may be anything."""
+
+    @property
+    def norms(self) -> Norms | None:
+        """Groups and their a, if there are any: no parameter has a kink or a bound of its own then."""
 
     @property
     def ridge(self) -> Float[Array, " params"]:
@@ -138,7 +143,9 @@ def _said(kinked: Kinked, found: Found) -> str:
         within = np.isfinite(limits).any(0)
         at = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
         text = f"{text}, {at}" if text else at
-    held = resting(kinked, theta)
+    held = at_rest(kinked, theta)
+    if kinked.norms is not None:
+        return _said_of_groups(kinked, kinked.norms, found)
     if not held.any():
         return text
     least, most = _held_by(kinked, theta, found.at)
@@ -151,6 +158,26 @@ def _said(kinked: Kinked, found: Found) -> str:
     if not a[j] > 0:
         return f"{text}; {kinked.named(j)} is nearest to leaving its bound"
     return f"{text}; {kinked.named(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
+
+
+def _said_of_groups(kinked: Kinked, norms: Norms, found: Found) -> str:
+    """The same of groups."""
+    length = norms.lengths(found.theta)
+    text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
+    margin = np.where(length > 0, np.inf, 1 - norms.lengths(found.at.gradient) / (found.at.kappa * norms.weight))
+    if np.isinf(margin).all():
+        return text
+    g = int(np.argmin(margin))
+    name = f"that of {kinked.named(int(np.argmax(norms.member[g])))}"
+    if margin[g] <= TIED:
+        return f"{text}; {name} is at a tie: whether it is zero is within rounding"
+    return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
+
+
+def at_rest(kinked: Kinked, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
+    """Which parameters a kink or a bound may hold."""
+    norms = kinked.norms
+    return resting(kinked, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
 
 
 class At(NamedTuple):
@@ -172,12 +199,18 @@ def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " 
     with np.errstate(over="ignore", invalid="ignore"):
         told = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
         loss, slope, curvature = (weighed(omega, part) for part in told)
-    a, ridge = kappa * kinked.slope, kappa * kinked.ridge
-    value = loss.sum() + 0.5 * ridge @ theta**2 + a @ np.abs(theta)
+    a, ridge, norms = kappa * kinked.slope, kappa * kinked.ridge, kinked.norms
+    value = loss.sum() + 0.5 * ridge @ theta**2 + kappa * _worth(kinked, theta)
     gradient = model.design.pull(slope[None])[0] + ridge * theta
     curvature = np.maximum(curvature, FLAT * curvature.sum() / max(omega.sum(), 1e-300) * omega)
     unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
+    unit = unit if norms is None else np.where(norms.member.any(0), norms.each(kappa * norms.weight), unit)
     return At(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
+
+
+def _worth(kinked: Kinked, theta: Float[Array, " params"]) -> float:
+    """What the kinks add."""
+    return float(kinked.slope @ np.abs(theta) + (0.0 if kinked.norms is None else kinked.norms.value(theta)))
 
 
 def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> Found:
@@ -196,7 +229,7 @@ def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Arra
 
 
 def _active(kinked: Kinked, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
-    place = np.flatnonzero(~resting(kinked, theta))
+    place = np.flatnonzero(~at_rest(kinked, theta))
     return place, np.where(kinked.slope[place] > 0, np.sign(theta[place]), 0.0)
 
 
@@ -231,7 +264,12 @@ def _held_by(kinked: Kinked, theta: Array, at: At) -> tuple[Array, Array]:
 def _beyond(kinked: Kinked, theta: Array, at: At) -> Float[Array, " params"]:
     """What of ∇L is beyond what holds each parameter, zero where none does."""
     least, most = _held_by(kinked, theta, at)
-    return np.where(resting(kinked, theta), at.gradient - np.clip(at.gradient, least, most), 0.0)
+    beyond = at.gradient - np.clip(at.gradient, least, most) if kinked.norms is None else _excess(kinked.norms, at)
+    return np.where(at_rest(kinked, theta), beyond, 0.0)
+
+
+def _excess(norms: Norms, at: At) -> Float[Array, " params"]:
+    return norms.times(at.kappa).excess(at.gradient)
 
 
 def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -> Float[Array, " params"]:
@@ -239,14 +277,16 @@ def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -
     theta = np.clip(theta, *kinked.bounds)
     at = look(kinked, weights, theta)
     for _ in range(ROUNDS):
-        held = resting(kinked, theta)
-        slope = np.where(held, _beyond(kinked, theta, at), at.gradient + at.a * np.sign(theta))
-        if np.all(np.abs(slope) <= tolerance * (at.a.max() or at.unit)):
+        held, norms = at_rest(kinked, theta), kinked.norms
+        pull = at.a * np.sign(theta) + (0.0 if norms is None else at.kappa * norms.pull(theta))
+        slope = np.where(held, _beyond(kinked, theta, at), at.gradient + pull)
+        if np.all(np.abs(slope) <= tolerance * (at.a.max() if norms is None else at.kappa * norms.weight.max() or at.unit)):
             break
-        some = np.flatnonzero(~held | (np.abs(at.gradient) >= NEAR * at.a))
+        size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
+        some = np.flatnonzero(~held | (np.abs(size) >= NEAR * (at.a if norms is None else at.unit)))
         step, length = np.zeros(len(theta)), 1.0
         step[some] = _stepped(kinked, some, theta[some], at, tolerance) - theta[some]
-        fall = at.gradient @ step + at.a @ (np.abs(theta + step) - np.abs(theta))
+        fall = at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta))
         new, told = theta + step, look(kinked, weights, theta + step)
         while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST:
             length /= 2
@@ -261,12 +301,14 @@ def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -
 def _stepped(
     kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
 ) -> Float[Array, " some"]:
-    """Where ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| is least; between bounds, if there are any."""
+    """Where ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d|, or of groups a ‖d‖, is least; between bounds, if there are any."""
     low, high = (part[some] for part in kinked.bounds)
-    if not (np.isfinite(low) | np.isfinite(high)).any():
+    if kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any():
         return _by_coordinates(kinked, some, theta, at, tolerance)
     x = kinked.smooth.design.x[:, some]
     gram = (x.T * at.curvature) @ x + np.diag(at.ridge[some])
+    if kinked.norms is not None:
+        return descended(gram, gram @ theta - at.gradient[some], kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
     return bounded(gram, gram @ theta - at.gradient[some], at.a[some], (low, high), theta)
 
 

@@ -17,9 +17,13 @@ Several outputs, η_i = U_i θ, curvatures W_i: everything relative to them, a_i
 For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times something between the
 least and the greatest ratio of their probabilities. Along the common shift of all outputs F is flat where it is not penalised:
 A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every move.
+
+A penalty that is no quadratic, norms of groups (`_norms`), is in A with its Hessian at the reference; by what that may change
+within the radius, a share of A too, both C are more.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -105,11 +109,11 @@ class Ball(NamedTuple):
     after: Float[Array, " refits"]
 
 
-def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array) -> Ball:
-    """The theorem, for gaps over that radius; `slope` is λ."""
-    beyond = share(gap.beyond, reference, size)
+def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, more: Array | float = 0.0) -> Ball:
+    """The theorem, for gaps over that radius; `slope` is λ, `more` what the penalty adds to C."""
+    beyond = share(gap.beyond, reference, size) + more
     below = (
-        beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size))
+        beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
     )  # the gaps below are no larger
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = slope / (1 - below)
@@ -117,6 +121,13 @@ def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array) 
         distance = np.where(proved, distance, np.inf)
         after = np.where(proved, beyond * distance, np.inf)
     return Ball(distance, np.where(slope == 0, 0.0, after))
+
+
+class More(NamedTuple):
+    """What a penalty adds to C: within each of some radii, and how much of itself it may change by per length."""
+
+    turn: float
+    share: Callable[[Array], Array]
 
 
 class Table:
@@ -134,19 +145,20 @@ class Table:
     BINS = 10.0 ** (-np.arange(80) / 20)  # of k, relative to its largest: rounded up by an eighth at most
     FAR = 400  # of such bins on either side of M k = 1
 
-    def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array):
+    def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, more: "More | None" = None):
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
             bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
             count, bins, largest = len(bend), len(self.BINS), bend.max(1)
+            largest = largest if more is None else np.maximum(largest, more.turn)
             self.scale = np.where(largest > 0, largest, 1.0)
             place = -20 * np.log10(np.maximum(bend / self.scale[:, None], 1e-300))
             place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
             mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(count, bins)
-            mass[largest == 0] = 0.0
+            mass[bend.max(1) == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
             self.scale, sums = np.ones(1), [*self._summed(loss, y, eta, reference, size, norm)]
-        self._filled(sums, loss.self_concordance is not None)
+        self._filled(sums, loss.self_concordance is not None, more)
 
     @classmethod
     def _summed(
@@ -186,11 +198,13 @@ class Table:
         self._filled(sums, loss.self_concordance is not None)
         return self
 
-    def _filled(self, sums: Any, concordant: bool) -> None:
+    def _filled(self, sums: Any, concordant: bool, more: "More | None" = None) -> None:
         self.below, self.beyond = (np.maximum.accumulate(part, axis=1) for part in sums)
+        further = 0.0 if more is None else more.share(self.RADII / self.scale)[:, None]
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
         self.between = self.beyond[:, twice] if concordant else np.full_like(self.beyond, np.inf)
         self.between[:, -self.TWICE :] = np.inf
+        self.below, self.beyond, self.between = (part + further for part in (self.below, self.beyond, self.between))
         self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
 
     def _at_best(self, part: Array) -> tuple[Array, Array]:

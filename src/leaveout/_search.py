@@ -13,7 +13,7 @@ from ._definite import IndefiniteHessianError
 from ._estimate import Estimate
 from ._evaluate import adapted, begun, cross_predict, cross_validate
 from ._fit import Fit, fit as fitted
-from ._hyper import Build, Slopes, built, smoothed
+from ._hyper import Build, Slopes, built, smoothed, criterion
 from ._jax import Module, PyTree
 from ._metrics import HIGHER, MEASURES, Metric, measurable
 from ._objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, called
@@ -219,10 +219,14 @@ def by_gradient(study: Study) -> Ended:
     begin = np.log([study.start[name] for name in names]) if study.start else (low + high) / 2
     down = Descent(study, Slopes(study.build, names, smoothed if study.metric == "auc" else None), low, high)
     best, ended = down.run(begin, None)
+    known, fit = None, study.best[0][1] if study.best else None
+    if fit is not None and fit.objective.parameters.kinks() is not None:
+        known = cross_validate(fit, study.plan, criterion(fit))
+        ended += "; the curve, of exact refits, has kinks where coefficients come and go"
     rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))
     labels = [grouped(best.known, rng) for _ in range(study.nested)]
     chosen = [[down.without(label == group, best, start) for group in range(label.max() + 1)] for label in labels]
-    return Ended("by gradient", ended, nested=tuple(zip(labels, chosen, strict=True)))
+    return Ended("by gradient", ended, known, nested=tuple(zip(labels, chosen, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +275,7 @@ class Descent:
         study = self.study
         hyper = {name: float(np.clip(np.exp(each), *ends)) for (name, ends), each in zip(study.space.items(), x, strict=True)}
         fit, rho = study.fitted(hyper), np.array(list(hyper.values()))
-        found = self.slopes(fit, adapted("tune", fit.objective, study.plan, study.refit), rho, among)
+        found = self.slopes(fit, adapted("tune", fit.objective, study.plan, criterion(fit)), rho, among)
         along = found.slope * rho
         more: dict[str, Any] = {"predicted": found.center, "slope": dict(zip(hyper, along.tolist(), strict=True))}
         trial = (

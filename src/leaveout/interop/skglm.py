@@ -8,12 +8,12 @@ from numpy.typing import ArrayLike
 from .._fit import Fit, anchor
 from .._read import matched
 from ..models.linear import GLM
-from ..models.penalties import AbstractPenalty, Box, ElasticNet, Lasso, per_weight
+from ..models.penalties import AbstractPenalty, Box, ElasticNet, GroupLasso, Lasso, per_weight
 
 
 def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     """The `Fit` of a fitted `Lasso`, `WeightedLasso`, `ElasticNet` or `SparseLogisticRegression` (two classes), with
-    `positive=True` where they have it, on the data it was fitted on.
+    `positive=True` where they have it, or of a `GroupLasso` without, on the data it was fitted on.
 
     skglm's solver stops at its own tolerance; θ̂ is where it would have led.
 
@@ -25,11 +25,12 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
         "WeightedLasso": lambda: Lasso(_each(estimator)),
         "ElasticNet": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
         "SparseLogisticRegression": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
+        "GroupLasso": lambda: _grouped(estimator, np.shape(X)[1]),
     }.get(name)
     if reader is None or not type(estimator).__module__.startswith("skglm"):
         raise TypeError(
             f"from_skglm: {type(estimator).__module__.partition('.')[0]}'s {name} is not supported. Supported are Lasso, "
-            "WeightedLasso, ElasticNet and SparseLogisticRegression of skglm."
+            "WeightedLasso, ElasticNet, GroupLasso and SparseLogisticRegression of skglm."
         )
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_skglm: this {name} is not fitted.")
@@ -50,6 +51,23 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
 def _each(estimator: Any) -> float | np.ndarray:
     """α of every coefficient."""
     return estimator.alpha if estimator.weights is None else estimator.alpha * np.asarray(estimator.weights, np.float64)
+
+
+def _grouped(estimator: Any, features: int) -> GroupLasso:
+    """Its groups are a size of all, sizes side by side, or lists of columns; its weights are one by default."""
+    groups = estimator.groups
+    if estimator.positive:
+        raise TypeError("from_skglm: GroupLasso(positive=True) is not supported: beside groups there are no bounds.")
+    if isinstance(groups, int | np.integer):
+        label = np.arange(features) // groups
+    elif isinstance(groups[0], int | np.integer):
+        label = np.repeat(np.arange(len(groups)), groups)
+    else:
+        label = np.full(features, len(groups))
+        for number, columns in enumerate(groups):
+            label[columns] = number
+    weights = np.ones(len(np.unique(label))) if estimator.weights is None else estimator.weights
+    return GroupLasso(estimator.alpha, label, weights)
 
 
 def _target(estimator: Any, y: np.ndarray) -> tuple[np.ndarray, str]:

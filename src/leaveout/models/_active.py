@@ -1,11 +1,11 @@
 """A generalised linear model whose penalty has kinks or bounds, and the smooth one on the coefficients that are not at them.
 
-    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|)
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),   or Σ_g a_g ‖β_g‖ for the last
 
 Where the columns S of the coefficients that are at no kink and no bound, and their signs σ, are known, F on them is smooth, its
 penalty `½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`, what the others are at bounds a part of the offset. It has its minimum where F
 has if the rest of the gradient is such as holds them (|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign, and off its bounds
-(Karush, Kuhn & Tucker).
+(Karush, Kuhn & Tucker). Of groups, the norms of those that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the others.
 """
 
 import functools
@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 
 from .._design import Predictors
 from .._jax import jnp, static
+from .._norms import Norms
 from . import penalties
 from .linear import GLM
 
@@ -35,6 +36,12 @@ class Whole:
     def bounds(self) -> tuple[Float[np.ndarray, " params"], Float[np.ndarray, " params"]]:
         low, high = self.glm.penalty.bounds(self.glm.num_features)
         return _padded(self.glm, low, -np.inf), _padded(self.glm, high, np.inf)
+
+    @functools.cached_property
+    def norms(self) -> Norms | None:
+        """Groups of parameters whose norms are penalised."""
+        found = self.glm.penalty.norms(self.glm.num_features)
+        return None if found is None else found.beside(int(self.glm.intercept))
 
     @functools.cached_property
     def ridge(self) -> Float[np.ndarray, " params"]:
@@ -106,7 +113,8 @@ class ActiveGLM(GLM):
         vars(self).update(vars(glm))
         own = place[place < glm.num_features]
         slope = whole.slope[own] * sign[: len(own)]
-        tilted = penalties.Tilted(glm.penalty, slope, whole.ridge[own])
+        norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if whole.norms is None else whole.norms.of(own)
+        tilted = penalties.Tilted(glm.penalty, slope, whole.ridge[own], norms.weight, norms.member)
         new = {"design": np.ascontiguousarray(glm.design[:, place]), "penalty": around(glm.penalty, tilted)}
         new["names"] = tuple(glm.names[j] for j in own)
         if rest.any():
@@ -171,12 +179,16 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     """½ Σ_j ridge_j β_j², what is beside the kinks; TypeError where that is anything else."""
     inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
     terms = penalties.terms_of(inner)
-    known = penalties.Lasso | penalties.ElasticNet | penalties.Ridge | penalties.Quadratic | penalties.Zero | penalties.Box
+    known = penalties.Ridge | penalties.Quadratic | penalties.Zero
+    groups = [term for term in terms if isinstance(term, penalties.GroupLasso)]
+    beside = penalties.GroupLasso if groups else penalties.Lasso | penalties.ElasticNet | penalties.Box
+    known |= type(None) if len(groups) > 1 else beside
     second = sum(np.asarray(term.second(features)) if isinstance(term, known) else np.nan for term in terms)
     if not np.array_equal(second, np.diag(np.diagonal(second)) if np.ndim(second) == 2 else np.nan):
         listed = ", ".join(type(term).__name__ for term in terms)
         raise TypeError(
-            f"fit: beside an l1 penalty or a Box only Ridge is supported, or a Quadratic that is diagonal; got {listed}."
+            f"fit: beside an l1 penalty, one GroupLasso or a Box only Ridge is supported, or a Quadratic that is diagonal; "
+            f"got {listed}."
         )
     return np.diagonal(second).copy()
 

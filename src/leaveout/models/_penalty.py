@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._jax import Array, Module, Scalar
+from .._norms import Norms
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
 
@@ -53,7 +54,7 @@ class AbstractPenalty(Module):
 
     @property
     def kinked(self) -> bool:
-        """Is some `a_j |coef_j|` in it, or a bound?"""
+        """Is some `a_j |coef_j|` in it, or `a_g ‖coef_g‖`, or a bound?"""
         return False
 
     def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
@@ -63,6 +64,11 @@ class AbstractPenalty(Module):
     def kinks(self, features: int) -> Float[np.ndarray, " features"]:
         """These a."""
         return np.zeros(features)
+
+    def norms(self, features: int) -> Norms | None:
+        """What of it is a_g ‖coef_g‖ of groups."""
+        del features
+        return None
 
     def __add__(self, other: "AbstractPenalty") -> "AbstractPenalty":
         from .penalties import Sum, resolve, terms_of

@@ -339,10 +339,11 @@ class AbstractRegression(AbstractLinearPredictor):
             rows = self.lines.below(np.pad(bent.rows, ((0, 0), (0, pad))))
             loss = Beside(own, bent.loss, (self.num_units, len(bent.rows)))
             offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
-        weigh = functools.partial(self._weigh_rows, beside=bent.weight)
+        weigh, norms = functools.partial(self._weigh_rows, beside=bent.weight), self.penalty.norms(self.num_features)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
         return Predictors(
-            rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
+            *(rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link),
+            norms=None if norms is None else norms.beside(pad),
         )
 
     def _quadratic(self, pad: int) -> Any:

@@ -4,6 +4,7 @@ Ridge(α)         α/2 ‖coef‖²                       α a number, or one a 
 Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
 Lasso(α)         α Σ |coef|                        α a number, or one a coefficient
 ElasticNet(α, ρ) α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)
+GroupLasso(α, groups)  α Σ_g √|g| ‖coef_g‖
 Box(low, high)   low ≤ coef ≤ high, by default not negative
 PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
 a + b            sums;  any JAX function of the coefficients
@@ -16,10 +17,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float
+import pandas as pd
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from .._jax import Array, Scalar, followed, jax, jnp, numpy_of, static
+from .._norms import Norms
 from .._objective import stored, traced
 from ._penalty import AbstractPenalty as AbstractPenalty, Bent as Bent
 from .losses import Straight
@@ -118,7 +121,7 @@ class Lasso(AbstractPenalty):
         return jnp.sum(self.alpha * jnp.abs(coef))
 
     def kinks(self, features):
-        return np.broadcast_to(self.alpha, features).copy()
+        return numpy_of(self.alpha).broadcast_to(self.alpha, (features,)).copy()
 
     def second(self, features):
         return np.zeros((features, features))
@@ -151,15 +154,16 @@ class ElasticNet(AbstractPenalty):
         return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
 
     def kinks(self, features):
-        return np.broadcast_to(self.alpha * self.l1_ratio, features).copy()
+        each = self.alpha * self.l1_ratio
+        return numpy_of(each).broadcast_to(each, (features,)).copy()
 
     def second(self, features):
-        xp = numpy_of(self.alpha)
-        return xp.diag(xp.broadcast_to(self.alpha * (1 - self.l1_ratio), (features,)))
+        each = self.alpha * (1 - self.l1_ratio)
+        return numpy_of(each).diag(numpy_of(each).broadcast_to(each, (features,)))
 
     @property
     def kinked(self):
-        return bool(followed(self.alpha) or np.any(self.alpha * self.l1_ratio > 0))
+        return bool(followed([self.alpha, self.l1_ratio]) or np.any(self.alpha * self.l1_ratio > 0))
 
     @property
     def quadratic(self):
@@ -167,6 +171,51 @@ class ElasticNet(AbstractPenalty):
 
     def check(self, features):
         _one_each("ElasticNet", self.alpha, features)
+
+
+class GroupLasso(AbstractPenalty):
+    """`α Σ_g c_g ‖coef_g‖`, by default c_g = √|g|, |g| how many coefficients are in the group: groups of coefficients are zero
+    together. `groups` has a label for each coefficient, `weights` c of each label, in their order (`np.unique`). Beside `Ridge`,
+    or alone; for `lo.GLM`. M. Yuan and Y. Lin, *J. R. Stat. Soc. B* 68, 2006."""
+
+    alpha: Float[np.ndarray, ""]
+    member: Bool[np.ndarray, "groups features"]
+    weights: Float[np.ndarray, " groups"]
+
+    def __init__(self, alpha: float, groups: ArrayLike, weights: ArrayLike | None = None):
+        self.alpha = _not_negative("GroupLasso: alpha", alpha)
+        if self.alpha.ndim:
+            raise ValueError(f"GroupLasso: alpha must be one number; got {alpha!r}. Use weights, one a group.")
+        labels = np.asarray(groups)
+        if labels.ndim != 1 or not labels.size or pd.isna(labels).any():
+            raise ValueError(f"GroupLasso: groups must be one label a coefficient, and none missing; got shape {labels.shape}.")
+        found, code, size = np.unique(labels, return_inverse=True, return_counts=True)
+        self.member = code == np.arange(len(found))[:, None]
+        self.weights = np.sqrt(size) if weights is None else _not_negative("GroupLasso: weights", weights)
+        if self.weights.shape != (len(found),):
+            raise ValueError(f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}.")
+
+    def __call__(self, coef):
+        return self.alpha * jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
+
+    def norms(self, features):
+        some = np.asarray(self.weights > 0)
+        return Norms(self.alpha * self.weights[some], self.member[some])
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    @property
+    def kinked(self):
+        return bool(followed(self.alpha) or np.any(self.alpha * self.weights > 0))
+
+    @property
+    def quadratic(self):
+        return not self.kinked
+
+    def check(self, features):
+        if self.member.shape[1] != features:
+            raise ValueError(f"GroupLasso: groups has {self.member.shape[1]} labels, but there are {features} coefficients.")
 
 
 class Box(AbstractPenalty):
@@ -206,23 +255,30 @@ class Box(AbstractPenalty):
 
 
 class Tilted(AbstractPenalty):
-    """`½ Σ ridge_j coef_j² + slopeᵀ coef`: what a penalty with kinks, `whole`, is on some coefficients whose signs are
-    known."""
+    """`½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`: what a penalty with kinks, `whole`, is on some coefficients
+    whose signs are known, or of groups that are not zero."""
 
     whole: AbstractPenalty
     slope: Float[np.ndarray, " features"]
     ridge: Float[np.ndarray, " features"]
+    weight: Float[np.ndarray, " groups"]
+    member: Bool[np.ndarray, "groups features"]
 
     def __call__(self, coef):
-        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2)
+        lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
+        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(self.weight * lengths)
+
+    def norms(self, features):
+        del features
+        return Norms(self.weight, self.member) if len(self.weight) else None
 
     def second(self, features):
         del features
         return np.diag(self.ridge)
 
     def bent(self, features):
-        del features
-        return Bent(self.slope[None], np.ones(1), Straight())
+        tilted = bool(self.slope.any())
+        return Bent(self.slope[None][:tilted], np.ones(int(tilted)), Straight())
 
     @property
     def quadratic(self):
@@ -297,6 +353,9 @@ class Sum(AbstractPenalty):
         low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
         return np.max(low, axis=0), np.min(high, axis=0)
 
+    def norms(self, features):
+        return next((found for term in self.terms if (found := term.norms(features)) is not None), None)
+
     def bent(self, features):
         found = [term.bent(features) for term in self.terms]
         if None in found:
@@ -346,6 +405,9 @@ class PerWeight(AbstractPenalty):
 
     def bounds(self, features):
         return self.penalty.bounds(features)
+
+    def norms(self, features):
+        return self.penalty.norms(features)
 
     @property
     def quadratic(self):
@@ -405,12 +467,14 @@ def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None
 
 
 def scaled(penalty: AbstractPenalty, alpha: float) -> Any:
-    """A lasso or an elastic net of another α, with what is around it; None of others."""
+    """A lasso, of groups or not, or an elastic net of another α, with what is around it; None of others."""
     if isinstance(penalty, PerWeight):
         inner = scaled(penalty.penalty, alpha)
         return None if inner is None else PerWeight(inner, penalty.rows)
     if isinstance(penalty, ElasticNet):
         return ElasticNet(alpha, float(penalty.l1_ratio))
+    if isinstance(penalty, GroupLasso):
+        return GroupLasso(alpha, np.argmax(penalty.member, axis=0), penalty.weights)
     return Lasso(alpha) if isinstance(penalty, Lasso) else None
 
 

@@ -13,9 +13,10 @@ from jaxtyping import Float, Int
 
 from .._design import Dense, Extent, LossOfSeveral, Predictors, Several, over
 from .._fit import Fit
+from .._norms import Norms, Reach
 from .._once import once
 from .._plan import Rows
-from .._proved import ROUNDING, Bend, Table
+from .._proved import ROUNDING, Bend, More, Table
 from .._sparse import Sparse
 from . import _cubic as cubic, _sampled as sampled
 
@@ -53,6 +54,8 @@ class Anchor:
     scale: Float[Array, " params"]  # √H_jj
     blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
     table: Table
+    norms: Norms | None  # of groups, at w = 1
+    reach: Reach | None  # of these
 
     @functools.cached_property
     def bulk(self) -> Float[Array, " units"]:
@@ -68,6 +71,14 @@ class Anchor:
     def inverse(self) -> Float[Array, "params params"]:
         """H⁻¹ without common shifts, of several outputs."""
         return cast(Several, self.model.design).inverse(self.root)
+
+    def bent(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
+        """What norms of groups add to C, from here, within a radius around others: of H."""
+        norms, reach = self.norms, self.reach
+        if norms is None or reach is None:
+            return 0.0
+        apart = norms.lengths(theta - self.theta) + np.multiply.outer(radius, np.sqrt(reach.each))
+        return norms.share(norms.lengths(self.theta), apart, reach)
 
     @property
     def few(self) -> bool:
@@ -147,7 +158,8 @@ def anchored(fit: Fit) -> Anchor:
     assert model is not None
     theta = fit.vector
     eta = model.eta(theta[None])[0]
-    weight = model.weigh(np.ones((1, len(model.y))))[0][0]
+    omega, kappa = model.weigh(np.ones((1, len(model.y))))
+    weight = omega[0]
     loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
     root = np.asarray(fit.whitener)
     several = model.design.outputs > 1
@@ -159,7 +171,9 @@ def anchored(fit: Fit) -> Anchor:
     noise = ROUNDING * float(weight @ (shaky(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0
-    table = Table(model.loss, model.y, eta, reference, weight * size, norm)
+    norms = None if model.norms is None else model.norms.times(float(kappa[0]))
+    reach = None if norms is None else norms.reach(root)
+    table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     return Anchor(
@@ -181,7 +195,17 @@ def anchored(fit: Fit) -> Anchor:
         np.sqrt(diagonal),
         blur,
         table,
+        norms,
+        reach,
     )
+
+
+def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None:
+    """What norms of groups add to the table."""
+    if norms is None or reach is None:
+        return None
+    length, root = norms.lengths(theta), np.sqrt(reach.each)
+    return More(float(np.max(root / length)), lambda radius: norms.share(length, np.multiply.outer(radius, root), reach))
 
 
 def total(part: Array, units: int) -> Array:
@@ -262,7 +286,7 @@ class Metric:
         else:
             omega, kappa = anchor.model.weigh(weights(each, len(delta), anchor.units))
             own = anchor.model.design.gram(omega, anchor.curvature[None])
-            own += kappa[:, None, None] * anchor.model.penalty + anchor.flat
+            own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
         values, vectors = np.linalg.eigh(whole)
         self.kept = np.where(values[:, 0] > SINGULAR, np.minimum(values[:, 0], 1.0), 0.0)

@@ -5,7 +5,7 @@ is proved. It is the minimiser of F(·, w) where
 
     κ(w) least_j ≤ ∇_jL(θ_w, w) ≤ κ(w) most_j  off S,      floor_j < θ_w,j < ceiling_j  on S      (Karush, Kuhn & Tucker),
 
-as F is convex: −a_j and a_j where θ_j is held at zero by a kink, and ±∞ on one side where a bound holds it; zero and what else
+or ‖∇_gL(θ_w, w)‖ ≤ κ(w) a_g of groups off S, and θ_w,g ≠ 0 on it, as F is convex: −a_j and a_j where θ_j is held at zero by a kink, and ±∞ on one side where a bound holds it; zero and what else
 ends the side of σ_j, bounds among it (`_bounded`).
 
 With θ̂ + d the ball's centre, ρ its radius in the norm of H, s_i = x_iᵀ(θ_w − θ̂), |s_i| ≤ k_i (‖d‖_H + ρ), and |ℓ‴| ≤ M ℓ″,
@@ -22,13 +22,14 @@ import functools
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from .._bounded import gates, joined, segments
 from .._design import weighed
 from .._fit import Fit
 from .._functions import weights_of
 from .._kinks import TIED, Kinked
+from .._norms import Norms
 from .._once import once
 from .._plan import CAPACITY, Rows
 from .._proved import ROUNDING
@@ -81,6 +82,28 @@ class Active:
     def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
         """Between what these are."""
         return segments(self.kinked, self.place[self.limited], self.sign[self.limited])
+
+    @functools.cached_property
+    def groups(self) -> Norms | None:
+        """Of them those whose norms are penalised."""
+        return None if self.kinked.norms is None else self.kinked.norms.of(self.others)
+
+    def stays(self, theta: Float[Array, "refits active"], radius: Float[Array, " refits"]) -> Bool[Array, " refits"]:
+        """Is no group of the active ones zero within a radius?"""
+        norms, reach = self.at.model.norms, self.at.reach
+        if norms is None or reach is None:
+            return np.ones(len(theta), bool)
+        with np.errstate(invalid="ignore"):
+            return (norms.lengths(theta) > np.multiply.outer(radius, np.sqrt(reach.each))).all(1)
+
+    def near(
+        self, gradient: Array, off: Array, least: Array, most: Array, kappa: Array | float = 1.0
+    ) -> Bool[Array, "... others"]:
+        """Which of the others gradients that may be `off` may let go."""
+        if self.groups is None:
+            return ~((gradient - off > least) & (gradient + off < most))
+        beyond = self.groups.lengths(np.abs(gradient) + off) >= np.multiply.outer(kappa, self.groups.weight)
+        return self.groups.among(beyond)
 
     @functools.cached_property
     def at(self) -> Anchor:
@@ -156,7 +179,7 @@ class Conditions:
         self.room = np.minimum(theta[:, own.limited] - floor, ceiling - theta[:, own.limited])
         with np.errstate(invalid="ignore"):
             self.may_leave = ~(self.room > self.radius[:, None] * own.spread[own.limited]) & exists[:, None]
-        signs = ~self.may_leave.any(1)
+        signs = ~self.may_leave.any(1) & own.stays(theta, self.radius)
         self.theta, self.left = theta, self.room <= 0
         self.kept, self.tied = np.zeros((2, len(theta)), bool)
         self.pairs = [np.zeros((0, 6))]  # a refit, a parameter that may be let go, ∇_jL, how far that may be off, its gates
@@ -181,8 +204,21 @@ class Conditions:
         narrow = self.rows.index.shape[1] <= LOCAL * self.own.units
         return bool(self.own.at.model.separate and narrow and np.isfinite(self.own.concordance))
 
-    def _judged(self, lanes: Array, columns: Array, gradient: Array, off: Array, held: tuple[Array, Array]) -> None:
-        """By gradients that may be `off`, of others in `columns`, and what holds these."""
+    def _judged_groups(self, lanes: Array, columns: Array, size: Array, kappa: Array) -> None:
+        """By the largest that entries of gradients may be, of others in `columns`."""
+        assert self.own.groups is not None
+        norms = self.own.groups.of(columns)
+        beyond = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
+        self.kept[lanes] = (beyond <= TIED * norms.weight).all(1)
+        self.tied[lanes] = self.kept[lanes] & (beyond > 0).any(1)
+
+    def _judged(
+        self, lanes: Array, columns: Array, gradient: Array, off: Array, held: tuple[Array, Array], kappa: Array | None = None
+    ) -> None:
+        """By gradients that may be `off`, of others in `columns`, and what holds these; of groups by κ."""
+        if self.own.groups is not None:
+            self._judged_groups(lanes, columns, np.abs(gradient) + off, np.ones(len(lanes)) if kappa is None else kappa)
+            return
         beyond = np.maximum(held[0] - (gradient - off), gradient + off - held[1])
         asking = ~(beyond <= self.own.tie[columns])
         self.kept[lanes] = ~asking.any(1)
@@ -206,7 +242,7 @@ class Conditions:
         touched = (np.abs(pull) + range_).sum(1)
         most = [float(part.max(initial=0.0)) for part in (length + radius, beyond + touched)]
         far = most[0] * own.size + most[1] * largest + own.rounded
-        columns = np.flatnonzero(~((own.gradient - far > low) & (own.gradient + far < high)))
+        columns = np.flatnonzero(own.near(own.gradient, far, low, high))
         if not columns.size:
             self.kept[lanes] = True
             return
@@ -233,10 +269,10 @@ class Conditions:
             gradient = model.design.pull(slope)[:, own.others]
             gradient += np.multiply.outer(kappa, (own.kinked.ridge * own.rest)[own.others])
             off = np.multiply.outer(range_.sum(1), own.kinked.largest[own.others]) + own.rounded
-            close = np.flatnonzero(((gradient - off < least) | (gradient + off > most)).any(0))
+            close = np.flatnonzero(own.near(gradient, off, least, most, kappa).any(0))
             off[:, close] = range_ @ np.abs(model.design.x[:, own.others[close]]) + own.rounded[close]
             self.pairs = [part[~np.isin(part[:, 0], some)] for part in self.pairs]
-            self._judged(some, everyone, gradient, off, (least, most))
+            self._judged(some, everyone, gradient, off, (least, most), kappa)
 
     @functools.cached_property
     def joining(self) -> Float[Array, "pairs 6"]:
@@ -285,6 +321,8 @@ class Conditions:
     def asked(self, lane: int) -> Key | None:
         """The parameters that the conditions at the centre of a refit ask for; None where they ask for no others."""
         own, found = self.own, self.joining
+        if own.groups is not None:
+            return None
         mine = found[slice(*np.searchsorted(found[:, 0], [lane, lane + 1]))]
         column, excess = mine[:, 1].astype(int), mine[:, 2] - np.clip(mine[:, 2], mine[:, 4], mine[:, 5])
         asking = np.abs(excess) > own.tie[column]

@@ -37,7 +37,8 @@ DIGITS = 1e-12  # of the sums of T
 def worthwhile(anchor: "Anchor", lanes: int, each: float) -> bool:
     """Is that less than `each` operations for so many rows, a gradient's share of one?"""
     n, p = anchor.model.design.shape
-    known = anchor.model.loss.self_concordance is not None and anchor.model.loss.fourth is not None
+    loss = anchor.model.loss
+    known = loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
     return known and n * p * p * (p + 1) <= 2 * WORK and p * p * (p + 1) <= each * lanes
 
 

@@ -83,7 +83,7 @@ class Enclosure:
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
             pull = anchor.model.design.pull(over(omega, anchor.slope[None]))
-            out[lanes] = (pull + kappa[:, None] * (anchor.model.penalty @ anchor.theta)) @ anchor.root.T
+            out[lanes] = (pull + kappa[:, None] * anchor.model.penalised(anchor.theta[None])[1]) @ anchor.root.T
             if not anchor.model.separate:
                 ratio = np.divide(omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0)
                 grown[lanes] = np.maximum(ratio.max(1), 1.0)
@@ -150,7 +150,8 @@ class Enclosure:
     def _rough(self, dear: bool) -> bool:
         """Can gradients be told by their changes, and are these worth rows in float32?"""
         anchor, model = self.anchor, self.anchor.model
-        return dear and model.separate and anchor.roots is None and not np.any(anchor.flat) and anchor.digits < ROUGH
+        plain = anchor.roots is None and model.norms is None and not np.any(anchor.flat)
+        return dear and model.separate and plain and anchor.digits < ROUGH
 
     def _whole(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
         """Predictors and weights of every unit, the gradient whitened, and what of it is rounding."""
@@ -161,7 +162,7 @@ class Enclosure:
         pulled = np.empty_like(eta)
         for some in tiles(np.arange(len(lanes)), eta.shape[1]):
             pulled[some] = weighed(omega[some], model.loss.derivatives(eta[some], model.y, (1,))[0])
-        gradient = (model.design.pull(pulled) + kappa[:, None] * (theta @ model.penalty)) @ anchor.root.T
+        gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalised(theta)[1]) @ anchor.root.T
         return eta, omega, gradient, ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
 
     def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
@@ -204,13 +205,15 @@ class Enclosure:
         anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept[lanes]
         found = anchor.table.ball(size, kept, self.grown[lanes], np.linalg.norm(self.u[lanes], axis=1))
         for some in tiles(np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)), eta.shape[1]):
-            at, radius = eta[some], 2 * size[some]
+            at, radius, mine = eta[some], 2 * size[some], lanes[some]
             curvature = model.loss.derivatives(at, model.y, (2,)) if anchor.roots is None else ()
             reach = np.multiply.outer(radius / np.sqrt(kept[some]), anchor.norm)
             gap = gaps(model.loss, model.y, at, anchor.bend(at, *curvature), reach, anchor.reference)
             share = np.multiply(omega[some], anchor.size)
             share /= kept[some, None]
-            found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius)
+            more = anchor.bent(anchor.theta + self.u[mine] @ anchor.root, radius / np.sqrt(kept[some]))
+            more = more * self.grown[mine] / kept[some]
+            found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius, more)
         return found
 
     def estimate(self, lanes: Array) -> None:
@@ -253,10 +256,10 @@ class Enclosure:
         eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
         omega = model.weigh(self._weights(lanes))[0]
         change_ = np.asarray(weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature), np.float32)
-        v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
+        turned, v = self._turned(lanes), np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
         largest, image, before = np.zeros(len(lanes)), None, None
         for _ in range(ASKED):
-            image = anchor.back(bent(change_, anchor.ahead(v)))
+            image = anchor.back(bent(change_, anchor.ahead(v))) + turned(v)
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
                 largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300))
@@ -264,6 +267,15 @@ class Enclosure:
             size = np.sqrt(np.maximum(np.sum(v * before, axis=1), 1e-300))[:, None]
             before, v = before / size, v / size
         return largest
+
+    def _turned(self, lanes: Array) -> Callable[[Array], Array | float]:
+        """What the penalty's Hessian changes by, whitened, times moves."""
+        anchor, norms = self.anchor, self.anchor.model.norms
+        if norms is None:
+            return lambda v: 0.0
+        change_ = norms.hessian(anchor.theta + self.u[lanes] @ anchor.root) - norms.hessian(anchor.theta[None])
+        kappa = anchor.model.weigh(self._weights(lanes))[1][:, None]
+        return lambda v: kappa * np.einsum("rp,rpq->rq", v @ anchor.root, change_) @ anchor.root.T
 
     # Hessians of the candidates
 

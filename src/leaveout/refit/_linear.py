@@ -294,7 +294,7 @@ def _by_the_next_term(
     """Single rows accepted by what is proved or estimated of them, all together within what is allowed: those still open.
     In a hurry whatever the smallest sample tells is taken. Writes into `center`, `half` and `proved`."""
     anchor = anchored(fit)
-    known = anchor.model.separate and anchor.model.loss.self_concordance is not None
+    known = anchor.model.separate and anchor.model.loss.self_concordance is not None and anchor.model.norms is None
     wrong = error(fit, rows, center, center, half)
     lanes, rest = np.flatnonzero(~within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
     whole = [None] if anchor.few and anchor.roots is None else []  # by all rows, where they are whitened once
@@ -340,7 +340,7 @@ def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosur
             lanes = lanes[~asked(lanes)]
     if hurry:
         lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1)]
-    if dear and state.anchor.model.separate:
+    if dear and state.anchor.model.separate and state.anchor.model.norms is None:
         lanes = conjugate(state, lanes, asked)
     lanes = lanes[: 0 if hurry and dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)

@@ -127,7 +127,7 @@ class Following:
         told = Conditions(own, rows, done, directly=False)
         self._keep(own, lanes, done, np.flatnonzero(told.kept), told.tied)
         rest = np.flatnonzero(~told.kept)
-        if rest.size and own is self.known and told.single:
+        if rest.size and own is self.known and told.single and own.groups is None:
             estimated, some = self._estimated(told, done, rest)
             self._keep(own, lanes, estimated, some, told.tied)
             rest = np.setdiff1d(rest, some)

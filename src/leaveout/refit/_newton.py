@@ -19,6 +19,7 @@ Array = np.ndarray
 NEWTON = 100  # steps before a refit is given up
 # Of a ratio of lengths, or a contraction: products that tell it, what is put on top, where a contraction means nothing.
 PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9
+GONE = 1e-4  # of its length at the fit: a group of less is on its way to zero
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 
 
@@ -46,7 +47,7 @@ class Newton:
             (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
             omega = self.omega[which]
             value = np.sum(np.where(omega > 0, omega * loss, 0.0), axis=1)
-            value += 0.5 * self.kappa[which] * np.einsum("rp,pq,rq->r", theta, self.model.penalty, theta)
+            value += self.kappa[which] * self.model.penalised(theta)[0]
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
@@ -71,8 +72,8 @@ class Newton:
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
         omega = self.omega[which]
         pulled = weighed(omega, slope)
-        raw = model.design.pull(pulled) + self.kappa[which, None] * (theta @ model.penalty)
-        hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.penalty + anchor.flat
+        raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalised(theta)[1]
+        hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta) + anchor.flat
         root, bad = inverse_roots(hessian)
         for k in which[bad]:
             self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)  # curvature lost on the way
@@ -90,9 +91,17 @@ class Newton:
         step = -np.einsum("rpk,rk->rp", root, whitened)
         reference = curvature if anchor.roots is None else np.ones(norm.shape)
         gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size[:, None] * norm, reference)
-        found = ball(gap, reference, omega * share, size, 2 * size)
+        found = ball(gap, reference, omega * share, size, 2 * size, self._bent(which, root, 2 * size))
         state.radius[self.lanes[which]] = self._across(root) * found.after
         self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, enough)
+
+    def _bent(self, which: Array, root: Float[Array, "lanes params rank"], radius: Array) -> Array | float:
+        """What norms of groups add to C, from the candidates and in their own metrics."""
+        norms = self.model.norms
+        if norms is None:
+            return 0.0
+        reach = norms.reach(root.swapaxes(1, 2))
+        return self.kappa[which] * norms.share(norms.lengths(self._theta(self.u[which])), radius[:, None] * np.sqrt(reach.each), reach)
 
     def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
         """How much longer a displacement may be in the norm of H than in the refits' own: about ‖LᵀR‖, by a few products."""
@@ -103,6 +112,14 @@ class Newton:
                 moved = np.asarray(self.state.fit.back(np.einsum("rpk,rk->rp", root, v)))
                 v = np.einsum("rpk,rp->rk", root, moved @ np.asarray(self.state.fit.factor).T)
         return CAUTION * np.sqrt(np.linalg.norm(v, axis=1))
+
+    def _gone(self, which: Array) -> Array:
+        """Refits in which a group goes to zero, where its norm is not smooth."""
+        norms = self.model.norms
+        if norms is None:
+            return np.zeros(len(which), bool)
+        length = norms.lengths(np.concatenate([self.state.anchor.theta[None], self._theta(self.u[which])]))
+        return (length[1:] < GONE * length[0]).any(1)
 
     def _advance(
         self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, enough: Callable
@@ -132,7 +149,8 @@ class Newton:
         self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # no closer by rounding
         self.open[which[floor]] = False
-        far = ~(done | floor) & (np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes]))
+        off = np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes])
+        far = ~(done | floor) & (off | self._gone(which))
         for k in which[far | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)
 

@@ -1,0 +1,141 @@
+"""Norms of groups of parameters: a penalty that is smooth where no group is zero, but no quadratic, nor one of rows.
+
+    h(θ) = Σ_g a_g ‖θ_g‖,      ∇h = a_g u_g,      ∇²h = a_g (I − u_g u_gᵀ)/‖θ_g‖,      u_g = θ_g/‖θ_g‖
+
+∇²h is not bounded by itself nearby, as its flat direction turns, but |∇³h[v, v, d]| ≤ (2/√3) a_g ‖v_g‖² ‖d_g‖/‖θ_g‖² (with s and c
+the sine and the cosine of v_g and u_g no more than √(s⁴ + 4s²c²) ≤ √(4/3)), so that on moves of ‖d_g‖ ≤ t < ‖θ_g‖
+
+    |vᵀ(∇²h(θ + d) − ∇²h(θ))v| ≤ Σ_g e_g ‖v_g‖²,      e_g = (2/√3) a_g t/(‖θ_g‖ (‖θ_g‖ − t)),
+
+and in the norm of any A ≻ 0 that is no more than C ‖v‖_A², C the lesser of Σ_g e_g ‖(A⁻¹)_gg‖ and max_g e_g ‖A⁻¹‖. It adds to the
+share that rows take of a step (`_proved`).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Array = np.ndarray
+TURN = 2 / np.sqrt(3)
+
+
+class Reach(NamedTuple):
+    """The largest ‖v_g‖² of moves ‖v‖_A = 1, and the largest of all groups together."""
+
+    each: Float[Array, "... groups"]
+    whole: Float[Array, "..."]
+
+
+@dataclass(frozen=True, eq=False)
+class Norms:
+    """h: the weights a of its groups, and which parameters each has; no parameter is in two."""
+
+    weight: Float[Array, " groups"]
+    member: Bool[Array, "groups params"]
+
+    def of(self, place: Int[Array, " some"]) -> "Norms":
+        """What is left of it where all other parameters are zero."""
+        member = self.member[:, place]
+        some = member.any(1)
+        return Norms(self.weight[some], member[some])
+
+    def beside(self, more: int) -> "Norms":
+        """With so many parameters more, of no group, after these."""
+        return Norms(self.weight, np.pad(self.member, ((0, 0), (0, more))))
+
+    def times(self, kappa: float) -> "Norms":
+        """κ h."""
+        return Norms(kappa * self.weight, self.member)
+
+    def lengths(self, theta: Float[Array, "... params"]) -> Float[Array, "... groups"]:
+        """‖θ_g‖."""
+        return np.sqrt(theta**2 @ self.member.T)
+
+    def value(self, theta: Float[Array, "... params"]) -> Float[Array, "..."] | float:
+        """h."""
+        return self.lengths(theta) @ self.weight
+
+    def each(self, part: Float[Array, "... groups"]) -> Float[Array, "... params"]:
+        """A number a group, at its parameters."""
+        return part @ self.member
+
+    def among(self, some: Bool[Array, "... groups"]) -> Bool[Array, "... params"]:
+        """Parameters of some of the groups."""
+        return some @ self.member
+
+    def pull(self, theta: Float[Array, "... params"]) -> Float[Array, "... params"]:
+        """∇h, zero of groups that are zero."""
+        return theta * self._over(theta, 1)
+
+    def _over(self, theta: Float[Array, "... params"], power: int) -> Float[Array, "... params"]:
+        length = self.lengths(theta)
+        return self.each(np.divide(self.weight, length**power, out=np.zeros_like(length), where=length > 0))
+
+    def hessian(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits params params"]:
+        """∇²h."""
+        together = np.einsum("gp,gq->pq", self.member, self.member, dtype=float)
+        out = -np.einsum("rp,rq->rpq", theta * self._over(theta, 3), theta) * together
+        np.einsum("rpp->rp", out)[...] += self._over(theta, 1)
+        return out
+
+    def reach(self, root: Float[Array, "... rank params"]) -> Reach:
+        """In the norm of A, rootᵀ root = A⁻¹."""
+        largest = lambda some: np.linalg.norm(root[..., some], 2, axis=(-2, -1)) ** 2
+        return Reach(np.stack([largest(own) for own in self.member], axis=-1), np.asarray(largest(self.member.any(0))))
+
+    def share(
+        self, length: Float[Array, "*#refits groups"], apart: Float[Array, "*refits groups"], reach: Reach
+    ) -> Float[Array, "*refits"] | float:
+        """C, of groups whose lengths are such where A is told, and which are no further than `apart` from there."""
+        left = length - apart
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            gap = np.where(left > 0, TURN * self.weight * apart / (length * left), np.inf)
+            gap[..., self.member.sum(1) == 1] = np.where(left > 0, 0.0, np.inf)[..., self.member.sum(1) == 1]
+            return np.minimum(np.sum(gap * reach.each, axis=-1), gap.max(-1) * reach.whole)
+
+    def excess(self, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
+        """What of a gradient, by groups, is beyond ‖·‖ ≤ a."""
+        length = self.lengths(gradient)
+        left = np.divide(length - self.weight, length, out=np.zeros_like(length), where=length > self.weight)
+        return gradient * self.each(left)
+
+
+SWEEPS = 2000  # over all groups, of a quadratic beside them
+
+
+def descended(
+    gram: Float[Array, "params params"],
+    pull: Float[Array, " params"],
+    norms: Norms,
+    theta: Float[Array, " params"],
+    tolerance: float,
+) -> Float[Array, " params"]:
+    """Where ½ θᵀGθ − pullᵀθ + h(θ) is least, by descent along one group after another, until what is left of the conditions is below
+    `tolerance` of the largest a. Parameters of no group follow from the others.
+
+    A group's own step is that of a quadratic no flatter than its own, largest(G_gg) ‖·‖²/2 beside h (Z. Qin, K. Scheinberg and
+    D. Goldfarb, *Math. Program. Comput.* 5, 2013)."""
+    grouped = norms.member.any(0)
+    free, rest = np.flatnonzero(~grouped), np.flatnonzero(grouped)
+    along = np.linalg.lstsq(gram[np.ix_(free, free)], np.c_[gram[np.ix_(free, rest)], pull[free]], rcond=None)[0]
+    inner = gram[np.ix_(rest, rest)] - gram[np.ix_(rest, free)] @ along[:, :-1]
+    own, slope = theta[rest].copy(), inner @ theta[rest] - (pull[rest] - gram[np.ix_(rest, free)] @ along[:, -1])
+    listed = [np.flatnonzero(member) for member in norms.member[:, rest]]
+    bends = [max(float(np.linalg.norm(inner[np.ix_(some, some)], 2)), 1e-300) for some in listed]
+    for _ in range(SWEEPS):
+        moved = 0.0
+        for some, bend, a in zip(listed, bends, norms.weight.tolist(), strict=True):
+            target = own[some] - slope[some] / bend
+            length = float(np.sqrt(target @ target))
+            step = target * (max(1 - a / (bend * length), 0.0) if length > 0 else 0.0) - own[some]
+            if step.any():
+                own[some] += step
+                slope += inner[:, some] @ step
+                moved = max(moved, bend * float(np.abs(step).max()))
+        if moved <= tolerance * norms.weight.max():
+            break
+    out = theta.copy()
+    out[rest], out[free] = own, along[:, -1] - along[:, :-1] @ own
+    return out
