@@ -224,7 +224,8 @@ def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions |
     """Every refit of a plan, gathered; `times` as many such plans share what may be spent on one."""
     keep_freed()
     walk = Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
-    nothing = blank(asked, refit, walk.baseline(asked))
+    with walk.stoppable("cross_validate"):
+        nothing = blank(asked, refit, walk.baseline(asked))
     gathered = Gathered(asked, nothing, audit, pooled)
     assert gathered.emptied is not None  # now, so that Ctrl-C need not wait for it
     own = nothing if asked.evaluate is None else None  # tolerances are of own losses
