@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import fresh
+import jax.numpy as jnp
 import joblib
 import numpy as np
 import pandas as pd
@@ -255,11 +256,19 @@ def rows(quick: bool, out: Path) -> None:
         print(f"{kind}: seconds grow with rows to the power of {slope:.3f}")
 
 
-def _timed(n: int) -> tuple[lo.Scan, float]:
-    """A scan of the files by whoever is at work here, and the seconds that passed."""
-    start = time.perf_counter()
-    found = lo.scan(str(written(n) / "*.parquet"), "y", "logistic", lo.penalties.Ridge(ALPHA))
-    return found, time.perf_counter() - start
+def _scan(n: int) -> lo.Scan:
+    """By whoever is at work here."""
+    return lo.scan(str(written(n) / "*.parquet"), "y", "logistic", lo.penalties.Ridge(ALPHA))
+
+
+def _timed(run: Callable[[], Any], client: Client | None = None) -> tuple[Any, dict[str, float]]:
+    """What it returns; the seconds that passed, those of the processor here, of a cluster's workers and the busiest of them."""
+    seconds = lambda: [*client.run(time.process_time).values()] if client is not None else [0.0]
+    clock, here, there = time.perf_counter(), time.process_time(), seconds()
+    found = run()
+    told = {"clock": time.perf_counter() - clock, "here": time.process_time() - here}
+    each = [max(own, 0.0) for own in np.subtract(seconds(), there)]
+    return found, told | {"all workers": sum(each), "busiest": max(each), "at rest": told["here"] + max(each)}
 
 
 def _killed(after: float, pid: int) -> threading.Timer:
@@ -269,26 +278,53 @@ def _killed(after: float, pid: int) -> threading.Timer:
     return timer
 
 
-def cluster(quick: bool, out: Path) -> None:
-    """The same numbers by two workers of Dask's, by those of loky, and by two of which one is killed on the way."""
-    del out
-    n = 400_000 if quick else 2_000_000
-    one, alone_ = _timed(n)
-    found = {}
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers, Client(workers) as client:
-        found["Dask, two workers"] = _timed(n)
-        pids = client.run(os.getpid)
-        timer = _killed(found["Dask, two workers"][1] / 2, next(iter(pids.values())))
-        found["Dask, one of two killed"] = _timed(n)
-        timer.join()
-        assert set(client.run(os.getpid).values()) != set(pids.values())
+def _network(n: int, folds: int) -> tuple[lo.Fit, lo.Plan]:
+    """A model of one's own, and its refits."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 5))
+    loss = lambda theta, datum: 0.5 * (datum[5] - jnp.tanh(datum[:5] @ theta["in"]) @ theta["out"]) ** 2
+    penalty = lambda theta: 0.5 * (jnp.sum(theta["in"] ** 2) + jnp.sum(theta["out"] ** 2))
+    start = {"in": 0.3 * rng.standard_normal((5, 8)), "out": np.ones(8)}
+    data = np.c_[X, np.sin(X[:, 0]) + X[:, 1] ** 2 + 0.3 * rng.standard_normal(n)]
+    return lo.fit(lo.Separable(loss, data, penalty, start), num_starts=1), lo.kfold(n, folds, seed=0)
+
+
+def _compared(run: Callable[[], Any], context: Callable[[], Any], counts: tuple[int, ...]) -> list[dict[str, Any]]:
+    """A call by so many workers of Dask's, by two of which one is killed on the way, and by those of loky."""
+    alone_, rows = run(), list[dict[str, Any]]()
+
+    def add(by: str, client: Client | None = None) -> None:
+        found, told = _timed(run, client)
+        off = max(np.nanmax(np.abs(found.losses - alone_.losses)), abs(found.mean - alone_.mean))
+        rows.append({"by": by} | told | {"largest difference": off, "target": 1e-10})
+
+    add("this process")
+    for count in counts:
+        cluster_ = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None)
+        with cluster_, Client(cluster_) as client, context():
+            run()  # imports, compiles
+            add(f"Dask, {count} worker{'s' if count > 1 else ''}", client)
+            if count == 2:
+                pids = client.run(os.getpid)
+                timer = _killed(rows[-1]["clock"] / 2, next(iter(pids.values())))
+                add("Dask, one of 2 killed")
+                timer.join()
+                assert set(client.run(os.getpid).values()) != set(pids.values())
     with joblib.parallel_config("loky", n_jobs=2):
-        found["loky, two workers"] = _timed(n)
-    rows = [{"by": "this process", "clock": alone_}]
-    for by, (other, seconds) in found.items():
-        off = max(np.abs(other.losses - one.losses).max(), abs(other.mean - one.mean))
-        rows.append({"by": by, "clock": seconds, "speed-up": alone_ / seconds, "largest difference": off, "target": 1e-10})
-    show(f"cluster: {n} rows of {COLUMNS} columns from Parquet", rows)
+        run()
+        add("loky, 2 workers")
+    return rows
+
+
+def cluster(quick: bool, out: Path) -> None:
+    """The same numbers whoever makes them: of a scan, and of refits. `at rest` are the processor seconds here and those of the
+    busiest worker, one after the other."""
+    del out
+    n, folds = (400_000, 200) if quick else (2_000_000, 1_000)
+    show(f"cluster: a scan of {n} rows of {COLUMNS} columns", _compared(lambda: _scan(n), contextlib.nullcontext, (1, 2)))
+    fit, plan = _network(4_000, folds)
+    run = lambda: lo.cross_validate(fit, plan, lo.Exact(), audit=0)
+    show(f"cluster: {folds} refits of a model of one's own", _compared(run, lambda: joblib.parallel_config("dask"), (2,)))
 
 
 INDICATORS = {False: (None, 5_000), True: (400, 800)}  # sentences, indicators

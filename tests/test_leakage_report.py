@@ -21,8 +21,8 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
-from leaveout import _errors
-from leaveout.leakage import _blocks, _leakage_report, _page, _run, _splits, _study
+from leaveout import _errors, _workers
+from leaveout.leakage import _blocks, _leakage_report, _page, _splits, _study
 from leaveout.leakage._fits import LeastSquares
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
@@ -253,7 +253,7 @@ def test_it_is_printed_pickled_and_drawn():
 @QUIET
 def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
     whole = everything(DecisionTreeRegressor(max_features=1))
-    monkeypatch.setattr(_run, "STARTING", 0.0)  # seconds of work that are left, below which other processes are no gain
+    monkeypatch.setattr(_workers, "STARTING", 0.0)  # seconds of work that are left, below which other processes are no gain
     two = everything(DecisionTreeRegressor(max_features=1), n_jobs=2)
     assert whole.table.equals(two.table)
     fitted, most = _study._one, 60

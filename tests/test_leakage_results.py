@@ -11,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
+from leaveout import _workers
 from leaveout._errors import Spread, Trained
 from leaveout.leakage import _run
 from leaveout.leakage._hosts import make_learner, prepare
@@ -194,7 +195,7 @@ def test_a_checkpoint_of_fewer_draws_is_gone_on_from(tmp_path, monkeypatch):
 
 
 def test_other_processes_make_the_same_draws(monkeypatch):
-    monkeypatch.setattr(_run, "STARTING", 0.0)
+    monkeypatch.setattr(_workers, "STARTING", 0.0)
     call = lambda jobs: lo.leakage_corrected(
         DecisionTreeRegressor(max_features=1), X, Y, groups=LABEL, leakage=LEAK, loss="mse", n_jobs=jobs,
         injection=lo.Injection(num_levels=5, tolerance=1.0),

@@ -6,6 +6,7 @@ step, of the largest error, and some at random; at most a tenth of the operation
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,12 +14,13 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from ._asked import Asked
-from ._checkpoint import Told, kept
+from ._checkpoint import Told
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import function, listed, weights_of
 from ._kinks import NoMinimiser, minimised
 from ._progress import Slow
+from ._workers import steps
 
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
@@ -52,7 +54,7 @@ class Candidates:
         self.moved[refits], self.exists[refits] = moved, True
         if theta is None or not self.number:
             return
-        best = set().union(*_orders(*self._told, self.number))
+        best = set().union(*_orders(*self._told, self.number))  # of a batch among its `foremost`
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
             self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
@@ -83,10 +85,21 @@ def ranked(
 
 
 def _orders(exists: Array, moved: Array, error: Array, proved: Array, number: int) -> list[list[int]]:
-    """The first by each reason, estimates before what a theorem proves; at random by a number of their own."""
+    """The first by each reason."""
     refits = np.flatnonzero(exists)
-    orders = [np.lexsort((-key[refits], proved[refits])) for key in (moved, error)]
-    return [refits[order[:number]].tolist() for order in (*orders, np.argsort(-_chance(refits), kind="stable"))]
+    places = _places(refits, moved[refits], error[refits], proved[refits], number)
+    return [refits[order].tolist() for order in places]
+
+
+def _places(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> list[Int[Array, " number"]]:
+    """The places of the first by each reason, estimates before what a theorem proves; at random by a number of their own."""
+    orders = [np.lexsort((-key, proved)) for key in (moved, error)]
+    return [order[:number] for order in (*orders, np.argsort(-_chance(refits), kind="stable"))]
+
+
+def foremost(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> Int[Array, " some"]:
+    """The places, in order, of those of a batch that may be among the first of all."""
+    return np.unique(np.concatenate(_places(refits, moved, error, proved, number)))
 
 
 def affordable(gradients: float) -> int:
@@ -142,27 +155,35 @@ def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Arra
         return fit.vector, False
 
 
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """The losses of a refit at its minimiser, which descent reaches from where it stands, and where they belong."""
+
+    asked: Asked
+    start: dict[int, Array]
+
+    def __call__(self, refit: int) -> Told:
+        asked, fit = self.asked, self.asked.fit
+        _, place, rows = asked.plan.one(refit, listed(fit.objective))
+        weights = weights_of(rows, asked.plan.num_units)[0]
+        kinked = fit.objective.parameters.kinks() is not None
+        theta, reached = _from_scratch(fit, weights) if kinked else _from(fit, weights, self.start.get(refit, fit.vector))
+        value = asked.losses(rows, theta[None])[0]
+        exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
+        return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
+
+
 def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
     """The table `refit, reason, reported, exact, error, difference, beyond`: where refits, each chosen for a reason, are off by
     more than was reported. Descent begins where they stand, at θ̂ if that is not told."""
-    fit, at, kinked = asked.fit, asked.fit.vector, asked.fit.objective.parameters.kinks() is not None
-
-    def exactly(refit: int) -> Told:
-        _, place, rows = asked.plan.one(refit, listed(fit.objective))
-        weights = weights_of(rows, asked.plan.num_units)[0]
-        theta, reached = _from_scratch(fit, weights) if kinked else _from(fit, weights, start.get(refit, at))
-        value = asked.losses(rows, theta[None])[0]
-        exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
-        told = found.losses[[refit] if asked.joint else place[rows.held]]
-        off = float(np.abs(told - exact).sum())
-        beyond = bool(reached and off > found.error[refit] * (1 + 1e-6) + SLACK * (1 + np.abs(exact).sum()))
-        known = (exact.sum(), found.error[refit], off) if reached else (np.nan, found.error[refit], np.nan)
-        return {"line": np.array([told.sum(), *known, beyond])}
-
     lines = []
     with Slow("audit", len(chosen)) as bar:
-        for refit, reason in chosen.items():
-            *line, beyond = kept(lambda refit=refit: exactly(refit))["line"].tolist()
-            lines.append((refit, reason, *line, bool(beyond)))
+        for refit, told in steps(Repeated(asked, start), list(chosen)):
+            exact, reached, error = told["exact"], bool(told["reached"]), float(found.error[refit])
+            reported = found.losses[[refit] if asked.joint else told["place"]]
+            off = float(np.abs(reported - exact).sum())
+            beyond = reached and off > error * (1 + 1e-6) + SLACK * (1 + np.abs(exact).sum())
+            known = (exact.sum(), error, off) if reached else (np.nan, error, np.nan)
+            lines.append((refit, chosen[refit], reported.sum(), *known, bool(beyond)))
             bar.advance()
     return pd.DataFrame(lines, columns=["refit", "reason", "reported", "exact", "error", "difference", "beyond"])

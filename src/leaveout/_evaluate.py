@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import _minima as minima
 from ._asked import Asked, Evaluate, Named, Scored, natural
-from ._audit import Candidates, affordable, audited
+from ._audit import Candidates, affordable, audited, foremost
 from ._checkpoint import File, Told, keeping
 from ._estimate import Estimate
 from ._fingerprint import fingerprint
@@ -120,10 +120,11 @@ def scored_together(
     own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
     asked = [replace(own, evaluate=_wanted(fit, each)) for each in wanted]
     every = [Gathered(each, blank(each, refit, walk.baseline(each))) for each in asked]
+    tells = [gathered.tell for gathered in every]  # not what they have gathered: it may be said elsewhere
 
-    def take(batch: Batch, done: Refitted, values: NDArray) -> Told:
+    def tell(batch: Batch, done: Refitted, values: NDArray) -> Told:
         of = lambda asked: values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
-        each = enumerate(gathered.add(batch, done, of(gathered.asked)) for gathered in every)
+        each = enumerate(tell(batch, done, of(tell.asked)) for tell in tells)
         return {f"{k} {name}": part for k, told in each for name, part in told.items()}
 
     def merge(batch: Batch, told: Told) -> None:
@@ -131,7 +132,7 @@ def scored_together(
             gathered.merge(batch, {name.removeprefix(f"{k} "): part for name, part in told.items() if name.startswith(f"{k} ")})
 
     with walk.stoppable("cross_validate"):
-        walk.refits(take, merge, own.losses_of)
+        walk.refits(tell, merge, own.losses_of)
     for each in every:
         if each.asked.evaluate is not None and refit.in_standard_errors:
             each.sharpened()
@@ -166,16 +167,11 @@ def cross_predict(
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     pooled = Predictions(plan, kind, judged=False)
-
-    def take(batch, done, _):
-        told = pooled.told(fit, batch.rows, done, done.result)
-        pooled.merge(batch, told)
-        return told
-
+    tell = lambda batch, done, _: pooled.told(fit, batch.rows, done, done.result)
     with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
         walk = Walk(fit, plan, refit)
         with walk.stoppable("cross_predict", lambda: pooled.per_unit()[0]):
-            walk.refits(take, pooled.merge)
+            walk.refits(tell, pooled.merge)
     return pooled.per_unit()[0]
 
 
@@ -197,15 +193,11 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
             theta = np.full((plan.num_refits, told["theta"].shape[1]), np.nan)
         theta[batch.refits] = told["theta"]
 
-    def take(batch, done, _):
-        told = {"theta": np.where(among(done.result, LOST)[:, None], np.nan, done.theta)}
-        merge(batch, told)
-        return told
-
+    tell = lambda _, done, __: {"theta": np.where(among(done.result, LOST)[:, None], np.nan, done.theta)}
     with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, known(fit, plan, refit)):
         walk = Walk(fit, plan, refit)
         with walk.stoppable(caller, lambda: natural(fit, theta)):
-            walk.refits(take, merge)
+            walk.refits(tell, merge)
     return theta
 
 
@@ -216,14 +208,8 @@ def refitted(
     without(caller, fit.objective)
     keep_freed()
     own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
-
-    def take(batch, done, _):
-        told = tell(batch, done)
-        merge(batch, told)
-        return told
-
     with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
-        walk.refits(take, merge, own.losses_of)
+        walk.refits(lambda batch, done, _: tell(batch, done), merge, own.losses_of)
 
 
 @functools.cache
@@ -238,12 +224,13 @@ def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions |
     """Every refit of a plan, gathered; `times` as many such plans share what may be spent on one."""
     keep_freed()
     walk = Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
-    nothing = blank(asked, refit, walk.baseline(asked))
+    with walk.stoppable("cross_validate"):
+        nothing = blank(asked, refit, walk.baseline(asked))
     gathered = Gathered(asked, nothing, audit, pooled)
     assert gathered.emptied is not None  # now, so that Ctrl-C need not wait for it
     own = nothing if asked.evaluate is None else None  # tolerances are of own losses
     with gathered.stoppable():
-        walk.refits(gathered.add, gathered.merge, asked.losses_of, own)
+        walk.refits(gathered.tell, gathered.merge, asked.losses_of, own)
     return gathered
 
 
@@ -293,37 +280,17 @@ def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstra
     return plan.known(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 
-class Gathered:
-    """Batches of refits, put together: the arrays of an estimate are filled as they come."""
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a batch of refits says: of the loss that is asked for, of other minima where the refits are `compared` at these, of
+    predictions that are `pooled`, and where those stand that may be among the `audit` that are repeated."""
 
-    def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
-        self.asked, self.found, self.pooled = asked, blank, pooled
-        self.candidates, self.gradients = Candidates(blank, audit), 0.0
-        self.made = np.zeros(len(blank.error), bool)
-        self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # of refits that share probes: see `Shared`
+    asked: Asked
+    compared: bool
+    audit: int
+    pooled: Predictions | None
 
-    @functools.cached_property
-    def emptied(self) -> NDArray[np.bool_]:
-        return _emptied(self.asked.fit, self.asked.plan)
-
-    def add(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
-        """A batch of refits, and what it says."""
-        told = self._told(batch, done, values)
-
-        def start(mine):
-            told["start"] = done.theta[told["exists"]][mine]
-            return told["start"]
-
-        formed = self.asked.fit.predictors is None and done.shared is None
-        single = not formed and batch.rows.index.shape[1] == 1  # no θ of theirs is formed
-        self._merged(batch, told, None if single else start)
-        return told
-
-    def merge(self, batch: Batch, told: Told) -> None:
-        """What a batch said before."""
-        self._merged(batch, told, (lambda _: told["start"]) if "start" in told else None)
-
-    def _told(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
+    def __call__(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
         asked, rows = self.asked, batch.rows
         result, pointwise = np.array(done.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
@@ -336,7 +303,7 @@ class Gathered:
         known = told & np.isfinite(error)
         found = {"losses": values, "error": np.where(known, error, np.inf), "exists": exists, "moved": np.asarray(done.moved)}
         found["proved"] = known & (False if done.proved is None or asked.evaluate is not None else done.proved)
-        if self.found.elsewhere is not None:
+        if self.compared:
             lower, there = minima.lower(asked.fit, rows, done.theta, exists)
             result[lower] = RESULTS.other_minimum
             found |= {"lower": lower, "elsewhere": asked.losses(rows, there)[lower]} if lower.any() else {}
@@ -347,9 +314,40 @@ class Gathered:
         found |= {"result": result, "gradients": np.asarray(done.gradients)}
         if done.shared is not None and asked.evaluate is None:
             found |= {"draws": done.shared.draws, "left": np.array([done.shared.left, done.shared.probes])}
-        return found if self.pooled is None else found | self.pooled.told(asked.fit, rows, done, result)
+        found |= {} if self.pooled is None else self.pooled.told(asked.fit, rows, done, result)
+        return found | self._starts(batch, done, found)
 
-    def _merged(self, batch: Batch, told: Told, start: Callable[[list[int]], NDArray] | None) -> None:
+    def _starts(self, batch: Batch, done: Refitted, found: Told) -> Told:
+        """Where those stand that may be repeated, by their places among those that exist."""
+        formed = self.asked.fit.predictors is None and done.shared is None
+        if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # no θ of theirs is formed
+            return {}
+        some = np.flatnonzero(found["exists"])
+        reasons = (found[name][some] for name in ("moved", "error", "proved"))
+        places = foremost(batch.refits[some], *reasons, self.audit)
+        return {"places": places, "start": done.theta[some[places]]}
+
+
+class Gathered:
+    """Batches of refits, put together: the arrays of an estimate are filled as they come."""
+
+    def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
+        self.asked, self.found, self.pooled = asked, blank, pooled
+        self.tell = Said(asked, blank.elsewhere is not None, audit, pooled)
+        self.candidates, self.gradients = Candidates(blank, audit), 0.0
+        self.made = np.zeros(len(blank.error), bool)
+        self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # of refits that share probes: see `Shared`
+
+    @functools.cached_property
+    def emptied(self) -> NDArray[np.bool_]:
+        return _emptied(self.asked.fit, self.asked.plan)
+
+    def add(self, batch: Batch, done: Refitted, values: NDArray) -> None:
+        """A batch of refits."""
+        self.merge(batch, self.tell(batch, done, values))
+
+    def merge(self, batch: Batch, told: Told) -> None:
+        """What a batch says."""
         found, refits, exists = self.found, batch.refits, told["exists"]
         put(found.losses, batch, told["losses"])
         for name in ("error", "proved", "result"):
@@ -364,6 +362,7 @@ class Gathered:
         if self.pooled is not None:
             self.pooled.merge(batch, told)
         self.gradients += float(told["gradients"])
+        start = (lambda mine: told["start"][np.searchsorted(told["places"], mine)]) if "start" in told else None
         self.candidates.add(refits[exists], told["moved"][exists], start)
         self.made[refits] = True
 
@@ -437,7 +436,7 @@ def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known
     some = replace(asked, plan=asked.plan.some(refits))
     at = refits if asked.joint else np.isin(asked.plan.refit, refits)
     own = Gathered(some, blank(some, refit, known.baseline[at]))
-    Walk(asked.fit, some.plan, refit, times).refits(own.add, own.merge, some.losses_of, known)
+    Walk(asked.fit, some.plan, refit, times).refits(own.tell, own.merge, some.losses_of, known)
     return own.found
 
 

@@ -142,7 +142,8 @@ def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Fu
         rest = range(len(runs), len(starts))
         for number in rest[:1]:
             take(number, run(number))
-        side_by_side(run, rest[1:], take, min(len(starts) - 1, cores()) or 1)
+        for number, found in side_by_side(run, rest[1:], min(len(starts) - 1, cores()) or 1):
+            take(number, found)
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 

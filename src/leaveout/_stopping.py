@@ -70,14 +70,14 @@ def aside(run: Callable[[], Made]) -> Made:
         raise
 
 
-def side_by_side(run: Callable[[Item], Made], items: Iterable[Item], take: Callable[[Item, Made], None], workers: int) -> None:
-    """`take(item, run(item))` of every item, in order; in so many threads, but of many the first goes alone, so that programs
-    are compiled once. An error, or Ctrl-C, does not wait for what still runs."""
+def side_by_side(run: Callable[[Item], Made], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Made]]:
+    """`run(item)` of every item, in order; in so many threads, but of many the first goes alone, so that programs are compiled
+    once. An error, or Ctrl-C, does not wait for what still runs."""
     rest = iter(items)
     some = list(itertools.islice(rest, 2 * workers + 1)) if workers > 1 else []
     first = 1 if len(some) > 2 * workers else 0
     for item in itertools.chain(some[:first], rest if workers == 1 else ()):
-        take(item, run(item))
+        yield item, run(item)
     if workers == 1 or not some:
         return
     told, waiting = threading.Event(), collections.deque[Any]()
@@ -87,9 +87,9 @@ def side_by_side(run: Callable[[Item], Made], items: Iterable[Item], take: Calla
             waiting.append((item, pool.submit(run, item)))
             if len(waiting) > workers:
                 item, made = waiting.popleft()
-                take(item, made.result())
+                yield item, made.result()
         for item, made in waiting:
-            take(item, made.result())
+            yield item, made.result()
     except BaseException:
         told.set()
         pool.shutdown(wait=False, cancel_futures=True)

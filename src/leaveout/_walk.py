@@ -1,55 +1,79 @@
-"""The batches of a plan, walked in order: refitted side by side, taken one by one, and kept where that is asked for."""
+"""The batches of a plan, walked in order: refitted side by side, here or by joblib's workers, merged one by one, and kept where
+that is asked for. How a plan is cut into batches depends on nothing but model and plan."""
 
 import contextlib
-import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _minima as minima
 from ._asked import Asked, scores
-from ._checkpoint import Told, again, keep, kept, making, there
+from ._checkpoint import Told
 from ._estimate import Estimate
 from ._fit import Fit
 from ._functions import listed, work
-from ._jax import float64
 from ._objective import AbstractLinearPredictor, AbstractObjective, aligned, called
 from ._plan import CAPACITY, Batch, Plan, Rows
 from ._progress import Slow
 from ._runs import Runs
 from ._sparse import Sparse
 from ._starts import cores
-from ._stopping import Interrupted, side_by_side
+from ._stopping import Interrupted
+from ._workers import single_threaded, steps
 from .refit import AbstractRefit, Refitted, completed, expandable, followed, is_narrow
 from .refit._linear import unit_losses
 from .refit._probes import by_probes
 
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
-
-SHARED = 1e7  # operations of one gradient of every refit, from which cores share them
+SHARED = 1e7  # operations of one gradient of every refit, from which cores and workers share them
+PARTS = 16  # batches at least, where these are shared
 NARROW = 500  # columns up to which products of blocks of rows gain nothing by threads of BLAS, which a busy core makes wait
 SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
 
-Made = TypeVar("Made")
-Take = Callable[[Batch, Refitted, NDArray], Told]  # a batch that was refitted, and what it says
+Tell = Callable[[Batch, Refitted, NDArray], Told]  # what a batch that was refitted says, wherever that was
 Merge = Callable[[Batch, Told], None]  # what a batch said when it was refitted
 Losses = Callable[[Rows, Refitted], NDArray]
 
 
+@dataclass(frozen=True, eq=False)
+class Refitter:
+    """A batch refitted and, if `losses` are asked for these, judged: what it says. All that another process needs to know."""
+
+    fit: Fit
+    refit: AbstractRefit
+    scale: NDArray
+    number: NDArray
+    losses: Losses | None
+    tell: Tell
+
+    def __call__(self, batch: Batch) -> Told:
+        rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
+        done = followed(self.refit, self.fit, rows, judge=self.losses is not None)
+        rows, done = completed(self.fit, batch.rows, done)
+        values = np.zeros(0) if self.losses is None else self.losses(rows, done)
+        return {"held": np.asarray(rows.held), **self.tell(batch._replace(rows=rows), done, values)}
+
+
+@dataclass(frozen=True, eq=False)
+class NotUpdated:
+    """The losses of a batch with no update."""
+
+    asked: Asked
+
+    def __call__(self, batch: Batch) -> Told:
+        fit = self.asked.fit
+        return {"losses": self.asked.losses(batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params)))}
+
+
 class Walk:
-    """The batches of a plan, and what is made of each: side by side on the cores there are, and taken in order. Where no
-    parameters are to be `formed`, batches of single rows are large."""
+    """The batches of a plan, and what is made of each: side by side on the cores there are, or by joblib's workers, and merged
+    in order. Where no parameters are to be `formed`, batches of single rows are large."""
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
         self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
         linear = isinstance(fit.objective, AbstractLinearPredictor)
-        self.workers = 1 if linear else cores()  # wide products use all cores by themselves
-        self.parts = int(kept(lambda: {"parts": np.asarray(self.workers)})["parts"])  # where a run goes on, as there
+        self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)  # wide products use all cores by themselves
         self.done = 0  # refits
         self.whole, self.runs = self._together()
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
@@ -90,50 +114,24 @@ class Walk:
         """To be gone through several times; kept where they are small."""
         return self._made() if self.kept is None else self.kept
 
-    def over(self, run: Callable[[Batch], Made], take: Callable[[Batch, Made], Told], merge: Merge) -> None:
-        """`take(batch, run(batch))` of every batch, in order, and what it says kept; of what was kept before, `merge`."""
-        batches = iter(self.batches())
-        for batch in itertools.islice(batches, there()):
-            merge(batch, again())
+    def over(self, make: Callable[[Batch], Told], merge: Merge) -> None:
+        """What `make` says of every batch, merged in order."""
+        with contextlib.closing(steps(make, self.batches(), self.threads)) as made:
+            for batch, told in made:
+                merge(batch, told)
 
-        @float64
-        def made(batch: Batch) -> Made:
-            with making():
-                return run(batch)
-
-        def taken(batch: Batch, made: Made) -> None:
-            with making():
-                told = take(batch, made)
-            keep(told)
-
-        side_by_side(made, batches, taken, self.workers)
-
-    def refits(self, take: Take, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
+    def refits(self, tell: Tell, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
         """Every batch refitted, and if `losses` are asked for these, judged; a progress bar where it takes long. `known` has
         the losses with no update, where these are at hand."""
         scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
 
-        def run(batch):
-            rows = batch.rows._replace(scale=scale, num_refits=number)
-            done = followed(self.refit, self.fit, rows, judge=losses is not None)
-            rows, done = completed(self.fit, batch.rows, done)
-            return rows, done, None if losses is None else losses(rows, done)
-
-        def taken(batch, made):
-            told = take(batch._replace(rows=made[0]), *made[1:])
-            counted(batch)
-            return {"held": made[0].held, **told}
-
         def merged(batch, told):
             merge(batch._replace(rows=batch.rows._replace(held=told["held"])), told)
-            counted(batch)
-
-        def counted(batch):
             self.done += len(batch.refits)
             bar.advance(len(batch.refits))
 
         with Slow("refits", self.plan.num_refits) as bar:
-            self.over(run, taken, merged)
+            self.over(Refitter(self.fit, self.refit, scale, number, losses, tell), merged)
 
     @contextlib.contextmanager
     def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
@@ -155,15 +153,7 @@ class Walk:
             losses, _ = self.runs.scores(fit.vector)
             put(baseline, self.whole, self.runs.shaped(self.runs.scored(losses, self.whole.rows)))
             return baseline
-        theta = lambda batch: np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
-
-        def take(batch, losses):
-            put(baseline, batch, losses)
-            return {"losses": losses}
-
-        self.over(
-            lambda batch: asked.losses(batch.rows, theta(batch)), take, lambda batch, told: put(baseline, batch, told["losses"])
-        )
+        self.over(NotUpdated(asked), lambda batch, told: put(baseline, batch, told["losses"]))
         return baseline
 
     def _scale(self, known: Estimate | None) -> float:
@@ -180,15 +170,7 @@ def one_thread(objective: AbstractObjective, params: int) -> contextlib.Abstract
     """Products by one thread of BLAS where more gain nothing, and wait for each other wherever a core is busy."""
     sparse = isinstance(getattr(objective, "design", None), Sparse)  # whose products are not those of BLAS
     linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
-    return _blas().limit(limits=1) if linear else contextlib.nullcontext()
-
-
-@functools.cache
-def _blas() -> "ThreadpoolController":
-    """The libraries that multiply matrices."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
+    return single_threaded() if linear else contextlib.nullcontext()
 
 
 def put(out: NDArray, batch: Batch, values: NDArray) -> None:

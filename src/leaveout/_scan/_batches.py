@@ -18,6 +18,7 @@ from jaxtyping import Float
 from .._design import BLOCK
 from .._mapped import mapped
 from .._read import numbers
+from .._workers import named, remapped
 
 Array = np.ndarray
 PART = 2**18  # rows of a part of an array
@@ -174,28 +175,11 @@ class Slice:
             yield np.asarray(self.x[some]), [np.asarray(part[some], float) for part in self.others]
 
     def __reduce__(self):
-        return Slice._again, (_named(self.x), tuple(map(_named, self.others)))
+        return Slice._again, (named(self.x), tuple(map(named, self.others)))
 
     @classmethod
     def _again(cls, x: Any, others: tuple[Any, ...]) -> "Slice":
-        return cls(_opened(x), tuple(map(_opened, others)))
-
-
-def _named(array: Array) -> Any:
-    """Of rows of a memory map that stand together where they are in its file."""
-    if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
-        return array
-    whole, at = array, lambda part: part.__array_interface__["data"][0]
-    while isinstance(whole.base, np.memmap):
-        whole = whole.base
-    return os.fspath(array.filename), array.dtype, whole.offset + at(array) - at(whole), array.shape
-
-
-def _opened(known: Any) -> Array:
-    if isinstance(known, np.ndarray):
-        return known
-    file, dtype, offset, shape = known
-    return np.memmap(file, dtype, "r", offset, shape)
+        return cls(remapped(x), tuple(map(remapped, others)))
 
 
 def opened(caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any) -> Batches:
@@ -345,7 +329,7 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
     for start in range(0, len(x), PART):
         some = slice(start, min(start + PART, len(x)))
         rows = Slice(x[some], tuple(part[some] for part in others.values()))
-        of = _named(x[some]) if isinstance(x, np.memmap) else x[some]
+        of = named(x[some]) if isinstance(x, np.memmap) else x[some]
         listed.append((some.stop - some.start, f"rows from {start} on", rows, (of, rows.others)))
     return Batches(caller, _numbered(listed), _of_no_names(x.shape[1], others))
 

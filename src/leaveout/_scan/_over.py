@@ -1,17 +1,18 @@
 """A function of the rows of every part, wherever these are: here, in joblib's workers, or on a cluster of Dask's.
 
-What comes back is in the order of the parts, so that sums do not depend on who made them. A worker of Dask's that dies is no
-matter: its parts are given to another. One of joblib's ends the call; with `checkpoint=` the next goes on from there.
+What comes back is in the order of the parts, so that sums do not depend on who made them. A worker that dies is no matter: its
+parts are given to another.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 
+from .. import _workers as joblibs
 from ._batches import Batches, Part, resolved
 
 Told = dict[str, np.ndarray]
@@ -25,11 +26,9 @@ class Pass(NamedTuple):
     given: tuple
     each: list[tuple] | None = None  # what is given of each part
 
-    def of(self, data: Batches, part: Part, own: tuple) -> Told:
+    def of(self, data: Batches, part: Part) -> Told:
+        own = () if self.each is None else self.each[part.number]
         return self.function(data.blocks(part, self.ones), *self.given, *own)
-
-    def own(self, part: Part) -> tuple:
-        return () if self.each is None else self.each[part.number]
 
 
 def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
@@ -38,12 +37,8 @@ def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
     if data.delayed or _client() is not None:
         yield from _by_dask(data, a, parts)
         return
-    bare, light = _bare(data), a._replace(each=None)
-    calls = (joblib.delayed(light.of)(bare, part, a.own(part)) for part in parts)
-    if joblib.parallel.get_active_backend()[1] in (None, 1):
-        yield from (call(*args, **more) for call, args, more in calls)
-    else:
-        yield from joblib.Parallel(return_as="generator", batch_size=1)(calls)
+    for _, told in joblibs.over(functools.partial(a.of, _bare(data)), parts):
+        yield told
 
 
 def _bare(data: Batches) -> Batches:
@@ -74,9 +69,9 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[Part, ...]) -> Iterator[Told]:
     import dask
 
     client, task = _client(), dask.delayed(_resolved, pure=False)
-    shared = dask.delayed((_bare(data), a._replace(each=None)), pure=False, traverse=False)
+    shared = dask.delayed(functools.partial(a.of, _bare(data)), pure=False, traverse=False)
     rows = [part.rows if data.delayed else _Held(part.rows) for part in parts]
-    tasks = [task(shared, replace(part, rows=None), own, a.own(part)) for part, own in zip(parts, rows, strict=True)]
+    tasks = [task(shared, replace(part, rows=None), own) for part, own in zip(parts, rows, strict=True)]
     if client is None:
         yield from dask.compute(*tasks)
         return
@@ -86,6 +81,5 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[Part, ...]) -> Iterator[Told]:
         yield future.result()
 
 
-def _resolved(shared: tuple[Batches, Pass], part: Part, rows: Any, own: tuple) -> Told:
-    data, a = shared
-    return a.of(data, replace(part, rows=rows.rows) if isinstance(rows, _Held) else resolved(part, rows), own)
+def _resolved(shared: Callable[[Part], Told], part: Part, rows: Any) -> Told:
+    return shared(replace(part, rows=rows.rows) if isinstance(rows, _Held) else resolved(part, rows))

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from .._workers import workers
 from ._updates import SHARED, Chains, counted, in_common, lengths, moments
 
 CAPACITY = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
@@ -42,7 +43,7 @@ class AbstractLearner(abc.ABC):
     @property
     def jobs(self) -> int:
         """Processes that fits may be given to."""
-        return 1
+        return workers()
 
     def alone(self) -> "AbstractLearner":
         """The same in one process."""

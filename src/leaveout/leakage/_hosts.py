@@ -1,10 +1,10 @@
 """What the caller gave, checked, and which learner fits it: batched where its fit is known in closed form or by Newton's way,
 else scikit-learn's own `fit` through joblib, or, for a GLM of ours, refits from its one fit."""
 
+import functools
 import warnings
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from .._evaluate import fold_parameters
 from .._fit import Fit
 from .._plan import Plan
 from .._read import numbers
+from .._workers import over, workers
 from ..interop.sklearn import Described, Host, described
 from ..models.linear import GLM
 from ..refit import AbstractRefit, Exact
@@ -135,20 +136,16 @@ class Estimator(AbstractLearner):
 
     @property
     def jobs(self) -> int:
-        return joblib.effective_n_jobs(self.n_jobs)
+        return workers(self.n_jobs)
 
     def alone(self) -> "Estimator":
         return Estimator(self.estimator, self.X, self.y, self.measure, 1)
 
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         parts = np.array_split(np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1))
-        done = joblib.Parallel(n_jobs=self.n_jobs)(
-            joblib.delayed(_fit_and_predict)(
-                self.estimator, self.X, self.y, self.labels, self.measure.needs, train[p], shared, own[p], seeds[p]
-            )
-            for p in parts
-        )
-        inside, outside = zip(*done, strict=True)
+        some = functools.partial(_fit_and_predict, self.estimator, self.X, self.y, self.labels, self.measure.needs, shared)
+        fits = [(train[p], own[p], seeds[p]) for p in parts]
+        inside, outside = zip(*(made for _, made in over(some, fits, jobs=self.n_jobs)), strict=True)
         return np.concatenate(inside), np.concatenate(outside)
 
 
@@ -304,13 +301,12 @@ def _fit_and_predict(
     y: NDArray,
     labels: NDArray,
     needs: Needs,
-    train: Rows,
     shared: Shared,
-    own: Own,
-    seeds: Int[np.ndarray, " fits"],
+    fits: tuple[Rows, Own, Int[np.ndarray, " fits"]],
 ) -> Predictions:
+    """`fits`: training rows, records beside, and a seed, of each."""
     inside, outside = [], []
-    for rows, mine, seed in zip(train, own, seeds, strict=True):
+    for rows, mine, seed in zip(*fits, strict=True):
         one_class = len(labels) and len(np.unique(y[rows])) == 1
         model = DummyClassifier(strategy="prior") if one_class else seeded(clone(estimator), int(seed))
         model.fit(_take(X, rows), y[rows])

@@ -10,17 +10,17 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._checkpoint import Told, again, keep, making, there
+from .._checkpoint import Told, again, keep, there
 from .._fit import Fit
 from .._progress import Slow
 from .._stopping import Interrupted
+from .._workers import over
 from ..interop.sklearn import Host
 from ._fits import CAPACITY, AbstractLearner
 from ._hosts import Task
@@ -29,11 +29,6 @@ from ._models import Fold
 from ._score import Score
 
 ROUND = 10  # draws after which it is asked whether there are enough
-STARTING = 3.0  # seconds that other processes take to start: work worth less stays here
-PORTION = 0.5  # seconds of work that are sent to a process at once
-
-
-Item, Made = TypeVar("Item"), TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,39 +224,11 @@ def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[P
             pieces = itertools.chain([piece], pieces)
             break
         yield piece, kept[piece]
-    for piece, told in shared_out(work.learner.jobs, functools.partial(one_piece, work.alone()), pieces, lambda: progress.left):
+    make = functools.partial(one_piece, work.alone())
+    for piece, told in over(make, pieces, jobs=work.learner.jobs, left=lambda _: progress.left):
         if not progress.stopped:
             keep({**told, "piece": np.array(piece)})
         yield piece, told
-
-
-def shared_out(
-    jobs: int, make: Callable[[Item], Made], items: Iterator[Item], left: Callable[[], int]
-) -> Iterator[tuple[Item, Made]]:
-    """`make(item)` of all items in their order: here, and where the time that `left()` of them takes pays for it, in other
-    processes, which are sent so much at once that sending costs little."""
-    each = 0.0
-    for number, item in enumerate(items):
-        began = time.perf_counter()
-        with making():
-            made = make(item)
-        each += (time.perf_counter() - began - each) / (number + 1)
-        yield item, made
-        if jobs > 1 and each * left() > STARTING:
-            break
-    else:
-        return
-    size = max(1, round(PORTION / each))
-    sent: list[Item] = []
-
-    def tasks() -> Iterator[Any]:
-        for item in items:
-            sent.append(item)
-            yield joblib.delayed(make)(item)
-
-    pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * jobs)
-    for number, made in enumerate(pool(tasks())):
-        yield sent[number], made
 
 
 def one_piece(work: Work, piece: Piece) -> Told:

@@ -15,9 +15,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from .._errors import Trained
+from .._workers import over
 from ._injection import FoldInjection
 from ._models import Shares
-from ._run import Work, shared_out
+from ._run import Work
 
 FEW = 8  # clusters a side, below which records are what varies
 RESOLVED = 0.5  # of T̂: the largest training set from which draws tell the influence of training
@@ -47,10 +48,8 @@ def left_out(work: Work) -> Float[np.ndarray, "folds folds"] | None:
     if not 3 <= folds <= MOST_FOLDS or not complete or len(np.unique(rows)) < len(rows):
         return None
     pairs = [(i, j) for i in range(folds) for j in range(i, folds)]
-    found, done = np.zeros((folds, folds)), iter(range(len(pairs)))
-    apart = functools.partial(_without, work.alone())
-    made = list(shared_out(work.learner.jobs, apart, iter(pairs), lambda: len(pairs) - next(done)))
-    for (i, j), (_, values) in zip(pairs, made, strict=True):
+    found, apart = np.zeros((folds, folds)), functools.partial(_without, work.alone())
+    for (i, j), values in over(apart, pairs, jobs=work.learner.jobs, left=lambda done: len(pairs) - done):
         found[i, j], found[j, i] = np.asarray(values)
     share = np.array([len(test) for test in tested]) / len(rows)
     return share[:, None] * (found - np.diag(found)[:, None])

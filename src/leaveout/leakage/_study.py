@@ -24,12 +24,12 @@ from scipy import stats
 from .._checkpoint import again, keep, there
 from .._errors import Variance, over_units
 from .._progress import Slow
+from .._workers import over
 from ._fits import CAPACITY, AbstractLearner
 from ._hosts import Refitted
 from ._labelled import Rate
 from ._linkage import Linkage
 from ._models import Fold
-from ._run import shared_out
 from ._score import Score
 from ._splits import Rows, fold_of
 
@@ -86,8 +86,8 @@ class Work:
         if isinstance(self.learner, Refitted):
             yield from _refitted(self.learner, asks)
             return
-        one, done = functools.partial(_one, self.learner.alone(), self.seed), iter(range(len(asks)))
-        for _, predicted in shared_out(self.learner.jobs, one, iter(asks), lambda: len(asks) - next(done)):
+        one = functools.partial(_one, self.learner.alone(), self.seed)
+        for _, predicted in over(one, asks, jobs=self.learner.jobs, left=lambda done: len(asks) - done):
             yield predicted
 
 

@@ -22,10 +22,11 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from .._asked import Scored, natural, reach
-from .._checkpoint import Told, kept, making
+from .._checkpoint import Told, making
 from .._evaluate import fold_thetas
 from .._fit import Fit, fit
 from .._plan import Plan, from_splits
+from .._workers import steps
 from ..interop.sklearn import described, from_sklearn, inner, placed, read, rescales
 from ..models._scaled import StandardisedGLM
 from ..models.losses import AbstractRounded
@@ -34,7 +35,7 @@ from ..refit import AbstractRefit
 NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
 KEPT = 32  # folds whose rows are kept while scores are called on them
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-Predict = Callable[[Any], NDArray]  # of an estimator, None where there is none
+Predict = Callable[[int, Any], NDArray]  # of a fold and its estimator, None where there is none
 
 
 class Data(NamedTuple):
@@ -137,9 +138,9 @@ class OneFit:
         (place,) = np.nonzero(self._lost == k)
         return self._alone.of(place.item()) if place.size else None
 
-    def predicted(self, k: int, predict: Predict) -> NDArray:
-        """What the estimator of a fold predicts."""
-        return predict(self.of(k))
+    def predicted(self, predict: Predict) -> list[NDArray]:
+        """What the estimator of every fold predicts."""
+        return [predict(k, self.of(k)) for k in range(len(self.splits))]
 
     def completed(self, found: Scores, score: Score) -> Scores:
         """Scores, with those of folds that have a fit of their own."""
@@ -206,27 +207,25 @@ class Refitted:
             self.fit_seconds[k] = time.perf_counter() - began
         return self.made[k]
 
-    def predicted(self, k: int, predict: Predict) -> NDArray:
-        """What the estimator of a fold predicts."""
+    def predicted(self, predict: Predict) -> list[NDArray]:
+        """What the estimator of every fold predicts."""
+        made = (told for _, told in steps(functools.partial(self._predicted, predict), range(len(self.splits))))
+        return [told["labels"].astype(object) if "labels" in told else told["values"] for told in made]
 
-        def told() -> Told:
-            found = np.asarray(predict(self.of(k)))
-            return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
-
-        known = kept(told)
-        return known["labels"].astype(object) if "labels" in known else known["values"]
+    def _predicted(self, predict: Predict, k: int) -> Told:
+        found = np.asarray(predict(k, self.of(k)))
+        return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
 
     def called(self, scores: Sequence[Score]) -> list[Scores]:
         """Any scorers, called on the test rows of every fold."""
         found = np.full((len(scores), 3, len(self.splits)), np.nan)
-        for k in range(len(self.splits)):
-            told = kept(functools.partial(self._called, k, scores))
+        for k, told in steps(functools.partial(self._called, scores), range(len(self.splits))):
             found[..., k], self.fit_seconds[k] = told["scores"], told["seconds"]
             if (why := str(told["failed"])) and k not in self.made:
                 self.failed(ValueError(why))
         return [Scores(*each) for each in found]
 
-    def _called(self, k: int, scores: Sequence[Score]) -> Told:
+    def _called(self, scores: Sequence[Score], k: int) -> Told:
         host, further, why = self._made(k)
         rows, found = self.data.some(self.splits[k][1]), np.full((len(scores), 3), np.nan)
         for each, score in zip(found, scores if host is not None else (), strict=False):

@@ -1,7 +1,6 @@
 """`cross_validate`, `cross_val_score`, `cross_val_predict` as scikit-learn has them, from one fit."""
 
 import contextlib
-import functools
 import time
 import warnings
 from collections.abc import Iterator
@@ -142,7 +141,7 @@ def cross_val_predict(
 
     with _kept("cross_val_predict", checkpoint, estimator, data, splits, refit, transformers, method=method):
         folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
-        parts = [folds.predicted(k, functools.partial(predict, k)) for k in range(len(splits))]
+        parts = folds.predicted(predict)
     return np.concatenate(parts)[np.argsort(tests)]
 
 

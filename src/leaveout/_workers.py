@@ -1,0 +1,279 @@
+"""Steps that joblib's workers make, where it was told of some: `with joblib.parallel_config("loky", n_jobs=8)`, "dask", "ray".
+
+What a step makes depends neither on who makes it nor on how many there are, and what comes back is in order; without workers
+all is made here. A function travels pickled, once, by value where it is the user's own, and workers of one machine share its
+arrays. A worker that dies takes nothing along: what it had is given to others.
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sized
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ._checkpoint import Told, again, keep, making, there
+from ._jax import float64
+from ._stopping import side_by_side
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+STARTING = 3.0  # seconds that other processes take to start: work worth less stays here
+PORTION = 0.5  # seconds of work that are sent to a process at once
+TRIES = 3  # times that workers may die with nothing made in between
+KEPT = 2  # functions that a worker keeps
+
+Item, Made = TypeVar("Item"), TypeVar("Made")
+Left = Callable[[int], float]  # how many are still to be made after so many
+
+_unpacked: dict[str, Callable] = {}
+_unpacking = threading.Lock()
+
+
+def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Iterator[tuple[Item, Told]]:
+    """What `make` tells of each item, in order, kept where that is asked for; what was kept before is not made again."""
+    first, rest = there(), iter(items)
+    for item in itertools.islice(rest, first):
+        yield item, again()
+    count = len(items) - first if isinstance(items, Sized) else np.inf
+    for item, told in over(make, rest, threads=threads, left=lambda done: count - done):
+        keep(told)
+        yield item, told
+
+
+def over(
+    make: Callable[[Item], Made], items: Iterable[Item], *, threads: int = 1, jobs: int | None = None, left: Left | None = None
+) -> Iterator[tuple[Item, Made]]:
+    """`make(item)` of every item, in order: in so many threads; or by joblib's workers, `jobs` or as many as it was told of, as
+    soon as what is `left` takes so long, as the first ones say, that sending it pays; if that is not told, at once."""
+    number, rest, size = workers(jobs), iter(items), 1
+    if number < 2 or _are_threads():
+        yield from side_by_side(_step(make), rest, number if number > 1 else threads)
+        return
+    if left is not None:
+        each, here = 0.0, _step(make)
+        for done, item in enumerate(rest, 1):
+            began = time.perf_counter()
+            with single_threaded():
+                made = here(item)
+            each += (time.perf_counter() - began - each) / done
+            yield item, made
+            if each * left(done) > STARTING:
+                break
+        else:
+            return
+        size = max(1, round(PORTION / each))
+    yield from _elsewhere(make, rest, jobs, size, number)
+
+
+def workers(jobs: int | None = None) -> int:
+    """How many joblib has: one or none where it was not told of any."""
+    if jobs is None and "joblib" not in sys.modules:
+        return 1
+    import joblib
+
+    return joblib.effective_n_jobs(jobs)
+
+
+def _are_threads() -> bool:
+    """Are workers threads of this process, to which nothing need be sent?"""
+    import joblib
+
+    return getattr(joblib.parallel.get_active_backend()[0], "supports_sharedmem", False)
+
+
+def single_threaded() -> contextlib.AbstractContextManager[object]:
+    """Products of matrices by one thread: by more their last digit may be another."""
+    return _blas().limit(limits=1)
+
+
+@functools.cache
+def _blas() -> "ThreadpoolController":
+    """The libraries that multiply matrices."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
+    """`make` in double precision, of which no part is a step of its own."""
+
+    @float64
+    def made(item: Item) -> Made:
+        with making():
+            return make(item)
+
+    return made
+
+
+class _Waiting:
+    """Items that were given away and have not come back."""
+
+    def __init__(self, items: Iterator[Any]):
+        self.items, self.out, self.lock, self.closed = items, collections.deque[Any](), threading.Lock(), False
+
+    def __iter__(self) -> Iterator[Any]:
+        """From other threads, as joblib takes them."""
+        while True:
+            with self.lock:
+                item = self if self.closed else next(self.items, self)
+                if item is self:
+                    return
+                self.out.append(item)
+            yield item
+
+    def left(self) -> "_Waiting":
+        """All that has not come back, and what was never given away."""
+        with self.lock:
+            self.closed = True
+            return _Waiting(itertools.chain(self.out, self.items))
+
+
+def _elsewhere(
+    make: Callable[[Item], Made], items: Iterator[Item], jobs: int | None, size: int, number: int
+) -> Iterator[tuple[Item, Made]]:
+    """`make(item)` of every item by joblib's workers, whatever happens to some of these."""
+    import joblib
+
+    sent, waiting, tries = _Sent(make), _Waiting(items), 0
+    while True:
+        pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * number)
+        made = pool(joblib.delayed(_made)(sent, item) for item in waiting)
+        try:
+            for found in made:
+                item, tries = waiting.out.popleft(), 0
+                yield item, _told(found)
+            return
+        except _Raised as raised:
+            raise raised.error from None
+        except Exception as error:  # joblib's own, or Dask's, Ray's: of each backend another
+            tries += 1
+            if tries == TRIES:
+                raise RuntimeError(
+                    f"joblib's workers ended {TRIES} times with nothing made in between ({type(error).__name__}: {error}): is "
+                    "there memory for so many? With checkpoint=FILE the same call goes on from here."
+                ) from error
+            waiting = waiting.left()
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it was not gone through to its end
+                made.close()
+
+
+class _Raised(Exception):
+    """What the function itself raised in a worker, no fault of that."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+
+class _Found(NamedTuple):
+    """What came of an item in a worker: what was made, or what was raised; and of what it warned."""
+
+    made: Any
+    error: Exception | None
+    warned: list[tuple[Warning | str, type[Warning]]]
+
+
+def _told(found: _Found) -> Any:
+    for message, category in found.warned:
+        warnings.warn(message, category, stacklevel=2)
+    if found.error is not None:
+        raise _Raised(found.error)
+    return found.made
+
+
+def _made(sent: "_Sent", item: Any) -> _Found:
+    """In a worker."""
+    import joblib
+
+    made, failed = None, None
+    with warnings.catch_warnings(record=True) as heard, joblib.parallel_config("sequential"), single_threaded():
+        warnings.simplefilter("always")
+        try:
+            made = _step(sent.function())(item)
+        except Exception as error:
+            failed = _portable(error)
+            failed.add_note(f"In one of joblib's workers:\n{traceback.format_exc()}")
+    return _Found(made, failed, [(str(each.message), each.category) for each in heard])
+
+
+def _portable(error: Exception) -> Exception:
+    """The same, or if no pickle takes it what it says."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+class _Sent:
+    """A function on its way to workers; its arrays lie beside it, where joblib shares them."""
+
+    def __init__(self, make: Callable):
+        buffers: list[pickle.PickleBuffer] = []
+        self.name, stream = uuid.uuid4().hex, BytesIO()
+        try:
+            _pickler()(stream, 5, buffers.append).dump(make)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise TypeError(
+                f"joblib's workers: what they are to make cannot be sent to them ({error}); leave out parallel_config, or see "
+                "to it that no lock, open file or generator goes along."
+            ) from error
+        self.code, self.arrays = stream.getvalue(), [np.asarray(each.raw()) for each in buffers]
+
+    def __sizeof__(self) -> int:
+        """By which Dask tells what is worth being put on workers by itself."""
+        return len(self.code) + sum(part.nbytes for part in self.arrays)
+
+    def function(self) -> Callable:
+        """What was sent, taken apart once in a process; the last ones are kept there."""
+        with _unpacking:
+            if self.name not in _unpacked:
+                _unpacked[self.name] = pickle.loads(self.code, buffers=self.arrays)
+                for old in list(_unpacked)[:-KEPT]:
+                    del _unpacked[old]
+            return _unpacked[self.name]
+
+
+def _pickler() -> Any:
+    from cloudpickle import CloudPickler
+
+    class Pickler(CloudPickler):
+        """Memory maps go by the names of their files."""
+
+        def reducer_override(self, value: Any) -> Any:
+            known = named(value) if isinstance(value, np.memmap) else value
+            return super().reducer_override(value) if known is value else (remapped, (known,))
+
+    return Pickler
+
+
+def named(array: np.ndarray) -> Any:
+    """Of rows of a memory map that stand together where they are in its file; any other array itself."""
+    if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
+        return array
+    whole, at = array, lambda part: part.__array_interface__["data"][0]
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    return os.fspath(array.filename), array.dtype, whole.offset + at(array) - at(whole), array.shape
+
+
+def remapped(known: Any) -> np.ndarray:
+    """The array of which that is told."""
+    if isinstance(known, np.ndarray):
+        return known
+    file, dtype, offset, shape = known
+    return np.memmap(file, dtype, "r", offset, shape)
