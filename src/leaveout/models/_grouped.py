@@ -145,7 +145,8 @@ class Grouped:
         factor = self.factor
         of_free = [np.sum(self.design[i] * found.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
         of_tau = np.sum(found.tau * outer, -1)
-        return np.concatenate([(found.e * outer) @ self.data.design, np.array(of_free).T, of_tau.T], axis=1)
+        free = np.reshape(of_free, (len(of_free), len(found.e))).T
+        return np.concatenate([(found.e * outer) @ self.data.design, free, of_tau.T], axis=1)
 
     def each(self, theta: NDArray, state: NDArray | None = None, omega: NDArray | None = None):
         """f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
