@@ -12,7 +12,7 @@ def joint(field, theta):
     """The covariance of all linear predictors, from the inverse of the precision of β and of all that is latent."""
     latent = field.latent
     at = field.mode(theta[None], np.ones((1, field.num_units)))
-    X, Z = latent.X, latent.Z.toarray()
+    X, Z = latent.data.design, latent.Z.toarray()
     Q = sum(c * term.toarray() for c, term in zip(at.c[0], latent.terms, strict=True))
     W, A = np.where(field.observed, at.losses.second[0], 0.0)[:, None], np.c_[X, Z]
     precision = A.T @ (W * A)

@@ -9,34 +9,18 @@ response's own.
 
 import itertools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._conditional import AbstractResponse
+from ._conditional import Data
 from ._effects import Factor
-from ._marginal import Clusters, Ragged, Rule, Slopes, forward
+from ._marginal import Clusters, Ragged, Rule, Slopes, forward, marginal_losses
 
 NUMBERS = 2**17  # numbers of rows, nodes and refits that are looked at together: about what a cache holds
 SCORED = {1: 15, 2: 7, 3: 5}  # nodes an effect for scores, which are few; with more effects those of the fit
 PUSH = 0.02  # of a weight, and the differences of fourth order by it: ∂²F/∂θ∂w_n of rows
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
-
-
-class Data(NamedTuple):
-    """Rows: the design `[rows, coefficients]`, offsets, y, weights of rows inside the integral, constants, and the response."""
-
-    design: NDArray[np.float64]
-    offset: NDArray[np.float64]
-    y: NDArray[np.float64]
-    size: NDArray[np.float64]
-    fixed: NDArray[np.float64]
-    response: AbstractResponse
-
-    def taken(self, rows: NDArray) -> "Data":
-        """Some rows, in an order."""
-        return Data(*(part[rows] for part in self[:-1]), response=self.response)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,10 +164,9 @@ class Grouped:
         """The sum over their rows of −log of each row's own density."""
 
         def one(some):
-            found, _, listed = self.gathered(theta, lane[some], cluster[some])
-            alone = Ragged.of(np.ones(len(listed), np.int64))
-            rows = Clusters(found.response, alone, found.e, found.a, found.tau, found.y, found.omega, found.fixed)
-            return np.bincount(listed, rows.value(self.scoring), minlength=len(cluster[some]))
+            found, place, listed = self.gathered(theta, lane[some], cluster[some])
+            each = marginal_losses(self.data.taken(place), found.e, np.sum(found.a**2, 0), found.tau)
+            return np.bincount(listed, each, minlength=len(cluster[some]))
 
         return self._by_chunks(cluster, one)
 

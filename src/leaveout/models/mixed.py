@@ -19,7 +19,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
@@ -28,11 +27,12 @@ from .._jax import float64, static
 from .._objective import Costs, Parameters, Units
 from .._read import Names, count, matched, numbers
 from . import _singular as singular
-from ._conditional import AbstractResponse, response
+from ._conditional import AbstractResponse, Data, response, ways
 from ._crossed import Crossed
 from ._effects import Block, Factor, factors, given_blocks, written
-from ._grouped import Data, Grouped, split
-from ._mixed_tables import averaged, coefficients, components, modes, predicted
+from ._grouped import Grouped, split
+from ._marginal import marginal_means
+from ._mixed_tables import coefficients, components, modes, predicted
 from ._rows import column, design
 
 ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
@@ -198,8 +198,7 @@ class Mixed(AbstractClosedForm):
             size = column("Mixed", "trials", trials, n)
             if own.title != "binomial" or (size <= 0).any():
                 raise ValueError("Mixed: trials must be positive, and are for binomial proportions.")
-            log = scipy.special.gammaln
-            fixed = (log(size * y + 1) + log(size * (1 - y) + 1) - log(size + 1)) / size
+            fixed = ways(size * y, size) / size
         length = np.linalg.norm(X, axis=0)
         Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
         poor = np.flatnonzero(np.abs(np.diag(R)) <= ALIKE)
@@ -375,7 +374,7 @@ class Mixed(AbstractClosedForm):
         mean, variance, tau = self.engine.predictors(theta, weights)
         place = np.minimum(index, self.num - 1)
         mean, variance = (np.take_along_axis(part, place, 1) for part in (mean, variance))
-        return mean * self.unit if kind == "link" else averaged(self.data.response, mean, variance, tau) * self.unit
+        return mean * self.unit if kind == "link" else marginal_means(self.data.response, mean, variance, tau) * self.unit
 
     @property
     def units(self):
