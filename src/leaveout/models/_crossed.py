@@ -377,6 +377,11 @@ class Crossed:
         mode, roots, tau = self._posterior(theta, weights, start)
         return mode.eta, self.leverages(self.inverses(mode.solved)[1], roots), tau
 
+    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+        """Of all rows' predictors given β and all data, at θ `[params]`, `[rows, rows]`; and ωℓ″ of each."""
+        mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
+        return self.covariance(mode.solved, np.arange(len(self.data.y)), roots), mode.bend
+
     def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)

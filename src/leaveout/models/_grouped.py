@@ -227,6 +227,16 @@ class Grouped:
         mean[:, self.order], variance[:, self.order] = mode.eta, spread
         return mean, variance, found.tau
 
+    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+        """Of all rows' predictors given β and all data, at θ `[params]`, `[rows, rows]`; and ωℓ″ of each."""
+        found = self.clustered(theta[None], np.ones((1, len(self.order))))
+        mode, of = found.mode(), self.rows.cluster
+        whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
+        (bend,) = self.data.response.orders(mode.eta, found.tau, self.data.y, (2,))
+        back = np.argsort(self.order)
+        across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
+        return across[np.ix_(back, back)], (found.omega * bend)[0, back]
+
     def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""
         mode = self.clustered(theta[None], np.ones((1, len(self.order)))).mode()

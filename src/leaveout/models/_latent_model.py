@@ -14,7 +14,7 @@ from .._closed_form import STEP, AbstractClosedForm, Points, State, Weights
 from .._objective import Costs
 from ._latent import Latent, Mode
 from ._latent_alone import LARGEST, Alone, alone, rings
-from ._marginal import marginal_losses, marginal_means
+from ._marginal import marginal_losses, marginal_means, with_coefficients
 
 TOGETHER = 2**20  # numbers in the factors of a batch: more gain nothing
 
@@ -98,12 +98,9 @@ class AbstractRows(AbstractLatent):
         return Alone(losses, at.value[0] - self.mode(theta, weights, start).value)
 
     def predictor_covariance(self, theta):
-        """With what is not known of β, flat beforehand: `C_u + R (XᵀWR)⁻¹ Rᵀ`, R = X − C_u W X, C_u that of Zu alone."""
         at = self.mode(theta[None], np.ones((1, self.num_units)))
-        own, X = self.latent.covariance(at), self.latent.data.design
         curvature = np.where(at.weights[0] == 0, 0.0, at.weights[0] * at.losses.second[0])
-        rest = X - own @ (curvature[:, None] * X)
-        return own + rest @ np.linalg.solve(X.T @ (curvature[:, None] * rest), rest.T)
+        return with_coefficients(self.latent.covariance(at), self.latent.data.design, curvature)
 
     @property
     def unit(self):

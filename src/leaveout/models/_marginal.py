@@ -263,3 +263,10 @@ def marginal_means(response: AbstractResponse, mean: NDArray, variance: NDArray,
     z, w = np.polynomial.hermite_e.hermegauss(NODES)
     spread, share = np.sqrt(np.maximum(variance, 0.0)), w / np.sqrt(2 * np.pi)
     return sum(weight * response.mean(mean + spread * node, tau) for node, weight in zip(z, share, strict=True))
+
+
+def with_coefficients(own: NDArray, X: NDArray, bend: NDArray) -> NDArray[np.float64]:
+    """The covariance of predictors, that given β being C `[rows, rows]`, with what is not known of β, flat beforehand:
+    `C + R (XᵀWR)⁻¹ Rᵀ`, R = X − C W X, W = diag(ℓ″)."""
+    rest = X - own @ (bend[:, None] * X)
+    return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)

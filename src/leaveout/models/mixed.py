@@ -31,7 +31,7 @@ from ._conditional import AbstractResponse, Data, response, ways
 from ._crossed import Crossed
 from ._effects import Block, Factor, factors, given_blocks, written
 from ._grouped import Grouped, split
-from ._marginal import marginal_means
+from ._marginal import marginal_means, with_coefficients
 from ._mixed_tables import coefficients, components, modes, predicted
 from ._rows import column, design
 
@@ -375,6 +375,12 @@ class Mixed(AbstractClosedForm):
         place = np.minimum(index, self.num - 1)
         mean, variance = (np.take_along_axis(part, place, 1) for part in (mean, variance))
         return mean * self.unit if kind == "link" else marginal_means(self.data.response, mean, variance, tau) * self.unit
+
+    def predictor_covariance(self, theta):
+        if self.drop != ROWS:
+            return None
+        own, bend = self.engine.covariances(np.asarray(theta))
+        return with_coefficients(own, self.data.design, bend)
 
     @property
     def units(self):
