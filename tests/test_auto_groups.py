@@ -1,8 +1,10 @@
 """Groups of a fit's own posterior correlations, by brute force from the joint posterior covariance."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import fitted, glm
+from scipy import linalg, optimize, special
 from test_fields import data, grid
 
 import leaveout as lo
@@ -12,7 +14,7 @@ def joint(field, theta):
     """The covariance of all linear predictors, from the inverse of the precision of β and of all that is latent."""
     latent = field.latent
     at = field.mode(theta[None], np.ones((1, field.num_units)))
-    X, Z = latent.X, latent.Z.toarray()
+    X, Z = latent.data.design, latent.Z.toarray()
     Q = sum(c * term.toarray() for c, term in zip(at.c[0], latent.terms, strict=True))
     W, A = np.where(field.observed, at.losses.second[0], 0.0)[:, None], np.c_[X, Z]
     precision = A.T @ (W * A)
@@ -45,6 +47,44 @@ def test_the_same_as_by_brute_force(family, structure):
     if structure == "leroux":
         estimate = lo.cross_validate(fit, plan, audit=0)
         assert np.isfinite(np.delete(estimate.per_unit(), 4)).all() and estimate.mean > 0
+
+
+def joint_of_effects(model, fit):
+    """The same of a mixed model: effects and coefficients as SciPy finds them, all of their precision inverted."""
+    X, P = model.data.design @ np.linalg.inv(model.transform), fit.parameters
+    Z = np.hstack([(f.design / f.scale[:, None] * (f.code == k)).T for f in model.factors for k in range(len(f.levels))])
+    blocks = [np.linalg.inv(P[f"covariance[{f.name}]"]) for f in model.factors for _ in f.levels]
+    y, Q = model.data.y, linalg.block_diag(*blocks)
+    mean, bend = np.exp, np.exp
+    if model.data.response.title == "binomial":
+        mean, bend = special.expit, lambda eta: special.expit(eta) * special.expit(-eta)
+    slope = lambda u: Z.T @ (mean(X @ P["coef"] + Z @ u) - y) + Q @ u
+    curved = lambda u: Z.T @ (bend(X @ P["coef"] + Z @ u)[:, None] * Z) + Q
+    u = optimize.root(slope, np.zeros(Z.shape[1]), jac=curved, tol=1e-12).x
+    A, W = np.hstack([X, Z]), bend(X @ P["coef"] + Z @ u)
+    precision = A.T @ (W[:, None] * A)
+    precision[X.shape[1] :, X.shape[1] :] += Q
+    return A @ np.linalg.inv(precision) @ A.T
+
+
+@pytest.mark.parametrize(
+    ("family", "form"), [("poisson", "(1 + x | p)"), ("binomial", "(1 | p) + (1 | h)"), ("poisson", "(1 + x | p) + (1 | h)")]
+)
+def test_of_rows_of_a_mixed_model(family, form):
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"x": rng.standard_normal(150), "p": rng.integers(0, 12, 150), "h": rng.integers(0, 5, 150)})
+    eta = 0.5 * frame.x + rng.standard_normal(12)[frame.p] + 0.8 * rng.standard_normal(12)[frame.p] * frame.x
+    eta += 0.7 * rng.standard_normal(5)[frame.h]
+    frame["y"] = rng.poisson(np.exp(eta)) if family == "poisson" else (rng.logistic(size=150) < 2 * eta).astype(float)
+    model = lo.Mixed(f"y ~ x + {form}", frame, family)
+    fit = lo.fit(model, num_starts=1)
+    C = joint_of_effects(model, fit)
+    np.testing.assert_allclose(model.predictor_covariance(fit.vector), C, rtol=1e-7, atol=1e-9)
+    plan = lo.auto_groups(fit, 6)
+    assert [set(plan.index[a:b]) for a, b in zip(plan.indptr, plan.indptr[1:], strict=False)] == brute(C, 6)
+    clusters = lo.fit(lo.Mixed(f"y ~ x + {form}", frame, family, drop="p"), num_starts=1)
+    with pytest.raises(TypeError, match='drop="row"'):
+        lo.auto_groups(clusters, 3)
 
 
 def test_of_a_penalised_linear_predictor():

@@ -13,7 +13,7 @@ from scipy import integrate
 import leaveout as lo
 from leaveout.inference.cholesky import pattern
 from leaveout.models import _latent_alone
-from leaveout.models._responses import marginal_losses
+from leaveout.models._marginal import marginal_losses
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from dense_fields import Dense, unconstrained
@@ -144,9 +144,9 @@ def test_scores_are_densities(family):
 
     def density(y):
         at = answering(field, np.where(np.arange(20) == 4, y, field.y))
-        return np.exp(-marginal_losses(at._seen_as, *known)[0, 0])
+        return np.exp(-marginal_losses(at.latent.data.taken(np.array([4])), mean[0], variance[0], tau[:, 0])[0])
 
-    known = field._seen(theta, w, np.array([[4]]), None)[1:]
+    mean, variance, tau, _ = field._seen(theta, w, np.array([[4]]), None)
     assert density(field.y[4]) == pytest.approx(np.exp(-field.losses(theta, w, np.array([[4]]), np.ones((1, 1), bool))[0, 0]))
     if family == "gaussian":
         total = integrate.quad(density, -40, 40, points=[0.0])[0]

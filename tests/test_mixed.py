@@ -277,19 +277,63 @@ def test_a_variance_at_zero_is_said_and_stood_at():
     assert (cv.result == 0).all() and np.isfinite(cv.losses).all()
 
 
-def test_a_refit_says_when_a_variance_would_leave_zero():
-    """Two clusters far apart on one side, and as far on the other within: without them there is something between."""
-    rng = np.random.default_rng(3)
-    effect = np.repeat(rng.standard_normal(12), 10)
-    y = effect + 0.3 * rng.standard_normal(120)
-    within = np.tile([3.0, -3.0], 60) + 0.1 * rng.standard_normal(120)  # 12 clusters without anything between
-    frame = pd.DataFrame({"y": np.r_[y, within], "p": np.repeat(np.arange(24), 10)})
-    model = lo.Mixed("y ~ 1 + (1 | p)", frame, drop="p")
-    theta = model.parameters.start(0)
-    theta[1] = 0.0
-    weights = np.ones((2, 24))
-    weights[0, 12:] = 0.0
-    assert model.parameters.leaving(model, theta, np.stack([theta, theta]), weights).tolist()[0]
+def _balanced(seed, clusters=15, size=10):
+    """Hardly anything between clusters; the rows of a cluster one after another."""
+    rng = np.random.default_rng(seed)
+    x, code = rng.standard_normal(clusters * size), np.repeat(np.arange(clusters), size)
+    y = 1 + 0.5 * x + rng.standard_normal(len(x))
+    y += 0.15 * (rng.standard_normal(clusters)[code] + rng.standard_normal(clusters)[code] * x)
+    return pd.DataFrame({"x": x, "y": y, "p": code}), size
+
+
+def _from_scratch(frame, size, q):
+    """The least −log likelihood over Λ, β and σ², both of these profiled out, by multivariate normal densities."""
+    X, y, place = np.column_stack([np.ones(len(frame)), frame.x]), frame.y.to_numpy(), np.tril_indices(q)
+    X, y = X.reshape(-1, size, 2), y.reshape(-1, size, 1)
+
+    def value(entries):
+        root = np.zeros((q, q))
+        root[place] = entries
+        low = np.linalg.cholesky(np.eye(size) + X[:, :, :q] @ root @ root.T @ X[:, :, :q].swapaxes(1, 2))
+        A, b = (np.linalg.solve(low, part).reshape(-1, part.shape[2]) for part in (X, y))
+        left = np.sum((b - A @ np.linalg.lstsq(A, b, rcond=None)[0]) ** 2)
+        logs = 2 * np.log(np.einsum("gii->gi", low)).sum()
+        return 0.5 * (len(b) * (np.log(2 * np.pi * left / len(b)) + 1) + logs)
+
+    starts = 0.5 * np.random.default_rng(0).standard_normal((2, len(place[0])))
+    return min(optimize.minimize(value, start, method="BFGS", options={"gtol": 1e-6}).fun for start in starts)
+
+
+@pytest.mark.parametrize("seed, effects, said", [(20, "1", "variance of Intercept"), (15, "1 + x", "perfectly correlated")])
+def test_refits_hold_a_variance_at_zero_or_say_that_it_would_leave(seed, effects, said):
+    """Against refits from scratch over all covariances: those that hold are the least, those that are flagged are not."""
+    frame, size = _balanced(seed)
+    with pytest.warns(UserWarning, match=said):
+        fit = lo.fit(lo.Mixed(f"y ~ x + ({effects} | p)", frame, drop="p"))
+    plan, model = lo.leave_one_out(15), fit.objective
+    cv, found = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
+    thetas = [model.parameters.unconstrained({name: value[k] for name, value in found.items()}) for k in range(15)]
+    leaves = cv.result == lo.RESULTS.leaving
+    assert leaves.any() and (cv.result[~leaves] == 0).all() and np.isfinite(cv.losses).all()
+    some = np.r_[np.flatnonzero(leaves)[:2], np.flatnonzero(~leaves)[:2]]
+    values = model.look(np.array(thetas)[some], 1 - np.eye(15)[some])[0]
+    above = values - [_from_scratch(frame[frame.p != k], size, 1 + effects.count("x")) for k in some]
+    np.testing.assert_allclose(above[2:], 0.0, atol=1e-8)
+    assert (above[:2] > 1e-6).all()
+    assert "held at zero" in str(cv)
+
+
+def test_a_variance_at_zero_is_held_where_it_is_least_only():
+    """By an anchor, too; where F falls as it leaves, there is no minimum."""
+    frame, _ = _balanced(20)
+    model = lo.Mixed("y ~ x + (1 | p)", frame, drop="p")
+    with pytest.warns(UserWarning, match="variance of Intercept"):
+        parameters = lo.fit(model).parameters
+    with pytest.warns(UserWarning, match="anchor: the variance of Intercept"):
+        assert len(lo.anchor(model, parameters).vector) == 3
+    frame["y"] += np.random.default_rng(0).standard_normal(15)[frame.p]
+    between = lo.Mixed("y ~ x + (1 | p)", frame, drop="p")
+    assert between.parameters.held(between.parameters.unconstrained(parameters)) is None
 
 
 def test_effects_that_turn_into_one_another_are_held():

@@ -20,6 +20,7 @@ from ._plan import Plan
 from ._read import count
 
 ALIKE = 1e-9  # of a correlation: which of two units comes first is not told by less, but by their order
+LARGEST = 20_000  # units of latent Gaussian models, whose covariance is formed
 TOGETHER = 2**22  # numbers of correlations that are held together
 
 Root = Float[np.ndarray, "units rank"]
@@ -32,7 +33,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
 
     A group is what is known of a unit by its likes: it asks how well a model extrapolates, where leaving out one unit asks how
     well it interpolates. Raises TypeError of models without Gaussian linear predictors, one a unit; ValueError where `size` is
-    not between 1 and the units less one.
+    not between 1 and the units less one, or a latent Gaussian model has more than 20,000.
     """
     if not isinstance(fit, Fit):
         raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
@@ -51,9 +52,11 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
 def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
     """Each unit, then those most correlated with it."""
     model = fit.objective
-    covariance = model.predictor_covariance(fit.vector) if isinstance(model, AbstractClosedForm) else None
+    n, closed = model.num_units, isinstance(model, AbstractClosedForm)
+    if closed and n > LARGEST:
+        raise ValueError(f"auto_groups: correlations of {n} units with one another are too many, up to {LARGEST} are formed.")
+    covariance = model.predictor_covariance(fit.vector) if closed else None
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
-    n = fit.objective.num_units
     deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
     deviation = np.where(deviation > 0, deviation, np.inf)  # of what is known for sure: correlated with nothing
     found, each = np.empty((n, size), np.int64), max(1, TOGETHER // n)
@@ -71,8 +74,9 @@ def _rows(fit: Fit) -> Root:
     model = fit.predictors
     if model is None or not model.separate or model.design.outputs > 1:
         raise TypeError(
-            "auto_groups: needs a model with one Gaussian linear predictor a unit, such as lo.GaussianField or lo.GLM with a "
-            f"quadratic penalty; got {called(fit.objective)}. lo.neighbourhoods and lo.groups make groups of what you know."
+            "auto_groups: needs a model with one Gaussian linear predictor a unit, such as lo.GaussianField, lo.Mixed of rows "
+            f'(drop="row") or lo.GLM with a quadratic penalty; got {called(fit.objective)}. lo.neighbourhoods and lo.groups '
+            "make groups of what you know."
         )
     n = fit.objective.num_units
     return np.asarray(model.design.whitened(np.arange(n), fit.root)).reshape(n, -1)

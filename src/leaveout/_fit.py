@@ -288,8 +288,9 @@ def fit(
 
     Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError` where the data do not
     determine every parameter otherwise, `ValueError` where `checkpoint` is of another run, `Interrupted` on Ctrl-C.
-    Probabilities of a hidden Markov model that have their maximum likelihood at zero are held there, with a warning, and so are
-    coefficients that an l1 penalty puts there; the fit's `objective` is then the model that holds them.
+    Probabilities of a hidden Markov model and variances of a mixed one that have their maximum likelihood at zero are held
+    there, with a warning, and so are coefficients that an l1 penalty puts there; the fit's `objective` is then the model that
+    holds them.
     """
     objective, theta0 = posed(turned(_checked(objective, "fit"), curvature, "fit"), theta0)
     number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
@@ -304,17 +305,19 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
     runs = _runs(objective, starts, flat)
     try:
         found = _reached(objective, runs[0], starts[0], flat)
+        bounded = objective.parameters.held(found.theta)
     except (RuntimeError, IndefiniteHessianError) as error:
         bounded = objective.parameters.held(objective.parameters.canonical(placed(runs[0][1], starts[0])))
-        if bounded is not None:
-            simpler, parameters, what = bounded
-            warn(f"fit: {what}: held there, in every refit too. A prior keeps them off it.")
-            return fit(simpler, parameters, num_starts=1, curvature=curvature)
-        runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
+        runs = runs if bounded is not None else [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:
             raise
-        found = _reached(objective, runs[0], starts[0], flat)
-        warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
+        if bounded is None:
+            found = _reached(objective, runs[0], starts[0], flat)
+            warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
+    if bounded is not None:
+        simpler, parameters, what = bounded
+        warn(f"fit: {what}")
+        return fit(simpler, parameters, num_starts=1, curvature=curvature)
     warn(objective.parameters.warning(found.theta))
     return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
 
@@ -395,6 +398,11 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     """
     objective, _ = posed(turned(_checked(objective, "anchor"), curvature, "anchor"), theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
+    bounded = objective.parameters.held(leaves)
+    if bounded is not None:
+        objective, theta, what = bounded
+        warn(f"anchor: {what}")
+        leaves = stored_leaves(objective.parameters.unconstrained(theta))
     flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
     found = anchored_at(objective, leaves, "anchor", flat)
     if found.decrement > WARN:

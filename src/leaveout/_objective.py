@@ -169,8 +169,8 @@ class Parameters:
                                class), or None: a refit that is left less than half an observation of one is flagged
     `warning(theta)`           what a user should know of a fit that came out there: parameters on a boundary, idle states
     `limit(theta)`             why F has no minimum where a fit came out: a value that no parameter reaches; "" where it has
-    `held(theta)`              where a fit without a minimiser ran to a boundary: the model that holds parameters there,
-                               natural parameters to start it from, and what it holds; else None
+    `held(theta)`              where a fit ran to a boundary: the model that holds parameters there, natural parameters to
+                               start it from, and what it holds, in words; else None
     `leaving(objective, like, thetas, weights)`  of some refits, raveled θ `[refits, params]` and `[refits, units]`: would F
                                fall if a parameter that the fit holds on a boundary left it? None where none is held
     `kinks()`                  what `_kinks` needs to know of a penalty that has some; None where F is smooth

@@ -1,5 +1,5 @@
 """What a row says given its linear predictor, `ℓ(η, τ, y)`, in closed form: ℓ to ℓ‴ in η, and what τ, which all rows share,
-does to ℓ, ℓ′ and ℓ″.
+does to ℓ, ℓ′ and ℓ″; and rows of it.
 
     gaussian           ½ (y − η)² e^{−2τ} + τ + ½ log 2π                         scale σ = e^τ
     gamma              ν (η + y e^{−η}) − (ν − 1) log y − ν log ν + log Γ(ν)     shape ν = e^τ
@@ -13,7 +13,7 @@ is wanted once a row and not once a node. Arrays are `[..., rows]`, τ `[own, ..
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -78,6 +78,21 @@ class AbstractResponse(abc.ABC):
     @abc.abstractmethod
     def scale(self, y: NDArray) -> str:
         """What ℓ is."""
+
+
+class Data(NamedTuple):
+    """Rows: the design `[rows, coefficients]`, offsets, y, weights of rows inside the integral, constants, and the response."""
+
+    design: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    y: NDArray[np.float64]
+    size: NDArray[np.float64]
+    fixed: NDArray[np.float64]
+    response: AbstractResponse
+
+    def taken(self, rows: NDArray) -> "Data":
+        """Some rows, in an order."""
+        return Data(*(part[rows] for part in self[:-1]), response=self.response)
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,6 +387,12 @@ class Ordinal(AbstractResponse):
 def thresholds(tau: NDArray) -> NDArray:
     """c of τ, `[own, ...]`."""
     return tau[0] + np.concatenate([np.zeros((1, *tau.shape[1:])), np.cumsum(np.exp(tau[1:]), 0)])
+
+
+def ways(y: NDArray, trials: NDArray) -> NDArray[np.float64]:
+    """−log of in how many orders y of some trials may come."""
+    log = scipy.special.gammaln
+    return log(y + 1) + log(trials - y + 1) - log(trials + 1)
 
 
 FAMILIES: dict[str, Callable[[], AbstractResponse]] = {

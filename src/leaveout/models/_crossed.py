@@ -21,17 +21,16 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from ._conditional import AbstractResponse
+from ._conditional import AbstractResponse, Data
 from ._effects import Factor
-from ._grouped import Data, split
-from ._marginal import Clusters, Ragged, Rule, backward, cholesky, forward
+from ._grouped import split
+from ._marginal import backward, cholesky, forward, marginal_losses
 
 STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10  # of Newton's method: the step after one so short is rounding
 REUSED = 0.05  # of a step: if more is left by the next, the factor is made anew
 DENSE = 6000  # effects beside those of the largest factor, of which a matrix is kept
 NUMBERS = 2**22  # of U S⁻¹ that are held at once
 SIDES = 500  # right-hand sides that are solved for at once
-NODES = 15  # of the integral over one predictor
 
 
 class Pairs(NamedTuple):
@@ -378,6 +377,11 @@ class Crossed:
         mode, roots, tau = self._posterior(theta, weights, start)
         return mode.eta, self.leverages(self.inverses(mode.solved)[1], roots), tau
 
+    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+        """Of all rows' predictors given β and all data, at θ `[params]`, `[rows, rows]`; and ωℓ″ of each."""
+        mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
+        return self.covariance(mode.solved, np.arange(len(self.data.y)), roots), mode.bend
+
     def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
@@ -398,11 +402,8 @@ class Crossed:
     def _alone(self, theta: NDArray, weights: NDArray, unit: NDArray, start: NDArray | None) -> NDArray:
         mean, variance, tau = self._seen(theta, weights, start)
         rows = np.concatenate([self.members[u] for u in unit])
-        data, count = self.data.taken(rows), [len(self.members[u]) for u in unit]
-        spread = np.sqrt(np.maximum(variance[rows], 0.0))[None]
-        alone = Ragged.of(np.ones(len(rows), np.int64))
-        found = Clusters(data.response, alone, mean[rows], spread, tau, data.y, data.size, data.fixed)
-        each = found.value(None if data.response.quadratic else Rule.of(1, NODES))
+        each = marginal_losses(self.data.taken(rows), mean[rows], variance[rows], tau)
+        count = [len(self.members[u]) for u in unit]
         return np.bincount(np.repeat(np.arange(len(unit)), count), each, len(unit))
 
     def _together(self, theta: NDArray, weights: NDArray, unit: NDArray, start: NDArray | None) -> NDArray:

@@ -9,34 +9,18 @@ response's own.
 
 import itertools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._conditional import AbstractResponse
+from ._conditional import Data
 from ._effects import Factor
-from ._marginal import Clusters, Ragged, Rule, Slopes, forward
+from ._marginal import Clusters, Ragged, Rule, Slopes, forward, marginal_losses
 
 NUMBERS = 2**17  # numbers of rows, nodes and refits that are looked at together: about what a cache holds
 SCORED = {1: 15, 2: 7, 3: 5}  # nodes an effect for scores, which are few; with more effects those of the fit
 PUSH = 0.02  # of a weight, and the differences of fourth order by it: ∂²F/∂θ∂w_n of rows
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
-
-
-class Data(NamedTuple):
-    """Rows: the design `[rows, coefficients]`, offsets, y, weights of rows inside the integral, constants, and the response."""
-
-    design: NDArray[np.float64]
-    offset: NDArray[np.float64]
-    y: NDArray[np.float64]
-    size: NDArray[np.float64]
-    fixed: NDArray[np.float64]
-    response: AbstractResponse
-
-    def taken(self, rows: NDArray) -> "Data":
-        """Some rows, in an order."""
-        return Data(*(part[rows] for part in self[:-1]), response=self.response)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +129,8 @@ class Grouped:
         factor = self.factor
         of_free = [np.sum(self.design[i] * found.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
         of_tau = np.sum(found.tau * outer, -1)
-        return np.concatenate([(found.e * outer) @ self.data.design, np.array(of_free).T, of_tau.T], axis=1)
+        free = np.reshape(of_free, (len(of_free), len(found.e))).T
+        return np.concatenate([(found.e * outer) @ self.data.design, free, of_tau.T], axis=1)
 
     def each(self, theta: NDArray, state: NDArray | None = None, omega: NDArray | None = None):
         """f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
@@ -179,10 +164,9 @@ class Grouped:
         """The sum over their rows of −log of each row's own density."""
 
         def one(some):
-            found, _, listed = self.gathered(theta, lane[some], cluster[some])
-            alone = Ragged.of(np.ones(len(listed), np.int64))
-            rows = Clusters(found.response, alone, found.e, found.a, found.tau, found.y, found.omega, found.fixed)
-            return np.bincount(listed, rows.value(self.scoring), minlength=len(cluster[some]))
+            found, place, listed = self.gathered(theta, lane[some], cluster[some])
+            each = marginal_losses(self.data.taken(place), found.e, np.sum(found.a**2, 0), found.tau)
+            return np.bincount(listed, each, minlength=len(cluster[some]))
 
         return self._by_chunks(cluster, one)
 
@@ -242,6 +226,16 @@ class Grouped:
         mean, variance = np.empty_like(mode.eta), np.empty_like(mode.eta)
         mean[:, self.order], variance[:, self.order] = mode.eta, spread
         return mean, variance, found.tau
+
+    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+        """Of all rows' predictors given β and all data, at θ `[params]`, `[rows, rows]`; and ωℓ″ of each."""
+        found = self.clustered(theta[None], np.ones((1, len(self.order))))
+        mode, of = found.mode(), self.rows.cluster
+        whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
+        (bend,) = self.data.response.orders(mode.eta, found.tau, self.data.y, (2,))
+        back = np.argsort(self.order)
+        across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
+        return across[np.ix_(back, back)], (found.omega * bend)[0, back]
 
     def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""

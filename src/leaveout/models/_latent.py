@@ -11,8 +11,8 @@ implicitly (nothing is unrolled; the mode's own derivative is −G ∂∇):
     ∂F/∂β = Xᵀ(wℓ′ + s − wℓ″a),     ∂F/∂w_i = ℓ_i + ½ v_i ℓ″_i − a_i ℓ′_i
     ∂F/∂c_k = ½ uᵀQ_k u + ½ tr(G Q_k) − gᵀQ_k u − ½ ∂log|Q|,     ∂F/∂φ = Σ w_i (∂ℓ_i + ½ v_i ∂ℓ″_i − a_i ∂ℓ′_i)
 
-To use it for another model: make a `Field` (the matrices Q_k, their coefficients as functions of ψ), a `Response` (ℓ and its
-derivatives), and `Latent(response, X, Z, offset, field)`. Then
+To use it for another model: make `Data` (X, offsets, y, and ℓ: `_conditional`; φ is its τ), a `Field` (the matrices Q_k, their
+coefficients as functions of ψ), and `Latent(data, Z, field)`. Then
 
     at = latent.mode(theta, weights, u0)      everything at the mode: `at.value`, `at.u`, `at.eta`, `at.variance` [lanes, rows]
     latent.gradient(at)                       ∂F/∂θ [lanes, params]
@@ -25,13 +25,14 @@ derivatives), and `Latent(response, X, Z, offset, field)`. Then
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
 from ..inference.cholesky import Factor, Pattern, pattern
+from ._conditional import Data
 
 STEPS = 60  # of Newton's method to a mode
 REUSED = 0.1  # of a step: if more is left by the next, the factor is made anew
@@ -51,20 +52,6 @@ class Losses(NamedTuple):
     second: Rows
     third: Rows
     shared: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-
-
-class Response(Protocol):
-    """p(y | η, φ) of the rows, of which `some` may be asked for."""
-
-    @property
-    def shared(self) -> int:
-        """How many numbers φ is."""
-
-    def losses(self, eta: np.ndarray, phi: Float[np.ndarray, "lanes phi"], some: np.ndarray | None = None) -> Losses:
-        """−log p(y | η, φ), in full, and its derivatives; `some` are numbers of rows, in the shape of η."""
-
-    def mean(self, eta: np.ndarray, phi: Float[np.ndarray, "lanes phi"], some: np.ndarray) -> np.ndarray:
-        """E[y | η, φ]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +109,7 @@ class Mode:
         self.lost = np.zeros(len(u), bool)  # without a mode
         self.beta, self.psi, self.phi = latent.split(theta)
         self.c, self.slopes = latent.field.coefficients(self.psi)
-        self.fixed = latent.offset + self.beta @ latent.X.T
+        self.fixed = latent.data.offset + self.beta @ latent.data.design.T
 
     @cached_property
     def eta(self) -> Rows:
@@ -131,7 +118,7 @@ class Mode:
 
     @cached_property
     def losses(self) -> Losses:
-        return self.latent.response.losses(self.eta, self.phi)
+        return self.latent.losses(self.eta, self.phi)
 
     @cached_property
     def precision(self) -> Float[np.ndarray, "lanes entries"]:
@@ -202,18 +189,16 @@ class Mode:
 
 @dataclass(frozen=True, eq=False)
 class Latent:
-    """A response, rows X `[rows, features]` and Z `[rows, size]` (sparse), an offset `[rows]`, and a field."""
+    """Rows, Z `[rows, size]` (sparse), and a field."""
 
-    response: Response
-    X: Float[np.ndarray, "rows features"]
+    data: Data
     Z: "scipy.sparse.csr_array"
-    offset: Float[np.ndarray, " rows"]
     field: Field
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """How many numbers β, ψ and φ are."""
-        return self.X.shape[1], self.field.size, self.response.shared
+        return self.data.design.shape[1], self.field.size, self.data.response.own
 
     def split(self, theta: Float[np.ndarray, "lanes params"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """β, ψ and φ."""
@@ -257,6 +242,18 @@ class Latent:
         """The same with entries off the diagonal counted twice."""
         return scipy.sparse.csr_array(scipy.sparse.diags_array(self.pattern.times) @ self.gram)
 
+    def losses(self, eta: np.ndarray, phi: Float[np.ndarray, "lanes phi"], some: np.ndarray | None = None) -> Losses:
+        """ℓ, its derivatives, and what φ does to them; `some` are numbers of rows, in the shape of η."""
+        own, tau = self.data.response, phi.T.reshape(-1, len(phi), *[1] * (eta.ndim - 1))
+        y, size, fixed = (part if some is None else part[some] for part in (self.data.y, self.data.size, self.data.fixed))
+        value, *slopes = own.orders(eta, tau, y, (0, 1, 2, 3))
+        constant, by_phi = own.constant(tau, y)
+        found = Losses(size * (value + constant + fixed), *(size * slope for slope in slopes))
+        if not own.own:
+            return found
+        shared = own.shared(eta, tau, y, (0, 1, 2))
+        return found._replace(shared=(size * (shared[0] + by_phi), size * shared[1], size * shared[2]))
+
     def spread(self, u: Float[np.ndarray, "lanes size"]) -> Rows:
         """Z u."""
         return (self.Z @ u.T).T
@@ -298,7 +295,7 @@ class Latent:
         with np.errstate(all="ignore"):
             s, back, a = at.turned
             first, second = (_times(at.weights, part) for part in (at.losses.first, at.losses.second))
-            by_beta = (first + s - second * a) @ self.X
+            by_beta = (first + s - second * a) @ self.data.design
             traces = (at.solver.entries * self.pattern.times) @ self.values.T
             by_term = np.einsum("lkm,lm->lk", at.pushed, 0.5 * at.u - back) + 0.5 * traces
             by_psi = np.einsum("lk,lkq->lq", by_term, at.slopes) - 0.5 * at.normaliser[1]

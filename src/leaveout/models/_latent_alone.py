@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ._latent import Losses, Mode, _times
-from ._responses import marginal_losses
+from ._marginal import marginal_losses
 
 NEAR, RING = (32, 64, 128), 3  # rows that determinants and slopes are solved for, and how many times as many are followed
 CLOSE_BY = (2e-5, 3e-4)  # of a loss, and of F: what a pass may be off by on the rows of longest reach
@@ -104,12 +104,12 @@ def _some(at: Mode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarr
     moved = at.eta[0, some] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], others)
     grown = (left / own[:, 0, 0]) ** 2
     variance = left - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
-    loss = marginal_losses(at.latent.response, at.phi, some[None], moved[None], variance[None])[0]
+    loss = marginal_losses(at.latent.data.taken(some), moved, variance, at.phi.T)
     return Alone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
 def _at(at: Mode, eta: np.ndarray, some: np.ndarray | None = None) -> Losses:
-    return at.latent.response.losses(eta, np.broadcast_to(at.phi, (len(eta), at.phi.shape[1])), some)
+    return at.latent.losses(eta, np.broadcast_to(at.phi, (len(eta), at.phi.shape[1])), some)
 
 
 def _solved(

@@ -14,7 +14,7 @@ from .._closed_form import STEP, AbstractClosedForm, Points, State, Weights
 from .._objective import Costs
 from ._latent import Latent, Mode
 from ._latent_alone import LARGEST, Alone, alone, rings
-from ._responses import marginal_losses, marginal_means
+from ._marginal import marginal_losses, marginal_means, with_coefficients
 
 TOGETHER = 2**20  # numbers in the factors of a batch: more gain nothing
 
@@ -98,27 +98,29 @@ class AbstractRows(AbstractLatent):
         return Alone(losses, at.value[0] - self.mode(theta, weights, start).value)
 
     def predictor_covariance(self, theta):
-        """With what is not known of β, flat beforehand: `C_u + R (XᵀWR)⁻¹ Rᵀ`, R = X − C_u W X, C_u that of Zu alone."""
         at = self.mode(theta[None], np.ones((1, self.num_units)))
-        own, X = self.latent.covariance(at), self.latent.X
         curvature = np.where(at.weights[0] == 0, 0.0, at.weights[0] * at.losses.second[0])
-        rest = X - own @ (curvature[:, None] * X)
-        return own + rest @ np.linalg.solve(X.T @ (curvature[:, None] * rest), rest.T)
+        return with_coefficients(self.latent.covariance(at), self.latent.data.design, curvature)
 
     @property
     def unit(self):
         return np.where(self.units.observed, np.arange(self.num_units), -1)
 
     def losses(self, theta, weights, index, held, state=None):
-        return marginal_losses(*self._seen(theta, weights, index, state))
+        mean, variance, tau, some = self._seen(theta, weights, index, state)
+        own = np.repeat(tau[..., 0], index.shape[1], axis=1)
+        found = marginal_losses(self.latent.data.taken(some.ravel()), mean.ravel(), variance.ravel(), own)
+        return found.reshape(index.shape)
 
     def predictions(self, theta, weights, index, kind, state=None):
-        response, phi, some, mean, variance = self._seen(theta, weights, index, state)
-        return mean if kind == "link" else marginal_means(response, phi, some, mean, variance)
+        mean, variance, tau, some = self._seen(theta, weights, index, state)
+        data = self.latent.data
+        return mean if kind == "link" else data.size[some] * marginal_means(data.response, mean, variance, tau)
 
-    def _seen(self, theta: Points, weights: Weights, index: np.ndarray, state: State) -> tuple[Any, ...]:
-        """What is known of the linear predictors of some units, given what is seen: their means and variances."""
+    def _seen(self, theta: Points, weights: Weights, index: np.ndarray, state: State) -> tuple[np.ndarray, ...]:
+        """Means and variances of the linear predictors of some units given what is seen, `[refits, width]`; φ as τ
+        `[own, refits, 1]`; the units, padding among them as the last."""
         at, some = self.mode(theta, weights, state), np.minimum(index, self.num_units - 1)
         lost = np.where(np.isfinite(at.value), 0.0, np.nan)[:, None]
         mean, variance = (np.take_along_axis(part, some, axis=1) for part in (at.eta, at.variance))
-        return self.latent.response, at.phi, some, mean + lost, variance
+        return mean + lost, variance, at.phi.T[..., None], some

@@ -27,8 +27,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._conditional import AbstractResponse
+from ._conditional import AbstractResponse, Data
 
+NODES = 25  # of the integral over one predictor
 STEPS = 100  # Newton's, halved ones among them: from far off in a Poisson response ten halvings come before five steps
 SHORT = 1e-9  # of a mode: the next step is a square of it
 ROUNDING = 1e-10  # of h, by which it may seem to rise
@@ -246,3 +247,26 @@ def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
             S[i, j] = S[j, i] = (i == j) + (0.0 if told is None else told.turned[i, j])
     half = np.stack([backward(low, S[:, j]) for j in range(q)], 1)  # L⁻ᵀS
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
+
+
+def marginal_losses(data: Data, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+    """−log ∫ p(y_i | η, τ) N(η; m, v) dη of rows, each by itself, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
+    alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
+    rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
+    return rows.value(None if data.response.quadratic else Rule.of(1, NODES))
+
+
+def marginal_means(response: AbstractResponse, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+    """∫ E[y | η, τ] N(η; m, v) dη likewise; of an ordinal response the probabilities of the levels, at the end."""
+    if response.quadratic:
+        return mean
+    z, w = np.polynomial.hermite_e.hermegauss(NODES)
+    spread, share = np.sqrt(np.maximum(variance, 0.0)), w / np.sqrt(2 * np.pi)
+    return sum(weight * response.mean(mean + spread * node, tau) for node, weight in zip(z, share, strict=True))
+
+
+def with_coefficients(own: NDArray, X: NDArray, bend: NDArray) -> NDArray[np.float64]:
+    """The covariance of predictors, that given β being C `[rows, rows]`, with what is not known of β, flat beforehand:
+    `C + R (XᵀWR)⁻¹ Rᵀ`, R = X − C W X, W = diag(ℓ″)."""
+    rest = X - own @ (bend[:, None] * X)
+    return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)

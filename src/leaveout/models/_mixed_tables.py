@@ -15,27 +15,15 @@ from numpy.typing import NDArray
 
 from .._objective import AbstractObjective
 from .._read import pandas_of, share
-from ._conditional import AbstractResponse
 from ._effects import factor_codes, given_blocks
 from ._grouped import split
+from ._marginal import marginal_means
 from ._rows import column, new_rows
 
 if TYPE_CHECKING:
     from .mixed import Mixed
 
-NODES = 25
 STEP = 1e-4
-
-
-def averaged(response: AbstractResponse, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray:
-    """E of the mean of y over η ~ N(mean, variance), `[..., rows]`; of an ordinal one the probabilities, levels at the end."""
-    if response.quadratic:
-        return mean
-    z, w = np.polynomial.hermite_e.hermegauss(NODES)
-    spread = np.sqrt(np.maximum(variance, 0.0))
-    return sum(
-        weight * response.mean(mean + spread * node, tau) for node, weight in zip(z, w / np.sqrt(2 * np.pi), strict=True)
-    )
 
 
 def vector(model: "Mixed", fit: Any) -> NDArray:
@@ -116,7 +104,7 @@ def predicted(model: "Mixed", fit: Any, data: Any, level: float, new: bool, offs
     steps = STEP * np.maximum(1.0, np.abs(theta))
     slopes = [(at(theta + one)[0] - at(theta - one)[0]) / (2 * one.sum()) for one in np.diag(steps)]
     tau, own = split(theta[None], model.data, model.factors).tau[0][:, None], model.data.response
-    middle = averaged(own, mean, variance, tau) * model.unit
+    middle = marginal_means(own, mean, variance, tau) * model.unit
     variance = variance + np.sum(fit.whiten(np.array(slopes).T) ** 2, axis=1)
     if middle.ndim > 1:
         return pd.DataFrame(middle, index=index, columns=list(model.levels))

@@ -19,10 +19,10 @@ from .._graph import blocks, read_edges
 from .._jax import static
 from .._objective import LOG_DENSITY, LOG_PROBABILITY, Parameters, Units, float64, stored
 from .._read import Names, matched, numbers
+from ._conditional import FAMILIES, Data, ways
 from ._fields import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
-from ._latent import Latent, Response
+from ._latent import Latent
 from ._latent_model import AbstractRows
-from ._responses import Binomial, Gaussian, Poisson
 
 BLOCKS = 20  # of sites, that standard errors go by, at least
 Family = Literal["poisson", "binomial", "gaussian"]
@@ -102,14 +102,13 @@ class GaussianField(AbstractRows):
 
         Z = scipy.sparse.eye_array(self.num_units, self.graph.latents, format="csr")
         field = self.graph.field(None if self.flat else self._prior)
-        return Latent(self._seen_as, self.rows, scipy.sparse.csr_array(Z), self.offset, field)
+        return Latent(self._data, scipy.sparse.csr_array(Z), field)
 
     @property
-    def _seen_as(self) -> Response:
-        known = np.where(self.observed, self.y, 0.0)
-        if self.family == "gaussian":
-            return Gaussian(known)
-        return Poisson(known) if self.family == "poisson" else Binomial(known, self.trials)
+    def _data(self) -> Data:
+        y = np.where(self.observed, self.y, 0.0)
+        fixed = ways(y, self.trials) / self.trials if self.family == "binomial" else np.zeros(len(y))
+        return Data(self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]())
 
     @property
     def _hyper(self) -> tuple[str, ...]:

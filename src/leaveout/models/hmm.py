@@ -311,7 +311,8 @@ class HMM(AbstractHiddenChain):
             kept = np.where(where, 0.0, found[name])
             found[name] = kept / kept.sum(-1, keepdims=True)
         named = ", ".join(entry for name, where in zero.items() for entry in entries(name, where))
-        return simpler, found, f"maximum likelihood puts {named} at zero"
+        said = f"maximum likelihood puts {named} at zero: held there, in every refit too. A prior keeps them off it."
+        return simpler, found, said
 
     @float64
     def _shares(self, theta):

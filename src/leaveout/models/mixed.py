@@ -11,14 +11,14 @@ quadrature (`_marginal`, `_crossed`). Two questions can be asked of it, and they
     drop="patient"   a cluster is left out with all its rows, and scored as a new one
 
 Λ is not restricted to diagonals above zero: F does not change with the sign of a column, so that a variance that the data put
-at zero is an ordinary minimum in Λ, at which fit and refits stand without running away.
+at zero is an ordinary minimum in Λ. What the fit puts at zero is held there in every refit, and refits that would leave are
+flagged (`_singular`).
 """
 
 from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
@@ -27,11 +27,12 @@ from .._jax import float64, static
 from .._objective import Costs, Parameters, Units
 from .._read import Names, count, matched, numbers
 from . import _singular as singular
-from ._conditional import AbstractResponse, response
+from ._conditional import AbstractResponse, Data, response, ways
 from ._crossed import Crossed
 from ._effects import Block, Factor, factors, given_blocks, written
-from ._grouped import Data, Grouped, split
-from ._mixed_tables import averaged, coefficients, components, modes, predicted
+from ._grouped import Grouped, split
+from ._marginal import marginal_means, with_coefficients
+from ._mixed_tables import coefficients, components, modes, predicted
 from ._rows import column, design
 
 ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
@@ -63,6 +64,7 @@ class Mixed(AbstractClosedForm):
     engine: Any = static()
     data: Data = static()
     factors: tuple[Factor, ...] = static()
+    whole: tuple[Factor, ...] = static()  # before any of Λ was held at zero
     transform: Float[np.ndarray, "coefficients coefficients"]
     unit: float = static()
     code: Any = static()  # the unit of each row
@@ -131,7 +133,7 @@ class Mixed(AbstractClosedForm):
         own.check(y)
         if (y == y[0]).all():
             raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
-        self.factors = factors(blocks, known)
+        self.factors = self.whole = factors(blocks, known)
         self.unit = float(y.std()) if own.quadratic else 1.0
         self.data, self.transform = self._data(X, y, own, offset, trials)
         self.quadrature, self.joint = count("Mixed: quadrature", quadrature, 1, 101), (score or self._usual(drop)) == "joint"
@@ -141,10 +143,7 @@ class Mixed(AbstractClosedForm):
         self.code, self.num = (np.arange(n), n) if found is None else (found.code, len(found.levels))
         for factor in self.factors:
             self._check_levels(factor)
-        if len(self.factors) == 1:
-            self.engine = Grouped.of(self.data, self.factors[0], self.quadrature, drop != ROWS)
-        else:
-            self.engine = Crossed.of(self.data, self.factors, self.code)
+        self.engine = self._made(self.factors)
 
     @staticmethod
     def _refuse(**given: Any) -> None:
@@ -199,8 +198,7 @@ class Mixed(AbstractClosedForm):
             size = column("Mixed", "trials", trials, n)
             if own.title != "binomial" or (size <= 0).any():
                 raise ValueError("Mixed: trials must be positive, and are for binomial proportions.")
-            log = scipy.special.gammaln
-            fixed = (log(size * y + 1) + log(size * (1 - y) + 1) - log(size + 1)) / size
+            fixed = ways(size * y, size) / size
         length = np.linalg.norm(X, axis=0)
         Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
         poor = np.flatnonzero(np.abs(np.diag(R)) <= ALIKE)
@@ -229,7 +227,7 @@ class Mixed(AbstractClosedForm):
             warning=lambda theta: singular.warning(self, theta),
             limit=lambda theta: self.data.response.limit(split(theta[None], self.data, self.factors).tau[0]),
             held=lambda theta: singular.held(self, theta),
-            leaving=singular.leaving,
+            leaving=singular.leaving if self._held else None,
         )
 
     def _natural(self, theta):
@@ -281,14 +279,24 @@ class Mixed(AbstractClosedForm):
         return np.concatenate([z, *free, tau])
 
     def with_factors(self, kept: tuple[Factor, ...]) -> "Mixed":
-        """The same model with fewer entries of Λ free."""
+        """The same model with other entries of Λ free."""
         new = object.__new__(Mixed)
         for name, value in vars(self).items():
             object.__setattr__(new, name, value)
-        own = Grouped.of(self.data, kept[0], self.quadrature, self.drop != ROWS) if len(kept) == 1 else None
         object.__setattr__(new, "factors", kept)
-        object.__setattr__(new, "engine", own or Crossed.of(self.data, kept, self.code))
+        object.__setattr__(new, "engine", self._made(kept))
         return new
+
+    def _made(self, factors: tuple[Factor, ...]) -> Any:
+        """What looks at F."""
+        if len(factors) == 1:
+            return Grouped.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
+        return Crossed.of(self.data, factors, self.code)
+
+    @property
+    def _held(self) -> int:
+        """How many entries of Λ are held at zero."""
+        return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
 
     # F
 
@@ -366,7 +374,13 @@ class Mixed(AbstractClosedForm):
         mean, variance, tau = self.engine.predictors(theta, weights)
         place = np.minimum(index, self.num - 1)
         mean, variance = (np.take_along_axis(part, place, 1) for part in (mean, variance))
-        return mean * self.unit if kind == "link" else averaged(self.data.response, mean, variance, tau) * self.unit
+        return mean * self.unit if kind == "link" else marginal_means(self.data.response, mean, variance, tau) * self.unit
+
+    def predictor_covariance(self, theta):
+        if self.drop != ROWS:
+            return None
+        own, bend = self.engine.covariances(np.asarray(theta))
+        return with_coefficients(own, self.data.design, bend)
 
     @property
     def units(self):
@@ -431,7 +445,8 @@ class Mixed(AbstractClosedForm):
         alone = "".join(
             f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row." for f in single
         )
-        return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{alone}'
+        zero = f" {self._held} entries of Λ held at zero." if self._held else ""
+        return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{zero}{alone}'
 
 
 def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
