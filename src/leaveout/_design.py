@@ -407,6 +407,12 @@ class Predictors:
     separate: bool
     inverse_link: Callable[[Array], Array]
 
+    @property
+    def quadratic(self) -> bool:
+        """Is ℓ″ the same at every η?"""
+        concordance = self.loss.self_concordance
+        return concordance is not None and not np.any(concordance)
+
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
         """The predictors of every row."""
         out = self.design.predictors(theta)
