@@ -15,6 +15,7 @@ from scipy import integrate, optimize, stats
 from statsmodels.genmod.families import links
 
 import leaveout as lo
+from leaveout._design import Dense
 
 F, L = sm.families, lo.losses
 COUNTS = np.arange(400.0)
@@ -377,3 +378,20 @@ def test_the_negative_binomial_is_exact_near_poissons(dispersion):
     with jax.enable_x64(True):
         shared = [L.NegativeBinomialDispersion()(e, np.log([dispersion]), count) for e, count in zip(eta, y, strict=True)]
     np.testing.assert_allclose(shared, true, rtol=1e-13, atol=1e-13)
+
+
+def test_a_quadratic_has_one_hessian(monkeypatch):
+    """Made once a model, for its fit; and the fit is the solution of the normal equations."""
+    rng, made, gram = np.random.default_rng(0), [], Dense.gram
+    monkeypatch.setattr(Dense, "gram", lambda self, *given: made.append(1) or gram(self, *given))
+    X, y = rng.standard_normal((50, 3)), rng.standard_normal(50)
+    weight = rng.uniform(0.5, 2, 50)
+    model = lo.GLM(X, y, "squared", lo.penalties.Ridge(2.0), sample_weight=weight)
+    fit = lo.fit(model)
+    assert len(made) == 1
+    rows, penalty = np.c_[X, np.ones(50)], np.diag([2.0, 2.0, 2.0, 0.0])
+    hessian = rows.T @ (weight[:, None] * rows) + penalty
+    np.testing.assert_allclose(fit.hessian, hessian, rtol=1e-12)
+    np.testing.assert_allclose(fit.vector, np.linalg.solve(hessian, rows.T @ (weight * y)), rtol=1e-10)
+    other = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(5.0), sample_weight=weight))
+    np.testing.assert_allclose(other.hessian - fit.hessian, 1.5 * penalty, atol=1e-10)

@@ -423,6 +423,12 @@ class Predictors:
         penalty = self.penalty if isinstance(self.penalty, np.ndarray) else self.penalty.toarray()
         return penalty[None] if self.norms is None else penalty + self.norms.hessian(theta)
 
+    @property
+    def quadratic(self) -> bool:
+        """Is ℓ″ the same at every η?"""
+        concordance = self.loss.self_concordance
+        return concordance is not None and not np.any(concordance)
+
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
         """The predictors of every row."""
         out = self.design.predictors(theta)

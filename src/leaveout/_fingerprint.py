@@ -7,9 +7,10 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import sys
 import sysconfig
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any
 
@@ -20,10 +21,15 @@ PLAIN = (bool, int, float, complex, str, type(None), type(Ellipsis), Enum, slice
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})  # whose code goes by its name
 
 
-def fingerprint(value: Any, *, data: bool = True) -> str:
+class Foreign(TypeError):
+    """Code of a package that is not trusted to be the same wherever it goes by the same name."""
+
+
+def fingerprint(value: Any, *, data: bool = True, trusted: Collection[str] = ()) -> str:
     """Raises TypeError on what cannot be taken apart, as an open file or a lock. Without `data` all arrays and tables are one:
-    what is left is how something is computed."""
-    found = _Hash(data)
+    what is left is how something is computed. If packages are `trusted`, raises `Foreign` on classes and functions of others;
+    functions of theirs go by where they stand in their files."""
+    found = _Trusting(trusted) if trusted else _Hash(data)
     found.add(value)
     return found.sum.hexdigest()
 
@@ -122,6 +128,33 @@ class _Hash:
         self._parts("uses", [function.__globals__[name] for name in code.co_names if name in function.__globals__])
         for part in inner:
             self._code(function, part)
+
+
+class _Trusting(_Hash):
+    """The same of code that is trusted, by name and place."""
+
+    def __init__(self, trusted: Collection[str]) -> None:
+        super().__init__()
+        self.trusted = trusted
+
+    def _class(self, value: type) -> None:
+        for cls in value.__mro__:
+            there = functools.reduce(lambda part, name: getattr(part, name, None), cls.__qualname__.split("."), self._home(cls))
+            if there is not cls:  # made by a function, of whatever that was given
+                raise Foreign(cls.__qualname__)
+        super()._class(value)
+
+    def _function(self, value: Any) -> None:
+        if inspect.isfunction(value):
+            self._home(value)
+            self._told("place", str((value.__code__.co_firstlineno, *value.__code__.co_positions())))
+        super()._function(value)
+
+    def _home(self, value: Any) -> Any:
+        """The module that it is of."""
+        if (value.__module__ or "").split(".")[0] not in self.trusted:
+            raise Foreign(f"{value.__module__}.{value.__qualname__}")
+        return sys.modules.get(value.__module__)
 
 
 def _own(function: Any) -> bool:

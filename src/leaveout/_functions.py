@@ -8,7 +8,7 @@ data for some refits at a time.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ from ._closed_form import AbstractClosedForm, Given
 from ._design import Predictors, bent, weighed
 from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
+from ._once import once
 from ._plan import Rows, few_size
 
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
@@ -87,10 +88,10 @@ def work(objective: AbstractObjective, size: int) -> float:
 
 
 class Closed:
-    """A linear model's, by array code."""
+    """A linear model's, by array code; `constant` makes its Hessian, where that is the same at every θ and in every refit."""
 
-    def __init__(self, model: Predictors, rows: Rows, num_units: int):
-        self.model, self.rows, self.num_units = model, rows, num_units
+    def __init__(self, model: Predictors, rows: Rows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
+        self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
 
     def _at(self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
@@ -111,6 +112,8 @@ class Closed:
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
         """∇²F."""
+        if self.constant is not None:
+            return np.repeat(self.constant()[None], len(theta), axis=0)
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
@@ -324,8 +327,18 @@ ONE = np.zeros(1, int)
 
 def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None) -> Function:
     """F at these weights, one by default."""
-    weights = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
-    return Function(functions(objective, like, whole(weights[None])), like)
+    given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
+    of = functions(objective, like, whole(given[None]))
+    if weights is None and isinstance(of, Closed) and of.model.quadratic:
+        of.constant = functools.partial(_hessian, objective)
+    return Function(of, like)
+
+
+@once
+def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]:
+    """∇²F of a quadratic F at weights of one."""
+    model, n = cast(Predictors, objective.predictors), objective.num_units
+    return Closed(model, whole(np.ones((1, n))), n).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
 
 
 def fold_weights(

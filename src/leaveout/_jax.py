@@ -75,23 +75,24 @@ def needed() -> None:
 
 
 @functools.cache
-def _cached() -> None:
+def _cached() -> Path | None:
     """Compiled programs are kept for other processes, unless the caller chose where, or wants none: in the folder named by the
     environment variable `LEAVEOUT_CACHE`, else in the user's cache; "off" keeps none. Two processes may write at once."""
     import jax
 
     chosen = os.environ.get("LEAVEOUT_CACHE") or platformdirs.user_cache_dir("leaveout")
     if chosen == "off" or jax.config.values["jax_compilation_cache_dir"] is not None:
-        return
+        return None
     folder = Path(chosen) / "programs" / _host()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # a home that cannot be written to
-        return
+        return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", LARGEST)  # with it goes a lock
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+    return folder / "traced"
 
 
 def _host() -> str:
@@ -153,19 +154,19 @@ def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` compiled for the shapes of its arrays, all else of its arguments constant: Equinox's `filter_jit`. Ctrl-C
-    does not wait for it."""
+    """`function` compiled for the shapes of its arrays, all else of its arguments constant, as by Equinox's `filter_jit`.
+    Ctrl-C does not wait for it."""
 
     def make() -> Callable[P, R]:
-        import equinox
+        from ._programs import Program
 
-        program = equinox.filter_jit(function)
-        run = lambda args, more: jax.block_until_ready(program(*args, **more))
+        program = Program(function, _cached)
+        run = lambda args, more: jax.block_until_ready(program(args, more))
         double = float64(run)
 
         def called(*args: P.args, **more: P.kwargs) -> R:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, more))):
-                return program(*args, **more)
+                return program.anew(*args, **more)
             config: Any = jax.config  # what a caller has set by `with` is known to its own thread only
             chosen, device = double if config.jax_enable_x64 else run, config.jax_default_device
 

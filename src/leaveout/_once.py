@@ -1,4 +1,4 @@
-"""What is made once a fit, and kept beside it."""
+"""What is made once a fit, or a model, and kept beside it."""
 
 import functools
 import threading

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
-from .._jax import Module, static
+from .._jax import Module, compiled, static
 from .._objective import Arrays, aligned, float64, padded_weights, unravel
 from .._plan import LONG, few_more, few_size
 from ..inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
@@ -193,7 +193,7 @@ class Apart(Module):
         return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(total[0, :, 0]) - seen
 
 
-@eqx.filter_jit
+@compiled
 def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
     return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
 
@@ -203,31 +203,31 @@ def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndar
     return posterior(hmm.whole(theta, steps)[0], hmm.layout)
 
 
-def of_steps(compiled: Callable[..., Array]) -> Callable[..., np.ndarray]:
+def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
     """A compiled function of a chain, θ and perhaps weights, which says something of every step."""
 
-    @functools.wraps(compiled)
+    @functools.wraps(function)
     def called(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
         given = (padded_weights(hmm.padded, np.asarray(of_units)) for of_units in weights)
-        return np.asarray(compiled(hmm.padded, theta, *given))[: len(hmm.dense)]
+        return np.asarray(function(hmm.padded, theta, *given))[: len(hmm.dense)]
 
     return called
 
 
 @of_steps
-@eqx.filter_jit
+@compiled
 def smoothed(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
     return hmm.layout.restore(_posterior(hmm, theta, weights).states)
 
 
 @of_steps
-@eqx.filter_jit
+@compiled
 def filtered(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
     return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
 
 
 @of_steps
-@eqx.filter_jit
+@compiled
 def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps channels"]:
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
     means = hmm.means(states, hmm.emitted(theta), hmm.data)
@@ -236,7 +236,7 @@ def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarra
 
 
 @of_steps
-@eqx.filter_jit
+@compiled
 def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
     whole, _ = hmm.whole(theta, jnp.ones(len(hmm.dense)))
     initial, transition = hmm.states.logs(theta)
@@ -277,7 +277,7 @@ def leaving(
     return np.asarray(_least_multipliers(hmm.padded, like, refits))[: len(thetas)] < 0
 
 
-@eqx.filter_jit
+@compiled
 def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]) -> Float[Array, " refits"]:
     def one(args):
         theta, least = unravel(args[0], like), []

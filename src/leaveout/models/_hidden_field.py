@@ -8,7 +8,6 @@ The maximum is found by BFGS: no sum over configurations enters it but that of Z
 
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ import scipy.optimize
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
+from .._jax import compiled
 from .._objective import ravel, unravel
 from ..inference import clique
 from ..inference.clique import Sums, log_partition, marginals, pair_marginals
@@ -153,23 +153,23 @@ class AbstractHiddenField(AbstractHiddenStates):
         return total
 
 
-@eqx.filter_jit
+@compiled
 def prior_partition(field: AbstractHiddenField, theta: PyTree) -> Scalar:
     return field.log_normaliser(theta)
 
 
-@eqx.filter_jit
+@compiled
 def losses(field: AbstractHiddenField, theta: PyTree) -> Float[Array, " fields"]:
     return field.losses(theta, field.densities(theta), jnp.asarray(field.dense))
 
 
-@eqx.filter_jit
+@compiled
 def smoothed(field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "fields sites states"]:
     sites = jnp.repeat(weights, field.x.shape[1]) if field.drop == "field" else weights
     return marginals(field.seen(sites, field.densities(theta)) + field.outside(theta), field.coupled(theta), field.tree)
 
 
-@eqx.filter_jit
+@compiled
 def expected(
     field: AbstractHiddenField, theta: PyTree
 ) -> tuple[Float[Array, "fields sites states"], Float[Array, "edges states states"]]:
@@ -178,7 +178,7 @@ def expected(
     return states, pairs.sum(0)
 
 
-@eqx.filter_jit
+@compiled
 def _potentials_of(field: AbstractHiddenField, theta: PyTree) -> tuple[Array, Array]:
     seen = field.seen(jnp.ones(field.dense.size), field.densities(theta))
     return seen + field.outside(theta), field.coupled(theta)
@@ -256,7 +256,7 @@ def climb(
     return jax.tree.map(np.asarray, field.parameters.natural(theta)), values
 
 
-@eqx.filter_jit
+@compiled
 def _loss(field: AbstractHiddenField, theta: PyTree) -> Scalar:
     return field.loss(theta, jnp.ones(field.num_units))
 
@@ -272,7 +272,7 @@ def _maximand(vector: np.ndarray, field: AbstractHiddenField, like: PyTree, stat
     return [np.asarray(part) for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, pairs)]
 
 
-@eqx.filter_jit
+@compiled
 def _minus_expected(field: AbstractHiddenField, theta: PyTree, states: Array, pairs: Array) -> tuple[Scalar, Array]:
     def value(theta):
         seen, logs = states * field.dense[..., None], field.emission.weighted(jnp.ones(()), field.densities(theta))

@@ -17,12 +17,12 @@ expectation–maximisation, so that descent in coordinates in which it is the id
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._jax import compiled
 from .._objective import Blocks, ravel, unravel
 from ..inference.chain import Posterior, Potentials, posterior
 from ..inference.moments import spread_of_sums
@@ -103,7 +103,7 @@ def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " unit
     return _Known(whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1))
 
 
-@eqx.filter_jit
+@compiled
 def complete(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, Blocks, Blocks]:
     """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
     and one for their distribution."""

@@ -6,13 +6,12 @@ The end belongs to the emission of the last step. θ is `{"start": [K], "end": [
 features, `"weights": [features, K]`.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
-from .._jax import Module
+from .._jax import Module, compiled
 from .._objective import ravel, unravel
 from ..inference.chain import FEW_STATES, TINY, Layout, Posterior, Potentials, best_path, layout, log_partition, posterior
 from ..inference.moments import covariance
@@ -125,7 +124,7 @@ def chain(theta: PyTree, block: Block, weights: Places | None = None) -> Posteri
     return posterior(Potentials(theta["start"], theta["transition"], scores), block.layout)
 
 
-@eqx.filter_jit
+@compiled
 def marginals(theta: PyTree, block: Block) -> Float[Array, "steps labels"]:
     """`p(z_t = k | x)` of all steps, in their order."""
     return block.layout.restore(chain(theta, block).states)
@@ -136,14 +135,14 @@ def shares(theta: PyTree, block: Block) -> Float[Array, "sequences longest label
     return jnp.where(block.real[..., None], chain(theta, block).states, -1.0).swapaxes(0, 1)
 
 
-@eqx.filter_jit
+@compiled
 def decoded(theta: PyTree, block: Block) -> Int[Array, " steps"]:
     """The most probable labels (Viterbi) of all steps, in their order."""
     scores, starts = block.layout.restore(emission(theta, block)), block.layout.restore(block.starts)
     return best_path(theta["start"], theta["transition"], scores, starts)
 
 
-@eqx.filter_jit
+@compiled
 def paths(theta: PyTree, block: Block) -> Int[Array, "sequences longest"]:
     """The same of sequences side by side; −1 behind their ends."""
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)

@@ -16,14 +16,13 @@ coefficients fitted without the unit, when the unit is taken out of it.
 from collections.abc import Callable
 from typing import Literal, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from .._jax import static
+from .._jax import compiled, static
 from .._objective import AbstractObjective, Costs, Parameters, Units, aligned, float64, stored
 from .._read import Names, codes, matched
 from .._sparse import Sparse
@@ -179,7 +178,7 @@ class Cox(AbstractObjective):
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
 
 
-@eqx.filter_jit
+@compiled
 def _sums(cox: Cox, theta: Array) -> Sums:
     return cox.sums(theta, jnp.ones(cox.num_units))
 

@@ -107,19 +107,21 @@ class Anchor:
         return np.inf if concordance is None else float(np.max(np.asarray(concordance) * self.norm))
 
     @functools.cached_property
-    def single(self) -> tuple[Dense | Sparse | Several, Float[Array, "rank params"]]:
-        """The rows, and L⁻¹, in float32."""
-        return self.model.design.single(), self.root.astype(np.float32)
+    def single(self) -> tuple[Dense | Sparse | Several, Float[Array, "rank params"] | None]:
+        """In float32 the rows and L⁻¹, or whitened rows, where these are as many numbers."""
+        design, root = self.model.design.single(), self.root.astype(np.float32)
+        return (Dense(design.whitened(slice(None), root)), None) if isinstance(design, Dense) else (design, root)
 
     def ahead(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
         """How far the predictors move along, by products in float32."""
-        design, root = self.single
-        return design.predictors(moves.astype(np.float32) @ root)
+        (design, root), moves = self.single, moves.astype(np.float32)
+        return design.predictors(moves if root is None else moves @ root)
 
     def back(self, slopes: Float[Array, "lanes units ..."]) -> Float[Array, "lanes rank"]:
         """Whitened, what slopes pull, by products in float32."""
         design, root = self.single
-        return np.asarray(design.pull(slopes.astype(np.float32)) @ root.T, float)
+        pulled = design.pull(slopes.astype(np.float32))
+        return np.asarray(pulled if root is None else pulled @ root.T, float)
 
     @property
     def digits(self) -> float:
