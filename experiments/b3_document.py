@@ -6,18 +6,22 @@ record trained on comes from V with probability p, else from T, whatever the clu
 from 221), at levels p from p₀ to 1, 2,500 times a level (1,000 in Experiment I). Ours draws exactly j records at 12 levels,
 200 times, and chooses λ itself.
 
-    LEAVEOUT_DATA=… python experiments/b3_document.py [--out out] [--replicates 4] [--boot 2500]
+    LEAVEOUT_DATA=… python experiments/b3_document.py [--out out] [--replicates 10] [--boot 2500] [--save]
+
+A replicate of II or III is half a million fits. They are made in turn, and all is told, and kept, after each: what is stopped
+has as many of one as of the other.
 """
 
 import argparse
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import saved
 from b3_settings import CENSUS, HEART, Setting, census, drawn_losses, heart, synthetic, theirs
 from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
@@ -31,7 +35,22 @@ OURS = "ours (12 levels × 200)"
 DOCUMENT = {"M": (2, True)} | {
     f"T{q}{' M' if monotone else ''}": (q, monotone) for monotone in (False, True) for q in (2, 3, 4)
 }
-Found = tuple[pd.DataFrame, dict[str, NDArray[np.float64]], NDArray[np.float64]]
+
+
+class Experiment(NamedTuple):
+    """A setting for each replicate, how many, bootstraps a level; and what there is so far: the true e, a row of estimates a
+    replicate, their curves."""
+
+    make: Callable[[int], Setting]
+    replicates: int
+    boot: int
+    truth: NDArray[np.float64]
+    rows: list[dict[str, float]]
+    curves: dict[str, list[NDArray[np.float64]]]
+
+    @property
+    def levels(self) -> NDArray[np.float64]:
+        return np.linspace(P0, 1, 2 * len(self.truth) - 1)
 
 
 def variants(lam: float, bounded: bool) -> dict[str, dict[str, Any]]:
@@ -88,30 +107,33 @@ def iid(s: Setting, draws: int, seed: int) -> float:
     return float(np.mean(values))
 
 
-def experiment(name: str, make: Callable[[int], Setting], replicates: int, boot: int) -> Found:
-    """Estimates by replicate and method, mean curves, and the true e."""
-    rows: list[dict[str, float]] = []
-    curves: dict[str, list[NDArray[np.float64]]] = {}
-    first = make(0)
+def begun(make: Callable[[int], Setting], replicates: int, boot: int) -> Experiment:
     truth = np.mean([true_losses(make(seed), 1000 + seed) for seed in range(3)], axis=0)
-    levels = np.linspace(P0, 1, 2 * first.size + 1)
-    A = lo.binomial_matrix(levels, first.size)
-    for seed in range(replicates):
-        s = make(seed)
-        b = bootstrapped(s, levels, boot, seed)
-        estimate, values = ours(s, by_count(s, 200, seed), seed)
-        row = {"IID": iid(s, 200, seed), "the authors' IID": truth[s.size // 2], "LOCO": b[0], OURS: estimate}
-        curves.setdefault(OURS, []).append(values)
-        for label, how in variants(s.lam, s.loss == "zero_one").items():
-            curve = lo.solve_curve(A, b, **how)
-            row[label] = curve.estimate
-            curves.setdefault(label, []).append(curve.values)
-        rows.append(row)
-    print(f"\n{name}: {len(first.train)} against {len(first.test)} records, n′ = {first.size}, {len(levels)} levels × {boot}, "
-          f"{replicates} replicates; e₀ = {truth[0]:.4g}, e₁₀ = {truth[10]:.4g}, e at all leaked {truth[-1]:.4g}")  # fmt: skip
-    frame = pd.DataFrame(rows)
-    print(summary(frame, truth[0]).to_string(float_format="{:.4f}".format), flush=True)
-    return frame, {label: np.mean(values, axis=0) for label, values in curves.items()}, truth
+    return Experiment(make, replicates, boot, truth, [], {})
+
+
+def replicate(x: Experiment, seed: int) -> None:
+    """Adds a row of estimates by method, and their curves."""
+    s = x.make(seed)
+    A, b = lo.binomial_matrix(x.levels, s.size), bootstrapped(s, x.levels, x.boot, seed)
+    estimate, values = ours(s, by_count(s, 200, seed), seed)
+    row = {"IID": iid(s, 200, seed), "the authors' IID": x.truth[s.size // 2], "LOCO": b[0], OURS: estimate}
+    x.curves.setdefault(OURS, []).append(values)
+    for label, how in variants(s.lam, s.loss == "zero_one").items():
+        curve = lo.solve_curve(A, b, **how)
+        row[label] = curve.estimate
+        x.curves.setdefault(label, []).append(curve.values)
+    x.rows.append(row)
+
+
+def tell(name: str, x: Experiment) -> None:
+    s, frame, e = x.make(0), pd.DataFrame(x.rows), x.truth
+    print(f"\n{name}: {len(s.train)} against {len(s.test)} records, n′ = {s.size}, {len(x.levels)} levels × {x.boot}, "
+          f"{len(frame)} replicates; e₀ = {e[0]:.4g}, e₁₀ = {e[10]:.4g}, e at all leaked {e[-1]:.4g}")  # fmt: skip
+    table = summary(frame, e[0])
+    print(table.to_string(float_format="{:.4f}".format), flush=True)
+    told = {"replicates": len(frame), "truth": e, "estimates": x.rows}
+    saved.save(f"b3_{name.split()[1]}", table.reset_index(names="estimator"), **told)
 
 
 def summary(frame: pd.DataFrame, truth: float | NDArray[np.float64]) -> pd.DataFrame:
@@ -149,7 +171,7 @@ def refusal(name: str, make: Callable[[int], Setting], estimator: LinearRegressi
     )
 
 
-def saved() -> None:
+def on_theirs() -> None:
     """The document's solver on the losses that its authors saved, and ours where their trials give the covariance."""
     for name, lam in (("synthetic", 0.1), ("census", 10.0), ("heart", 10.0)):
         A, losses, truth, _ = lo.datasets.b3_bootstraps(name)
@@ -171,10 +193,11 @@ def saved() -> None:
         print(summary(pd.DataFrame(rows), truth[0]).to_string(float_format="{:.4f}".format), flush=True)
 
 
-def picture(found: dict[str, Found], path: Path) -> None:
+def picture(found: dict[str, Experiment], path: Path) -> None:
     """Boxes of ê₀ on the left (of what is nowhere off by more than e₀ itself), e on the right; one row an experiment."""
     figure, axes = plt.subplots(len(found), 2, figsize=(11, 3.4 * len(found)), layout="constrained", squeeze=False)
-    for (left, right), (name, (frame, curves, truth)) in zip(axes, found.items(), strict=True):
+    for (left, right), (name, x) in zip(axes, found.items(), strict=True):
+        frame, truth = pd.DataFrame(x.rows), x.truth
         shown = [label for label in frame if np.abs(frame[label] - truth[0]).max() <= truth[0]]
         left.boxplot([frame[label] for label in shown], tick_labels=[label.split(" (")[0] for label in shown], widths=0.6)
         left.axhline(truth[0], color="k", linestyle="--", linewidth=0.9)
@@ -183,10 +206,11 @@ def picture(found: dict[str, Found], path: Path) -> None:
         right.plot(truth, "k--", label="truth")
         right.plot(lo.datasets.b3_bootstraps(name.split()[1]).truth.mean(1), color="0.6", label="the authors' truth")
         for label in (OURS, "T2 M", "T4 M"):
-            right.plot(curves[label], label=label, linewidth=1)
+            right.plot(np.mean(x.curves[label], axis=0), label=label, linewidth=1)
         right.set(xlabel="leaked records among those trained on", ylabel="loss")
         right.legend(frameon=False)
     figure.savefig(path, dpi=110)
+    saved.picture(figure, "leakage_document", dpi=75)
     plt.close(figure)
 
 
@@ -217,26 +241,29 @@ def figure_one(truth: NDArray[np.float64], path: Path) -> None:
 def main(out: Path, replicates: int, boot: int) -> None:
     warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)  # one cluster a side, by design
     out.mkdir(parents=True, exist_ok=True)
-    saved()
+    on_theirs()
     hospitals, countries = theirs(heart(), HEART), theirs(census(), CENSUS)
     refusal("Experiment I", lambda seed: synthetic(seed, 100), LinearRegression(fit_intercept=False), 10)
     refusal("Experiment III", lambda seed: hospitals, SVC(kernel="linear"), 10)
-    settings: dict[str, tuple[Callable[[int], Setting], int, int]] = {
-        "I synthetic": (synthetic, 10, 1000),
-        "III heart disease": (lambda seed: hospitals, replicates, boot),
-        "II census": (lambda seed: countries, replicates, boot),
+    found = {
+        "I synthetic": begun(synthetic, 10, 1000),
+        "III heart disease": begun(lambda seed: hospitals, replicates, boot),
+        "II census": begun(lambda seed: countries, replicates, boot),
     }
-    found: dict[str, Found] = {}
-    for name, arguments in settings.items():
-        found[name] = experiment(name, *arguments)
+    figure_one(found["III heart disease"].truth, out / "b3_heart_leakage.png")
+    for seed in range(max(x.replicates for x in found.values())):
+        for name, x in found.items():
+            if seed < x.replicates:
+                replicate(x, seed)
+                tell(name, x)
         picture(found, out / "b3_document.png")
-        if name.startswith("III"):
-            figure_one(found[name][2], out / "b3_heart_leakage.png")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--replicates", type=int, default=4)
-    parser.add_argument("--boot", type=int, default=2500)
-    main(**vars(parser.parse_args()))
+    parser.add_argument("--replicates", type=int, default=10, help="of Experiments II and III")
+    parser.add_argument("--boot", type=int, default=2500, help="theirs a level")
+    saved.add_option(parser)
+    given = parser.parse_args()
+    main(given.out, given.replicates, given.boot)
