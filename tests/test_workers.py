@@ -238,6 +238,7 @@ def test_a_cluster_of_which_a_worker_is_killed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Exception in thread ExecutorManagerThread")
 def test_a_scan_of_which_a_worker_is_killed(two, tmp_path):
     """At some moment of several scans."""
     import pandas as pd
@@ -245,9 +246,10 @@ def test_a_scan_of_which_a_worker_is_killed(two, tmp_path):
     import pyarrow.parquet as pq
 
     frame = pd.DataFrame(rng.standard_normal((40_000, 4)), columns=list("abcd"))
-    table = pa.Table.from_pandas(frame.assign(y=(rng.random(len(frame)) < 0.5) * 1), preserve_index=False)
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1000)
-    run = lambda: lo.scan(tmp_path / "rows.parquet", "y", "logistic", lo.penalties.Ridge(1.0))
+    frame = frame.assign(y=(rng.random(len(frame)) < 0.5) * 1)
+    write = lambda name: pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), tmp_path / name, row_group_size=1000)
+    run = lambda name="rows.parquet": lo.scan(tmp_path / name, "y", "logistic", lo.penalties.Ridge(1.0))
+    write("rows.parquet")
     with joblib.parallel_config("sequential"):
         alone = run()
     pids = set(joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(20)))
@@ -258,3 +260,7 @@ def test_a_scan_of_which_a_worker_is_killed(two, tmp_path):
         assert np.array_equal(found.losses, alone.losses) and found.mean == alone.mean
     assert np.array_equal(run().losses, alone.losses)
     assert max(pids) not in joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(20))
+    frame.loc[23_456, "c"] = np.nan
+    write("missing.parquet")
+    with pytest.raises(ValueError, match=r"'c' is nan in row 23456 \(row 456 of batch 23 of 40"):
+        run("missing.parquet")
