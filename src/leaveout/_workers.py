@@ -17,7 +17,7 @@ import time
 import traceback
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -42,7 +42,7 @@ _unpacked: dict[str, Callable] = {}
 _unpacking = threading.Lock()
 
 
-def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Iterator[tuple[Item, Told]]:
+def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Generator[tuple[Item, Told], None, None]:
     """What `make` tells of each item, in order, kept where that is asked for; what was kept before is not made again."""
     first, rest = there(), iter(items)
     for item in itertools.islice(rest, first):
