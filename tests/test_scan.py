@@ -157,7 +157,10 @@ def test_losses_go_to_files(tmp_path):
     frame.loc[417, NAMES[0]] = 60.0
     name = parquet(tmp_path, frame)
     run = lambda **more: lo.scan(name, "y", "huber", RIDGE, sample_weight="w", offset="o", **more)
+    (tmp_path / "losses").mkdir()
+    (tmp_path / "losses" / ".0000003.parquet.77.part").write_bytes(b"by a process that died")
     memory, files = run(rtol=1e-4), run(rtol=1e-4, out=tmp_path / "losses")
+    assert len(list((tmp_path / "losses").iterdir())) == 9
     table_ = pq.read_table(tmp_path / "losses").to_pandas()
     assert files.losses is None and len(files.files()) == 9 and (table_.row == np.arange(N)).all()
     for name, own in {"loss": memory.losses, "error": memory.error, "proved": memory.proved}.items():

@@ -183,11 +183,13 @@ def test_a_stopped_run_goes_on_with_others(tmp_path):
 
 
 def test_what_is_sent():
-    """By name where it is in a file, once where it comes twice; an error that no pickle takes by what it says."""
+    """Once where it comes twice, a fit once for all that is made of it; an error that no pickle takes by what it says."""
     array = np.arange(2e5).reshape(-1, 2)
     sent = pickle.loads(pickle.dumps(_workers._Sent(lambda k: (array, array[0].sum() + k))))
-    assert sent.function() is sent.function() and sent.function()(1)[1] == 2
+    assert sent.made() is sent.made() and sent.made()(1)[1] == 2
     assert sum(part.nbytes for part in sent.arrays) < 2 * array.nbytes and len(sent.code) < 2**12
+    one, other = (_workers._Sent(lambda k=k: (k, FIT)).made()() for k in (1, 2))
+    assert one[1] is other[1] and one[1] is not FIT and np.array_equal(one[1].vector, FIT.vector)
     assert type(_workers._portable(_Stubborn(1, 2))) is RuntimeError and _workers.workers(1) == 1
 
 
@@ -201,7 +203,7 @@ def test_memory_maps_go_by_their_names(tmp_path):
     rows = np.memmap(tmp_path / "rows", float, "r", shape=(1000, 4))
     sent = _workers._Sent(lambda: rows[10:20])
     assert len(sent.code) < 2**12 and not sent.arrays
-    back = sent.function()()
+    back = sent.made()()
     assert isinstance(back, np.memmap) and np.array_equal(back, rows[10:20])
 
 
@@ -238,6 +240,7 @@ def test_a_cluster_of_which_a_worker_is_killed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Exception in thread ExecutorManagerThread")
 def test_a_scan_of_which_a_worker_is_killed(two, tmp_path):
     """At some moment of several scans."""
     import pandas as pd
@@ -245,9 +248,10 @@ def test_a_scan_of_which_a_worker_is_killed(two, tmp_path):
     import pyarrow.parquet as pq
 
     frame = pd.DataFrame(rng.standard_normal((40_000, 4)), columns=list("abcd"))
-    table = pa.Table.from_pandas(frame.assign(y=(rng.random(len(frame)) < 0.5) * 1), preserve_index=False)
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1000)
-    run = lambda: lo.scan(tmp_path / "rows.parquet", "y", "logistic", lo.penalties.Ridge(1.0))
+    frame = frame.assign(y=(rng.random(len(frame)) < 0.5) * 1)
+    write = lambda name: pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), tmp_path / name, row_group_size=1000)
+    run = lambda name="rows.parquet": lo.scan(tmp_path / name, "y", "logistic", lo.penalties.Ridge(1.0))
+    write("rows.parquet")
     with joblib.parallel_config("sequential"):
         alone = run()
     pids = set(joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(20)))
@@ -258,3 +262,7 @@ def test_a_scan_of_which_a_worker_is_killed(two, tmp_path):
         assert np.array_equal(found.losses, alone.losses) and found.mean == alone.mean
     assert np.array_equal(run().losses, alone.losses)
     assert max(pids) not in joblib.Parallel()(joblib.delayed(os.getpid)() for _ in range(20))
+    frame.loc[23_456, "c"] = np.nan
+    write("missing.parquet")
+    with pytest.raises(ValueError, match=r"'c' is nan in row 23456 \(row 456 of batch 23 of 40"):
+        run("missing.parquet")

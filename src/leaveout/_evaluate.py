@@ -323,8 +323,8 @@ class Said:
         if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # no θ of theirs is formed
             return {}
         some = np.flatnonzero(found["exists"])
-        reasons = (found[name][some] for name in ("moved", "error", "proved"))
-        places = foremost(batch.refits[some], *reasons, self.audit)
+        moved, error, proved = (found[name][some] for name in ("moved", "error", "proved"))
+        places = foremost(batch.refits[some], moved, error, proved, self.audit)
         return {"places": places, "start": done.theta[some[places]]}
 
 

@@ -7,7 +7,7 @@ half square is the loss still to be gained.
 
 import re
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import scipy
@@ -66,6 +66,7 @@ class Fit(Module, Printed):
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
     minima: Minima = static()  # the distinct ones that the starts of `fit` reached, this one first
+    sent_alone: ClassVar[bool] = True  # to other processes, once for all that is made of it
 
     @property
     def parameters(self) -> PyTree:

@@ -17,7 +17,7 @@ import time
 import traceback
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from ._checkpoint import Told, again, keep, making, there
 from ._jax import float64
+from ._once import once
 from ._stopping import side_by_side
 
 if TYPE_CHECKING:
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
 STARTING = 3.0  # seconds that other processes take to start: work worth less stays here
 PORTION = 0.5  # seconds of work that are sent to a process at once
 TRIES = 3  # times that workers may die with nothing made in between
-KEPT = 2  # functions that a worker keeps
+KEPT = 4  # functions and fits that a worker keeps
 
 Item, Made = TypeVar("Item"), TypeVar("Made")
 Left = Callable[[int], float]  # how many are still to be made after so many
 
-_unpacked: dict[str, Callable] = {}
-_unpacking = threading.Lock()
+_unpacked: dict[str, Any] = {}
+_unpacking = threading.RLock()
 
 
-def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Iterator[tuple[Item, Told]]:
+def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Generator[tuple[Item, Told], None, None]:
     """What `make` tells of each item, in order, kept where that is asked for; what was kept before is not made again."""
     first, rest = there(), iter(items)
     for item in itertools.islice(rest, first):
@@ -203,7 +204,7 @@ def _made(sent: "_Sent", item: Any) -> _Found:
     with warnings.catch_warnings(record=True) as heard, joblib.parallel_config("sequential"), single_threaded():
         warnings.simplefilter("always")
         try:
-            made = _step(sent.function())(item)
+            made = _step(sent.made())(item)
         except Exception as error:
             failed = _portable(error)
             failed.add_note(f"In one of joblib's workers:\n{traceback.format_exc()}")
@@ -220,13 +221,14 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Sent:
-    """A function on its way to workers; its arrays lie beside it, where joblib shares them."""
+    """A function, or a part of it, on its way to workers; its arrays lie beside it, where joblib shares them, and so do parts
+    that others share: of a fit a worker makes and compiles things once."""
 
-    def __init__(self, make: Callable):
+    def __init__(self, make: Any):
         buffers: list[pickle.PickleBuffer] = []
-        self.name, stream = uuid.uuid4().hex, BytesIO()
+        self.name, self.parts, stream = uuid.uuid4().hex, dict[str, _Sent](), BytesIO()
         try:
-            _pickler()(stream, 5, buffers.append).dump(make)
+            _pickler(make, self.parts)(stream, 5, buffers.append).dump(make)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise TypeError(
                 f"joblib's workers: what they are to make cannot be sent to them ({error}); leave out parallel_config, or see "
@@ -236,23 +238,46 @@ class _Sent:
 
     def __sizeof__(self) -> int:
         """By which Dask tells what is worth being put on workers by itself."""
-        return len(self.code) + sum(part.nbytes for part in self.arrays)
+        return len(self.code) + sum(part.nbytes for part in self.arrays) + sum(map(sys.getsizeof, self.parts.values()))
 
-    def function(self) -> Callable:
-        """What was sent, taken apart once in a process; the last ones are kept there."""
+    def made(self) -> Any:
+        """What was sent, made once in a process; the last ones are kept there."""
         with _unpacking:
-            if self.name not in _unpacked:
-                _unpacked[self.name] = pickle.loads(self.code, buffers=self.arrays)
-                for old in list(_unpacked)[:-KEPT]:
-                    del _unpacked[old]
+            found = _unpacked.pop(self.name, self)
+            _unpacked[self.name] = found if found is not self else _Unpickler(self).load()
+            for old in list(_unpacked)[:-KEPT]:
+                del _unpacked[old]
             return _unpacked[self.name]
 
 
-def _pickler() -> Any:
+class _Unpickler(pickle.Unpickler):
+    """With parts that are there already, or come along."""
+
+    def __init__(self, sent: _Sent):
+        super().__init__(BytesIO(sent.code), buffers=sent.arrays)
+        self.parts = sent.parts
+
+    def persistent_load(self, name: str) -> Any:
+        return self.parts[name].made()
+
+
+@once
+def _sent(part: Any) -> _Sent:
+    return _Sent(part)
+
+
+def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
     from cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
-        """Memory maps go by the names of their files."""
+        """Memory maps go by the names of their files, fits by themselves."""
+
+        def persistent_id(self, value: Any) -> str | None:
+            if value is root or not getattr(type(value), "sent_alone", False):
+                return None
+            sent = _sent(value)
+            parts[sent.name] = sent
+            return sent.name
 
         def reducer_override(self, value: Any) -> Any:
             known = named(value) if isinstance(value, np.memmap) else value

@@ -208,6 +208,11 @@ def bends(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params
     return {"gradient": out, "hessian": hessian}
 
 
+def beginning(file: Path, process: int | str) -> Path:
+    """Where a process writes what becomes a file: a name that readers of the folder pass over, also if it dies there."""
+    return file.with_name(f".{file.name}.{process}.part")
+
+
 @contextlib.contextmanager
 def _writing(file: str | None) -> Iterator[Callable[[Kept], object]]:
     """What writes rows, losses and errors into a Parquet file, which is there whole or not at all."""
@@ -219,7 +224,7 @@ def _writing(file: str | None) -> Iterator[Callable[[Kept], object]]:
 
     kinds = ("row", pa.int64()), ("loss", pa.float64()), ("error", pa.float64()), ("proved", pa.bool_())
     schema = pa.schema(list(kinds))
-    beside = Path(f"{file}.{os.getpid()}.part")
+    beside = beginning(Path(file), os.getpid())
     try:
         with pq.ParquetWriter(beside, schema) as writer:
             yield lambda known: writer.write_table(pa.table([getattr(known, name) for name, _ in kinds], schema=schema))

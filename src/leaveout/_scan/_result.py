@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._objective import called
 from .._printed import Printed
-from ._passes import Kept, summed
+from ._passes import Kept, beginning, summed
 
 Array = np.ndarray
 LARGE = 0.1  # of a standard error of the mean
@@ -155,6 +155,9 @@ def _rewritten(file: Path, better: Kept) -> None:
     columns = {name: np.array(table.column(name).to_numpy()) for name in ("loss", "error", "proved")}
     for name in columns:
         columns[name][better.row[mine] - row[0]] = getattr(better, name)[mine]
-    beside = file.with_suffix(".again")
-    pq.write_table(pa.table({"row": row} | columns, schema=table.schema), beside)
-    os.replace(beside, file)
+    beside = beginning(file, os.getpid())
+    try:
+        pq.write_table(pa.table({"row": row} | columns, schema=table.schema), beside)
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ from ..models.penalties import AbstractPenalty
 from ._batches import Batches, opened
 from ._iterated import iterated
 from ._over import Pass, over
-from ._passes import SUMS, At, Kept, left, looked, looked_together, sample_of, sums, worst
+from ._passes import SUMS, At, Kept, beginning, left, looked, looked_together, sample_of, sums, worst
 from ._result import Scan
 
 Array = np.ndarray
@@ -226,6 +226,8 @@ class _Run:
                 total += told["sums"]
                 several = [worst(Kept.joined([*several, Kept(*(told[name] for name in Kept._fields))]), wanted)]
                 bar.advance(part.count)
+        for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
+            left_behind.unlink()  # of a worker that died there
         return several[0], total, every
 
     def _parts(self, at: At, each: list[tuple]) -> Iterator[Told]:

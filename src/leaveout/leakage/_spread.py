@@ -49,8 +49,8 @@ def left_out(work: Work) -> Float[np.ndarray, "folds folds"] | None:
         return None
     pairs = [(i, j) for i in range(folds) for j in range(i, folds)]
     found, apart = np.zeros((folds, folds)), functools.partial(_without, work.alone())
-    for (i, j), values in over(apart, pairs, jobs=work.learner.jobs, left=lambda done: len(pairs) - done):
-        found[i, j], found[j, i] = np.asarray(values)
+    for pair, values in over(apart, pairs, jobs=work.learner.jobs, left=lambda done: len(pairs) - done):
+        found[pair], found[pair[::-1]] = values
     share = np.array([len(test) for test in tested]) / len(rows)
     return share[:, None] * (found - np.diag(found)[:, None])
 
