@@ -10,6 +10,7 @@ JAX derives it where it has to. Of linear predictors under a penalty ½ θᵀP(�
 
     dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,      s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
 
+Closed forms, which JAX cannot derive, are fitted again a little to each side of every hyperparameter.
 (S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers).
 """
 
@@ -23,10 +24,11 @@ from jaxtyping import Float
 
 from ._asked import Asked
 from ._checkpoint import Told, kept
+from ._closed_form import AbstractClosedForm
 from ._design import Dense, weighed
 from ._estimate import Estimate
 from ._evaluate import Gathered, begun
-from ._fit import Fit
+from ._fit import Fit, fit as minimum
 from ._functions import fold_weights, held_out, own_passes
 from ._jax import Array, Arrays, PyTree, followed, jax, jnp
 from ._kinks import without
@@ -44,6 +46,7 @@ Build = Callable[..., AbstractObjective]
 Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
 PAIRS = 2e7  # of rows of two classes, that are compared
+STEP = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
 WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
 
 
@@ -106,7 +109,8 @@ class Slopes:
         told = kept(lambda: self._told(fit, rho, gathered, batches, among))
         for name in told.keys() & FILLED:
             getattr(found, name)[...] = told[name]
-        return Looked(found, float(told["value"]), told["slope"], told.get("center"))
+        slope = told["slope"] if "slope" in told else self._beside(fit, plan, rho, among)
+        return Looked(found, float(told["value"]), slope, told.get("center"))
 
     def _told(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> Told:
         """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
@@ -117,6 +121,8 @@ class Slopes:
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
                 "use sampler='optuna'."
             )
+        elif isinstance(fit.objective, AbstractClosedForm):
+            told = {"value": _stepped(gathered, batches, among)}
         else:
             slope = self._derived(fit, rho, gathered, batches, among)
             told = {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
@@ -176,6 +182,19 @@ class Slopes:
         change = np.asarray(self._penalty(rho))
         slope = np.einsum("pq,pqh->h", adjoint.slope()[: len(change), : len(change)], change)
         return told | {"value": np.asarray(value), "slope": slope}
+
+    # closed forms
+
+    def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: np.ndarray | None) -> Float[np.ndarray, " hyper"]:
+        """The slope by central differences, from fits that begin at this one."""
+
+        def at(rho: np.ndarray) -> float:
+            objective = built(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
+            near = minimum(objective, fit.parameters, num_starts=1)
+            return float(kept(lambda: {"value": _stepped(*begun(Asked(near, plan, None), NewtonStep()), among)})["value"])
+
+        steps = STEP * np.diag(rho)
+        return np.array([(at(rho + step) - at(rho - step)) / (2 * step.sum()) for step in steps])
 
     # everything else, by JAX
 
@@ -266,6 +285,16 @@ class Slopes:
             by_rho, by_theta = by_rho - np.asarray(common[0]), by_theta - np.asarray(common[1])
         last = self._common(rho, leaves, fit.theta, fit.vector, fit.solve(by_theta), None)
         return by_rho - np.asarray(last[0])
+
+
+def _stepped(gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
+    """The criterion, one Newton step a refit."""
+    for batch in batches:
+        state = Descent(gathered.asked.fit, batch.rows, own=True)
+        state.begin()
+        done = Refitted(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
+        gathered.add(batch, done, gathered.asked.losses_of(batch.rows, done))
+    return np.asarray(mean(gathered.found, among))
 
 
 def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, Enclosure]]) -> Float[np.ndarray, " units"]:
