@@ -259,3 +259,18 @@ def test_ugly_numbers():
     fit = lo.fit(flat, num_starts=1)
     assert 0 < fit.parameters["sd"] < 0.2  # kept off zero
     assert np.isinf(flat.look(np.array([[800.0, 0.0, 0.0]]), np.ones((1, 30)))[0]).all()  # no number for what overflows
+
+
+def test_maps_and_influence():
+    """Every site in the colour of its effect; coefficients go by the names of their columns."""
+    names = pd.Index([f"tract {k}" for k in range(30)])
+    y, x, extra = data("poisson", grid(5, 6), 30)
+    frame = pd.DataFrame({"deprivation": x}, index=names)
+    fit = lo.fit(lo.GaussianField(pd.Series(y, names), grid(5, 6), frame, **extra), num_starts=1)
+    cv, at = lo.cross_validate(fit, lo.leave_one_out(30), lo.NoUpdate()), np.random.default_rng(0).random((30, 2))
+    axes = lo.plot.field(fit, at, cv, named=3)
+    drawn = next(group for group in axes.collections if len(group.get_offsets()) == 30)
+    np.testing.assert_array_equal(drawn.get_array(), fit.objective.smoothed(fit.theta).effect)
+    assert {text.get_text() for text in axes.texts} == set(names[np.argsort(-cv.per_unit())[:3]])
+    told = lo.influence(lo.cross_validate(fit, lo.leave_one_out(30), lo.NewtonStep()))
+    assert "deprivation" in told.parameters and len(told.parameters) == 30

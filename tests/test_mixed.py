@@ -424,6 +424,22 @@ def test_the_printed_result_says_which_question():
     assert "given what is seen of its clusters" in row and "scored as a new one" in cluster
 
 
+def test_standard_errors_of_clusters_that_share_effects():
+    """Crossed ones by themselves, given what they share; nested ones by what they are nested in. None are bootstrapped."""
+    crossed = lo.fit(mixed("patient", "gaussian", crossed=True))
+    cv = lo.cross_validate(crossed, lo.leave_one_out(20), lo.NoUpdate())
+    assert cv.se == pytest.approx(cv.losses.std(ddof=1) / np.sqrt(20)) and "over 20 units, each by itself" in str(cv)
+    with pytest.raises(ValueError, match="weights above 1"):
+        lo.cross_validate(crossed, lo.bootstrap(20, 3))
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"ward": np.repeat(np.arange(75), 4), "h": np.repeat(np.arange(25), 12), "x": rng.standard_normal(300)}
+    )
+    frame["y"] = rng.standard_normal(75)[frame.ward] + rng.standard_normal(25)[frame.h] + rng.standard_normal(300)
+    wards = lo.Mixed("y ~ x + (1 | h) + (1 | ward)", frame, drop="ward").units.blocks
+    np.testing.assert_array_equal(wards[:, None] == wards, (np.arange(75) // 3)[:, None] == np.arange(75) // 3)
+
+
 # formulas and arrays
 
 

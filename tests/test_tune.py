@@ -164,6 +164,49 @@ def test_slopes_of_more_models(name):
     np.testing.assert_allclose(found.slope, differences(refitted(build, plan), np.array([1.0, 0.5])), rtol=1e-5)
 
 
+class TwoRidges(lo.AbstractClosedForm):
+    """The same as `two` by NumPy."""
+
+    a: np.ndarray
+    b: np.ndarray
+
+    @property
+    def num_units(self):
+        return N
+
+    @property
+    def parameters(self):
+        return lo.Parameters(start=lambda seed: np.zeros(P + 1))
+
+    def look(self, theta, weights, state=None):
+        Z, penalty = np.c_[X, np.ones(N)], np.array([self.a, self.a, self.b, self.b, 0.0])
+        eta = theta @ Z.T
+        value = np.sum(weights * (np.logaddexp(0, eta) - Y * eta), 1) + 0.5 * theta**2 @ penalty
+        return value, (weights * (scipy.special.expit(eta) - Y)) @ Z + theta * penalty, None
+
+    def losses(self, theta, weights, index, held, state=None):
+        eta = theta @ np.c_[X, np.ones(N)].T
+        return np.take_along_axis(np.logaddexp(0, eta) - Y * eta, np.minimum(index, N - 1), 1)
+
+
+@pytest.mark.parametrize("name", ["wide folds", "bootstrap"])
+def test_slopes_of_closed_forms(name):
+    rho, plan = np.array([1.3, 0.4]), PLANS[name]
+    _, found = looked(TwoRidges, rho, plan)
+    assert found.value == pytest.approx(scratch(rho, plan), rel=1e-6)
+    np.testing.assert_allclose(found.slope, differences(lambda rho: scratch(rho, plan), rho), rtol=1e-4, atol=1e-8)
+
+
+def test_closed_forms_are_tuned_by_gradient(tmp_path):
+    """To where the linear model of the same penalties is; and on from a checkpoint."""
+    builds, plan = (lambda a: TwoRidges(a, 2.0), lambda a: two(a, 2.0)), PLANS["wide folds"]
+    found, known = (lo.tune(build, {"a": (0.01, 100.0)}, plan, nested=0) for build in builds)
+    assert found.best.hyper["a"] == pytest.approx(known.best.hyper["a"], rel=1e-2)
+    assert found.best.value == pytest.approx(known.best.value, rel=1e-6)
+    kept = [lo.tune(builds[0], {"a": (0.01, 100.0)}, plan, nested=0, checkpoint=tmp_path / "kept") for _ in range(2)]
+    assert [one.best.hyper for one in kept] == [found.best.hyper] * 2
+
+
 def test_the_smoothed_area_and_its_slope():
     eta, weight = rng.standard_normal(N), rng.gamma(2.0, size=N)
     value, slope = _hyper.smoothed(Y, eta, weight)

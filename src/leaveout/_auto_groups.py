@@ -52,10 +52,11 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
 def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
     """Each unit, then those most correlated with it."""
     model = fit.objective
-    n, closed = model.num_units, isinstance(model, AbstractClosedForm)
-    if closed and n > LARGEST:
-        raise ValueError(f"auto_groups: correlations of {n} units with one another are too many, up to {LARGEST} are formed.")
-    covariance = model.predictor_covariance(fit.vector) if closed else None
+    n, covariance = model.num_units, None
+    if isinstance(model, AbstractClosedForm):
+        if n > LARGEST:
+            raise ValueError(f"auto_groups: correlations of {n} units with one another are too many, {LARGEST} at most.")
+        covariance = model.predictor_covariance(fit.vector)
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
     deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
     deviation = np.where(deviation > 0, deviation, np.inf)  # of what is known for sure: correlated with nothing

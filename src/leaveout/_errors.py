@@ -143,7 +143,8 @@ def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: 
         if count < (2 if grouped else FEWEST):
             return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {FEWEST}")
         few = "; few groups, so a rough number" if count < FEWEST else ""
-        what = f"groups{few}" if grouped else f"blocks of about {round(seen.sum() / count)} neighbours"
+        size = round(seen.sum() / count)
+        what = f"groups{few}" if grouped else f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
         return Independent(label[seen], count, f"over {count} {what}")
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")

@@ -10,6 +10,7 @@ JAX derives it where it has to. Of linear predictors under a penalty ½ θᵀP(�
 
     dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,      s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
 
+Closed forms, which JAX cannot derive, are fitted again a little to each side of every hyperparameter.
 (S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers).
 
 Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, one step jumps where coefficients come and go, while the losses of exact
@@ -28,10 +29,11 @@ from jaxtyping import Float, Int
 
 from ._asked import Asked
 from ._checkpoint import Told, kept
+from ._closed_form import AbstractClosedForm
 from ._design import Dense, weighed
 from ._estimate import Estimate
 from ._evaluate import Gathered, begun
-from ._fit import Fit
+from ._fit import Fit, fit as minimum
 from ._functions import fold_weights, held_out, own_passes, weights_of
 from ._jax import Array, Arrays, PyTree, followed, jax, jnp
 from ._kinks import Kinked, at_rest
@@ -50,6 +52,7 @@ Build = Callable[..., AbstractObjective]
 Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
 PAIRS = 2e7  # of rows of two classes, that are compared
+STEP = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
 WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
 
 
@@ -111,7 +114,8 @@ class Slopes:
         told = kept(lambda: self._told(fit, rho, gathered, batches, among))
         for name in told.keys() & FILLED:
             getattr(found, name)[...] = told[name]
-        return Looked(found, float(told["value"]), told["slope"], told.get("center"))
+        slope = told["slope"] if "slope" in told else self._beside(fit, plan, rho, among)
+        return Looked(found, float(told["value"]), slope, told.get("center"))
 
     def _told(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> Told:
         """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
@@ -124,6 +128,8 @@ class Slopes:
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
                 "use sampler='optuna'."
             )
+        elif isinstance(fit.objective, AbstractClosedForm):
+            told = {"value": _stepped(gathered, batches, among)}
         else:
             slope = self._derived(fit, rho, gathered, batches, among)
             told = {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
@@ -197,7 +203,11 @@ class Slopes:
             penalty, features = cast(Any, self._traced(rho)).penalty, cast(Any, self._traced(rho)).num_features
             norms = penalty.norms(features)
             groups = jnp.zeros(0) if norms is None else norms.weight
-            return jnp.diagonal(jnp.asarray(penalty.second(features))), jnp.asarray(penalty.kinks(features)), jnp.asarray(groups)
+            return (
+                jnp.diagonal(jnp.asarray(penalty.second(features))),
+                jnp.asarray(penalty.kinks(features)),
+                jnp.asarray(groups),
+            )
 
         return jax.jit(jax.jacfwd(parts))
 
@@ -221,6 +231,19 @@ class Slopes:
                 held = rows.held[k]
                 slope += _turned(kinked, theta[k], weights, rows.index[k][held], each[k][held], change)
         return {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
+
+    # closed forms
+
+    def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: np.ndarray | None) -> Float[np.ndarray, " hyper"]:
+        """The slope by central differences, from fits that begin at this one."""
+
+        def at(rho: np.ndarray) -> float:
+            objective = built(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
+            near = minimum(objective, fit.parameters, num_starts=1)
+            return float(kept(lambda: {"value": _stepped(*begun(Asked(near, plan, None), NewtonStep()), among)})["value"])
+
+        steps = STEP * np.diag(rho)
+        return np.array([(at(rho + step) - at(rho - step)) / (2 * step.sum()) for step in steps])
 
     # everything else, by JAX
 
@@ -342,6 +365,16 @@ def _turned(
     slope = model.unit_loss.derivatives(eta[units], model.y[units], (1,))[0]
     adjoint = scipy.linalg.solve(hessian, x[units].T @ (share * slope), assume_a="pos")
     return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
+
+
+def _stepped(gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
+    """The criterion, one Newton step a refit."""
+    for batch in batches:
+        state = Descent(gathered.asked.fit, batch.rows, own=True)
+        state.begin()
+        done = Refitted(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
+        gathered.add(batch, done, gathered.asked.losses_of(batch.rows, done))
+    return np.asarray(mean(gathered.found, among))
 
 
 def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, Enclosure]]) -> Float[np.ndarray, " units"]:

@@ -348,15 +348,17 @@ def field(
     fit: Any, coordinates: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, which: int = 0, named: int = 5
 ) -> "Axes":
     """The map of a fitted Markov random field: edges, and sites in the colour of their most probable state, pale where it is
-    not certain; `coordinates` are `[sites, 2]`, across and up. Of several fields it is the one numbered `which`.
+    not certain, or of a Gaussian one of their effect; `coordinates` are `[sites, 2]`, across and up. Of several fields it is
+    the one numbered `which`.
 
     With an `estimate` the `named` sites that surprise most when they are held out are ringed and labelled.
     """
     mrf: Any = getattr(fit, "objective", None)
     if not hasattr(mrf, "edges"):
         got = type(fit if mrf is None else mrf).__name__
-        raise TypeError(f"plot.field: the first argument is a Fit of a Markov random field; got {got}.")
-    number, sites = mrf.x.shape[:2]
+        raise TypeError(f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}.")
+    effects = mrf.smoothed(fit.theta)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
+    number, sites = mrf.x.shape[:2] if effects is None else (1, len(effects))
     at = np.asarray(coordinates, float)
     if at.shape != (sites, 2) or not np.isfinite(at).all():
         raise ValueError(f"plot.field: coordinates must be finite, one pair a site, shape ({sites}, 2); got shape {at.shape}.")
@@ -365,30 +367,39 @@ def field(
     if estimate is not None and estimate.plan.num_units != number * sites:
         raise ValueError("plot.field: the estimate must score sites; leave estimate= out where whole fields are held out.")
     ax = _axes(ax, (6.0, 6.0))
-    probable = mrf.state_probabilities(fit)
     names = pd.RangeIndex(sites) if mrf.labels.index is None else mrf.labels.index
     if isinstance(coordinates, pd.DataFrame):
         order = places("plot.field", "coordinates", coordinates.index, "x", names)
         at = at if order is None else at[order]
-    probable = np.asarray(probable).reshape(number, sites, -1)[which]
-    state, K = probable.argmax(1), probable.shape[1]
-    certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)
     ends = at[mrf.edges]
     ax.plot(*np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1)
-    for k in range(K):
-        mine = state == k
-        ax.scatter(*at[mine].T, s=30, color=f"C{k % 10}", alpha=1 - 0.75 * (1 - certain[mine]), linewidths=0, zorder=2)
-        ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
+    if effects is None:
+        _states_of(ax, at, np.asarray(mrf.state_probabilities(fit)).reshape(number, sites, -1)[which])
+    else:
+        far = float(np.abs(effects).max())
+        drawn = ax.scatter(*at.T, s=30, c=effects, cmap="RdBu_r", vmin=-far, vmax=far, linewidths=0, zorder=2)
+        ax.figure.colorbar(drawn, ax=ax, label="effect", shrink=0.7)
     if estimate is not None:
         losses = pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
         most = losses.index.to_numpy()
         ax.scatter(*at[most].T, s=90, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
         for s in most:
             ax.annotate(str(names[s]), at[s], xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
-    ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set_aspect("equal")
     ax.set_axis_off()
     return ax
+
+
+def _states_of(ax: "Axes", at: np.ndarray, probable: np.ndarray) -> None:
+    """Sites in the colour of their most probable state, `probable` `[sites, states]`."""
+    state, K = probable.argmax(1), probable.shape[1]
+    certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(len(at))
+    for k in range(K):
+        mine = state == k
+        ax.scatter(*at[mine].T, s=30, color=f"C{k % 10}", alpha=1 - 0.75 * (1 - certain[mine]), linewidths=0, zorder=2)
+        ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
 
 
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":

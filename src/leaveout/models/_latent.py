@@ -248,7 +248,8 @@ class Latent:
         y, size, fixed = (part if some is None else part[some] for part in (self.data.y, self.data.size, self.data.fixed))
         value, *slopes = own.orders(eta, tau, y, (0, 1, 2, 3))
         constant, by_phi = own.constant(tau, y)
-        found = Losses(size * (value + constant + fixed), *(size * slope for slope in slopes))
+        first, second, third = (size * slope for slope in slopes)
+        found = Losses(size * (value + constant + fixed), first, second, third)
         if not own.own:
             return found
         shared = own.shared(eta, tau, y, (0, 1, 2))

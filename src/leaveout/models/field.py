@@ -59,7 +59,7 @@ class GaussianField(AbstractRows):
     structure: str = static()
     flat: bool = static()  # no prior
     columns: tuple[str, ...] = static()
-    names: Names = static()
+    labels: Names = static()
 
     @float64
     def __init__(
@@ -78,7 +78,7 @@ class GaussianField(AbstractRows):
         _chosen("structure", structure, tuple(STRUCTURES))
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianField: prior must be 'default' or None; got {prior!r}.")
-        self.names, y, X, exposure, trials = matched("GaussianField", y=y, X=X, exposure=exposure, trials=trials)
+        self.labels, y, X, exposure, trials = matched("GaussianField", y=y, X=X, exposure=exposure, trials=trials)
         self.y, self.observed = _response(y)
         count = len(self.y)
         self.trials = _sizes("trials", trials, family == "binomial", count)
@@ -86,7 +86,7 @@ class GaussianField(AbstractRows):
         _check_response(family, self.y[self.observed], self.trials[self.observed])
         self.columns = tuple(map(str, X.columns)) if isinstance(X, pd.DataFrame) else ()
         self.rows, self.center, self.scale = _covariates(X, self.observed)
-        self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.names.index)
+        self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.labels.index)
         self.family, self.structure, self.flat = family, structure, prior is None
         self.block = blocks(self.edges, count, max(1, min(max(BLOCKS, round(count**0.5)), count // 2)))
         self.graph.terms  # noqa: B018  a graph that the structure cannot be on ends here
@@ -132,7 +132,7 @@ class GaussianField(AbstractRows):
     def units(self):
         score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
         more = {"target": np.where(self.observed, self.y, np.nan), "score": score}
-        return Units(names=self.names.index, serial=True, blocks=self.block, observed=self.observed, **more)
+        return Units(names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **more)
 
     @property
     def parameters(self):
@@ -140,12 +140,13 @@ class GaussianField(AbstractRows):
             natural=self._natural,
             unconstrained=self._unconstrained,
             start=self._start,
-            names=lambda: ["intercept", *self._covariate_names, *self._hyper],
+            names=lambda: ["intercept", *self.names, *self._hyper],
             warning=self._warning,
         )
 
     @property
-    def _covariate_names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
+        """Of covariates."""
         return self.columns or tuple(f"x{k}" for k in range(len(self.center)))
 
     def _natural(self, theta):
@@ -195,7 +196,7 @@ class GaussianField(AbstractRows):
             "linear_predictor": at.eta[0] - self.offset,
             "mean": self.predictions(np.asarray(theta)[None], ones, every, "response")[0],
         }
-        return pd.DataFrame(columns, index=self.names.index)
+        return pd.DataFrame(columns, index=self.labels.index)
 
     @property
     def note(self):

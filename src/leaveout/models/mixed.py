@@ -19,7 +19,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+import scipy
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from .._closed_form import AbstractClosedForm
@@ -36,6 +37,7 @@ from ._mixed_tables import coefficients, components, modes, predicted
 from ._rows import column, design
 
 ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
+FEWEST = 20  # groups of clusters that share nothing, which standard errors go by
 NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
 ROWS = "row"
 
@@ -389,11 +391,22 @@ class Mixed(AbstractClosedForm):
             names, blocks = self.labels.index, self.factors[0].code
         else:
             found = next(factor for factor in self.factors if factor.name == self.drop)
-            names, blocks = pd.Index(found.levels, name=self.drop), None
-        apart = self.engine.apart
-        said = {"serial": not apart, "blocks": None if apart else blocks} if rows or apart else {"serial": None}
+            names, blocks = pd.Index(found.levels, name=self.drop), self._sharing
+        serial, score = not self.engine.apart, self.data.response.scale(self.data.y * self.unit)
         target = self.data.y * self.unit if rows else None
-        return Units(names=names, target=target, score=self.data.response.scale(self.data.y * self.unit), **said)
+        return Units(names=names, target=target, score=score, serial=serial, blocks=blocks if serial else None)
+
+    @property
+    def _sharing(self) -> Int[np.ndarray, " units"]:
+        """What clusters share effects of other factors, directly or through others; each by itself, given these effects, where
+        that leaves too few."""
+        others = [factor for factor in self.factors if factor.name != self.drop]
+        ends = self.num + np.cumsum([0, *(len(factor.levels) for factor in others)])
+        pairs = [(self.code, end + factor.code) for end, factor in zip(ends, others, strict=False)]
+        row, column = (np.concatenate(part) for part in zip(*pairs, strict=True))
+        graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
+        count, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
+        return label[: self.num] if count >= FEWEST else np.arange(self.num)
 
     # for users
 

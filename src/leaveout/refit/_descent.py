@@ -252,9 +252,12 @@ class Descent:
         known = np.flatnonzero(np.isfinite(left) & ready)
         near = known[enough(lanes[known], Look(self, lanes[known], left[known]))] if known.size else known
         if near.size and not self._renewed:
-            left = np.maximum(left[near], self._told(lanes[near]) + self.extra[lanes[near]])
+            told = self._told(lanes[near]) + self.extra[lanes[near]]
+            farther, left = told > left[near], np.maximum(left[near], told)  # the others were near enough as they are
             self.left[lanes[near]], beyond[near] = left, np.isinf(left)
-            near = near[enough(lanes[near], Look(self, lanes[near], left))]
+            again = near[farther]
+            done[near[~farther]] = True
+            near = again[enough(lanes[again], Look(self, lanes[again], left[farther]))] if again.size else again
         done[near] = True
         return done, beyond
 
