@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Program:
         if folder is None or not KEEPING or any(getattr(jax.config, name) for name in DEBUGGING):
             return self.anew(*args, **more)
         leaves, tree = jax.tree.flatten((args, more))
-        shapes, config = tuple(map(_shape, leaves)), jax.config
+        shapes, config = tuple(map(_shape, leaves)), cast(Any, jax.config)
         key = (tree, shapes, config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision)
         try:
             known = key in self.known
@@ -75,7 +75,7 @@ class Program:
         """What was kept; else traced now, and kept; None where it cannot be named or written down."""
         import jax
 
-        if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None:
+        if jax.default_backend() != "cpu" or cast(Any, jax.config).jax_default_device is not None:
             return None
         try:
             made_of = self.function, jax.tree.unflatten(tree, map(_token, leaves))

@@ -174,7 +174,8 @@ def expected(
     field: AbstractHiddenField, theta: PyTree
 ) -> tuple[Float[Array, "fields sites states"], Float[Array, "edges states states"]]:
     """State probabilities, and the expected number of fields in which the ends of an edge are in each pair of states."""
-    states, pairs = pair_marginals(*_potentials_of(field, theta), field.tree)
+    sites, edges = _potentials_of(field, theta)
+    states, pairs = pair_marginals(sites, edges, field.tree)
     return states, pairs.sum(0)
 
 
