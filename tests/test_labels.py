@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import Ridge
 
 import leaveout as lo
 from leaveout._read import matched
@@ -107,7 +108,42 @@ def test_a_permuted_y_changes_no_result():
     assert abs(by_position.value - lo.fit(lo.GLM(X, COUNTS, "poisson", RIDGE)).value) > 1
 
 
-@pytest.mark.parametrize("model", [glm, multinomial, regression, cox, hmm, mrf, crf, separable])
+CODE = LABELS.to_series().str[-1]
+
+
+def mixed(of):
+    code = CODE.astype(int)
+    y = ETA + OFFSET + code**2 % 7 + (code * 4 % 5) * X["a"]
+    return lo.Mixed(X, of(y), groups={"k": of(CODE)}, slopes=of(X[["a"]]))
+
+
+def crossed(of):
+    code = CODE.astype(int)
+    y = ETA + OFFSET + code**2 % 7 + 3 * (STRATA == "up")
+    return lo.Mixed(X, of(y), groups=of(pd.DataFrame({"k": CODE, "s": STRATA})), offset=of(WEIGHT))
+
+
+def additive(of):
+    return lo.Additive(
+        [lo.s("a", k=4)], {"a": X["a"], "z": X["b"].to_numpy(), "y": of(COUNTS), "w": of(WEIGHT)}, "y", sample_weight="w"
+    )
+
+
+@pytest.mark.parametrize("model", [mixed, crossed, additive])
+def test_groupings_slopes_and_columns_of_a_table_follow_their_labels(model):
+    held = [lo.cross_validate(lo.fit(model(of)), lo.groups(of(STRATA)), lo.NewtonStep()) for of in (ordinary, shuffled)]
+    np.testing.assert_allclose(held[0].per_unit(), held[1].per_unit(), rtol=1e-9)
+    assert model(shuffled).units.names.equals(LABELS)
+
+
+def test_new_rows_of_a_mixed_model_follow_their_labels():
+    fit = lo.fit(mixed(ordinary))
+    new, groups = X.head(5), CODE.head(5)
+    one, two = (fit.objective.predict(fit, data=(new, of(groups), of(new[["a"]]))) for of in (ordinary, shuffled))
+    pd.testing.assert_frame_equal(one, two)
+
+
+@pytest.mark.parametrize("model", [glm, multinomial, regression, cox, hmm, mrf, crf, separable, mixed, crossed, additive])
 def test_other_labels_are_refused(model):
     def renamed(value):
         index = value.index
@@ -251,3 +287,16 @@ def test_other_labels_compile_nothing_anew():
     ]
     for model in models:
         assert jax.tree.structure(model(renamed)) == jax.tree.structure(model(ordinary))
+
+
+def test_clusters_that_may_leak_follow_their_labels():
+    model, drawn = Ridge(1.0), lo.Injection(num_boot=2)
+    of = lambda y, groups: lo.leakage_corrected(
+        model, X, y, groups=groups, leakage=lo.RecordLeakage(p_train=0.05, p_test=0.0), injection=drawn
+    )
+    pairs = pd.Series(np.arange(N) // 2, LABELS)
+    assert of(shuffled(OFFSET), shuffled(pairs, 2)).naive == of(OFFSET, pairs).naive
+    slope = lambda y, groups: lo.leakage_slope_test(model, X, y, groups=groups, injection=drawn)
+    assert str(slope(shuffled(OFFSET), shuffled(pairs, 2))) == str(slope(OFFSET, pairs))
+    with pytest.raises(ValueError, match="groups and X do not have the same labels"):
+        of(OFFSET, pairs.set_axis(range(1, N + 1)))

@@ -181,6 +181,15 @@ def test_rows_that_little_is_proved_of_are_refitted():
     assert abs(found.losses[300] - exact) <= found.error[300] + 1e-6 and found.error[300] < 1e-6
 
 
+def test_a_row_that_the_first_block_predicts_absurdly():
+    """Where that block has its minimum, F is beyond what Newton's steps come down from."""
+    frame = table("poisson", 300)
+    frame.loc[299, NAMES] = 60 * np.sign(frame[NAMES].corrwith(frame.y))
+    found = lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "poisson", RIDGE, audit=0)
+    exact = refitted(frame.assign(w=1.0, o=0.0), "poisson", 7)
+    assert abs(found.losses[7] - exact) <= found.error[7] + 1e-6
+
+
 def test_a_row_that_nothing_else_determines_has_no_loss():
     frame = table().assign(alone=0.0)
     frame.loc[123, "alone"] = 1.0

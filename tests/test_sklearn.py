@@ -315,6 +315,10 @@ def test_frames_with_text_and_labels():
     )
     with pytest.raises(ValueError, match=r"another order.*y\.loc"):
         lo.sklearn.cross_validate(LOGISTIC, plain, y[::-1], cv=5)
+    with pytest.raises(ValueError, match=r"groups has the labels of X in another order"):
+        lo.sklearn.cross_validate(LOGISTIC, plain, y, groups=y[::-1], cv=5)
+    with pytest.raises(ValueError, match=r"sample_weight has the labels of X in another order"):
+        lo.sklearn.cross_validate(LOGISTIC, plain, y, params={"sample_weight": y[::-1]}, cv=5)
 
 
 def test_a_column_that_is_constant_in_a_fold_and_a_category_that_it_lacks():

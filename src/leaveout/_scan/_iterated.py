@@ -98,7 +98,8 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
         gradient = pulled @ at.root.T
         step = -solved(gradient)
         noise = 4 * at.noise / np.sqrt(kept)
-        length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        with np.errstate(over="ignore", invalid="ignore"):  # of rows whose steps went too far: these go no further
+            length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         ball = at.table.ball(length, kept, grown, np.linalg.norm(u, axis=1))
         going = determined & (np.isfinite(ball.after) | (length < 0.5 * before))
         u, before = np.where(going[:, None], u + step, u), np.where(going, length, before)

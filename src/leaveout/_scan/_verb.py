@@ -20,7 +20,7 @@ from .._definite import IndefiniteHessianError, cholesky
 from .._fit import fit
 from .._functions import ONE
 from .._jax import float64
-from .._minimise import newton
+from .._minimise import Arrived, newton
 from .._progress import Slow
 from .._proved import ROUNDING, Table
 from .._read import count, share
@@ -173,8 +173,10 @@ class _Run:
         return self.at(theta[0])["hessian"][None].copy()
 
     def fitted(self) -> tuple[Told, Float[Array, "params params"]]:
-        """The sums at the minimiser, and the factor of its Hessian."""
-        found = newton(self, self._start()[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
+        """The sums at the minimiser, and the factor of its Hessian. What the first block says may be far off for rows of others."""
+        found = self._descended(self._start())
+        if not found.converged[0]:
+            found = self._descended(np.asarray(self.model.parameters.start(0)))
         told = self.at(found.theta[0])
         factor = cholesky(told["hessian"], self.model, told["theta"], "scan")
         if not found.converged[0]:
@@ -184,6 +186,9 @@ class _Run:
                 "lo.penalties.Ridge(1.0)."
             )
         return told, factor
+
+    def _descended(self, start: Float[Array, " params"]) -> Arrived:
+        return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
     def _start(self) -> Float[Array, " params"]:
         """The minimiser of the first block, if it has one."""

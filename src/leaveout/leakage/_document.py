@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._checkpoint import File, Told, keeping, kept
 from .._fit import Fit
 from .._progress import Slow
+from .._read import matched
 from ..interop.sklearn import Host
 from ._binomial import binomial_matrix, check_probabilities
 from ._fits import CAPACITY, AbstractLearner
@@ -92,6 +93,7 @@ def binomial_block_bootstrap(
     check_probabilities(caller, p_train, p_test)
     if direction not in ("train", "test", "both"):
         raise ValueError(f"{caller}: direction must be 'train', 'test' or 'both'; got {direction!r}.")
+    _, X, y = matched(caller, X=X, y=y)
     task = prepare(caller, estimator, X, y, loss, "auto")
     if not task.measure.per_record:
         raise ValueError(f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record.")

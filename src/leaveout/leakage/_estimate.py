@@ -12,6 +12,7 @@ from .._checkpoint import File, keeping, kept
 from .._errors import Spread
 from .._fingerprint import fingerprint
 from .._fit import Fit
+from .._read import matched
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ..refit import AbstractRefit
@@ -65,6 +66,7 @@ def leakage_corrected(
     """
     caller = "leakage_corrected"
     leakage = check_known(leakage)
+    _, X, y, groups = matched(caller, X=X, y=y, groups=groups)
     task = prepare(caller, estimator_or_fit, X, y, loss, response, refit, scoring)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
     injection, said = _agreed(injection, leakage)

@@ -12,6 +12,7 @@ from scipy import stats
 
 from .._checkpoint import File, keeping
 from .._fit import Fit
+from .._read import matched
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
 from ._hosts import check_columns, make_learner, prepare, seeded
@@ -81,6 +82,7 @@ def leakage_slope_test(
     """
     injection = Injection(num_boot=DRAWS) if injection is None else injection
     draws = injection.num_boot or DRAWS
+    _, X, y, groups = matched("leakage_slope_test", X=X, y=y, groups=groups)
     task = prepare("leakage_slope_test", estimator, X, y, loss, "auto", scoring=scoring)
     rising = task.measure.more_is_better
     folds, _ = make_folds("leakage_slope_test", X, task.y, groups, cv, seed)
@@ -169,6 +171,7 @@ def largest_leakage_share(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    _, X, groups = matched("largest_leakage_share", X=X, groups=groups)
     X = X if hasattr(X, "iloc") else np.asarray(X)
     count = X.shape[0]
     model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from .._read import codes, numbers, pandas_of
+from .._read import codes, index_of, matched, numbers, pandas_of
 
 INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
@@ -217,13 +217,21 @@ def _response(left: str, data: pd.DataFrame, model_matrix: Any) -> Any:
     return found.iloc[:, 0]
 
 
-def given_blocks(groups: Any, slopes: Any, n: int) -> tuple[tuple[Block, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Blocks of arrays: an intercept for each grouping, and, where there is one grouping, slopes beside it."""
-    groups = pandas_of("Mixed", "groups", groups)
+def aligned(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The groupings by name, and other arguments of the same rows: those of one label together, in the order of the first."""
+    groups = groups if index_of(groups) is not None else pandas_of("Mixed", "groups", groups)
     if isinstance(groups, pd.DataFrame | dict):
         named = {str(name): groups[name] for name in groups}
     else:
         named = {str(getattr(groups, "name", None) or "group"): groups}
+    _, *found = matched("Mixed", **given, **{f"groups ({name})": labels for name, labels in named.items()})
+    return dict(zip(named, found[len(given) :], strict=True)), found[: len(given)]
+
+
+def given_blocks(
+    named: dict[str, Any], slopes: Any, n: int
+) -> tuple[tuple[Block, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Blocks of arrays: an intercept for each grouping, and, where there is one grouping, slopes beside it."""
     if slopes is not None and len(named) > 1:
         raise ValueError("Mixed: slopes= go with one grouping; for several write a formula.")
     found = {name: codes("Mixed", f"groups ({name})", labels) for name, labels in named.items()}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .._objective import AbstractObjective
 from .._read import pandas_of, share
-from ._effects import factor_codes, given_blocks
+from ._effects import aligned, factor_codes, given_blocks
 from ._grouped import split
 from ._marginal import marginal_means
 from ._rows import column, new_rows
@@ -143,12 +143,14 @@ def _rows(model: "Mixed", data: Any) -> tuple[NDArray, list[NDArray], list[NDArr
         if not isinstance(data, tuple) or len(data) not in (2, 3):
             raise TypeError("predict: the model was made of arrays: give data=(X, groups) or (X, groups, slopes).")
         ones = model.names[:1] == ("Intercept",)
-        own = np.asarray(new_rows("predict", data[0], model.names[ones:], False))
+        slopes = data[2] if len(data) == 3 else None
+        named, (new, slopes) = aligned(data[1], X=data[0], slopes=slopes)
+        own = np.asarray(new_rows("predict", new, model.names[ones:], False))
         X = np.hstack([np.ones((len(own), 1)), own]) if ones else own
-        blocks, known = given_blocks(data[1], data[2] if len(data) == 3 else None, len(X))
+        blocks, known = given_blocks(named, slopes, len(X))
         known = dict(zip([f.name for f in model.factors], known.values(), strict=True))
         raw = {f.name: block.design.T for f, block in zip(model.factors, blocks, strict=True)}
-        index = getattr(data[0], "index", None)
+        index = getattr(new, "index", None)
     designs = [raw[f.name] * f.scale[:, None] for f in model.factors]
     codes = [_matched(f.levels, *known[f.name]) for f in model.factors]
     return X, designs, codes, index

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._read import codes, count, numbers, pandas_of
+from .._read import codes, count, matched, numbers, pandas_of
 from . import _bases as bases
 
 Array = np.ndarray
@@ -206,10 +206,12 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series:
 
 
 def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
-    """A table, of pandas, Polars, Arrow, or a mapping of columns."""
+    """A table, of pandas, Polars, Arrow, or a mapping of columns, whose labels are matched."""
     found = pandas_of("Additive", name, data)
     if isinstance(found, dict):
-        found = pd.DataFrame(found)
+        labels, *columns = matched("Additive", **{str(column): part for column, part in found.items()})
+        plain = (part.array if isinstance(part, pd.Series) else part for part in columns)
+        found = pd.DataFrame(dict(zip(found, plain, strict=True)), index=labels.index)
     if not isinstance(found, pd.DataFrame):
         raise TypeError(f"Additive: {name} must be a table with named columns; got {type(data).__name__}.")
     if not len(found):

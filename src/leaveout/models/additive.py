@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._jax import Array, float64, followed, jnp, numpy_of, static
-from .._read import Names, index_of
+from .._read import Names, counted, index_of
 from . import losses, penalties
 from ._terms import Bound, Smooth, bound, column, frame_of, parsed
 from .linear import GLM
@@ -128,7 +128,8 @@ class Additive(GLM):
         self._bind(read.joined(frame, list(designs)), y, resolve, penalty, sample_weight, offset, formula.intercept, None, "")
         if self.classes:
             raise TypeError("Additive: the multinomial loss has several predictors; give one with one.")
-        vars(self)["labels"] = Names(self.labels.index if index_of(data) is not None else None, read)
+        own = self.labels.index
+        vars(self)["labels"] = Names(None if index_of(data) is None and counted(own) else own, read)
 
     @property
     def smoothing(self) -> dict[str, float]:

@@ -30,7 +30,7 @@ from .._read import Names, count, matched, numbers
 from . import _singular as singular
 from ._conditional import AbstractResponse, Data, response, ways
 from ._crossed import Crossed
-from ._effects import Block, Factor, factors, given_blocks, written
+from ._effects import Block, Factor, aligned, factors, given_blocks, written
 from ._grouped import Grouped, split
 from ._marginal import marginal_means, with_coefficients
 from ._mixed_tables import coefficients, components, modes, predicted
@@ -104,7 +104,8 @@ class Mixed(AbstractClosedForm):
             self.spec, X, y = None, formula, data
             if groups is None:
                 raise ValueError("Mixed: give groups=, one label a row, or a formula with random effects, as (1 | group).")
-            blocks, known = given_blocks(groups, slopes, np.shape(X)[0])
+            named, (X, y, slopes, offset, trials) = aligned(groups, X=X, y=y, slopes=slopes, offset=offset, trials=trials)
+            blocks, known = given_blocks(named, slopes, np.shape(X)[0])
         self._bind(X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept)
 
     @classmethod

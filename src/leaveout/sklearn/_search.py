@@ -69,7 +69,7 @@ class OneFitSearchCV(GridSearchCV):
         groups, weight = routed.splitter.split.get("groups"), routed.scorer.score.get("sample_weight")
         if unknown := set(routed.scorer.score) - {"sample_weight"}:
             raise TypeError(f"OneFitSearchCV: scorers are given sample_weight alone; got {', '.join(sorted(unknown))}.")
-        data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
+        data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit, groups)
         data = data._replace(score_weight=None if weight is None else np.asarray(weight, np.float64))
         splits = splits_of(self.cv, data, groups, is_classifier(self.estimator))
         names = "estimator", "scoring", "strategy", "transformers", "error_score"

@@ -65,8 +65,8 @@ def cross_validate(
     goes on from there, to the same scores.
 
     Raises TypeError on estimators that `lo.from_sklearn` does not know, and on those that choose when they are fitted, which
-    would have to choose again in every fold; ValueError on labels of y that stand in another order than X's, or where
-    `checkpoint` is of another run.
+    would have to choose again in every fold; ValueError on labels of y, `groups` or weights that stand in another order than
+    X's, or where `checkpoint` is of another run.
     """
     del n_jobs, verbose, pre_dispatch
     listed = (
@@ -173,7 +173,7 @@ def _rows(
     transformers: Transformers,
 ) -> tuple[Data, Splits]:
     """The data by position, and the splits."""
-    data = with_weights(caller, estimator, X, y, params)
+    data = with_weights(caller, estimator, X, y, params, groups)
     splits = splits_of(cv, data, groups, is_classifier(estimator))
     check(caller, estimator, splits, transformers)
     return data, splits
@@ -227,15 +227,24 @@ def _check_host(caller: str, estimator: Any) -> None:
         )
 
 
-def with_weights(caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None) -> Data:
+def _check_order(caller: str, X: Any, **given: Any) -> None:
+    """Raise where labels would be torn apart, as scikit-learn takes rows by position."""
+    of_x = index_of(X)
+    for name, value in given.items():
+        own = index_of(value)
+        if of_x is not None and own is not None and not of_x.equals(own) and set(of_x) == set(own):
+            raise ValueError(
+                f"{caller}: {name} has the labels of X in another order; scikit-learn takes rows by position. Give "
+                f"{name}.loc[X.index], or {name}.to_numpy() if the rows do belong together as they stand."
+            )
+
+
+def with_weights(
+    caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None, groups: ArrayLike | None
+) -> Data:
     """The data by position, and the weights that `fit` is given."""
-    of_x, of_y = index_of(X), index_of(y)
-    if of_x is not None and of_y is not None and not of_x.equals(of_y) and set(of_x) == set(of_y):
-        raise ValueError(
-            f"{caller}: y has the labels of X in another order; scikit-learn takes rows by position. Give y.loc[X.index], or "
-            "y.to_numpy() if the rows do belong together as they stand."
-        )
     params = dict(params or {})
+    _check_order(caller, X, y=y, groups=groups, **params)
     steps: list[str] = []
     last = estimator
     while hasattr(last, "steps"):
