@@ -19,12 +19,13 @@ from ._estimate import Estimate
 from ._fingerprint import fingerprint
 from ._fit import Fit
 from ._functions import weights_of
-from ._jax import PyTree, float64
+from ._jax import Module, PyTree, float64
 from ._kinks import without
 from ._metrics import Metric, measure, measures
 from ._objective import AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
+from ._printed import kind_of
 from ._read import count
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
@@ -84,9 +85,21 @@ def cross_validate(
     estimate.labels["asked"] = _asked(evaluate, metrics, audit)
     if callable(evaluate):
         estimate.labels["function"] = _way(evaluate)
-    elif not estimate.score:
-        estimate.labels["function"] = _way(getattr(fit.objective, "unit_loss", type(fit.objective)))
+    elif not estimate.score or _own_loss(fit.objective):
+        estimate.labels["function"] = _way(_defining(fit.objective))
     return estimate
+
+
+def _defining(objective: AbstractObjective) -> Callable:
+    """What makes the losses of a user's model what they are."""
+    parts = (getattr(objective, name, None) for name in ("unit_loss", "score_function", "loss_function"))
+    return next((part for part in parts if part is not None), type(objective))
+
+
+def _own_loss(objective: AbstractObjective) -> bool:
+    """Is a loss of rows a user's own class?"""
+    loss = type(getattr(objective, "loss_function", None))
+    return issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
 
 
 def _way(evaluate: Callable) -> str:
@@ -274,7 +287,7 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
     if not units.repeatable and np.any(plan.weight > 1):
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
-            f"{type(objective).__name__} depend on one another: a weight of two there is not a second copy. "
+            f"{kind_of(objective)} depend on one another: a weight of two there is not a second copy. "
             "Use contiguous, blocks or leave_future_out, or resample whole sequences."
         )
     if not isinstance(refit, AbstractRefit):
