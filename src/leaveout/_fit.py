@@ -382,8 +382,11 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
     if known:
         return f"fit: {what}. {known}"
     if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
-        what += ": are the data perfectly separated, or a class or group missing?"
-    return f"fit: {what}. Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
+        what += ": are the data perfectly separated, or a class or group missing"
+        target = objective.units.target
+        what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
+    way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
+    return f"fit: {what}{'' if what.endswith('?') else '.'} {way}"
 
 
 @float64

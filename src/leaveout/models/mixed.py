@@ -32,7 +32,7 @@ from ._crossed import Crossed
 from ._effects import Block, Factor, factors, given_blocks, written
 from ._grouped import Data, Grouped, split
 from ._mixed_tables import averaged, coefficients, components, modes, predicted
-from ._rows import column, design
+from ._rows import all_finite, column, design
 
 ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
 NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
@@ -443,8 +443,7 @@ def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
         used, found = np.unique(np.asarray(categories.codes), return_inverse=True)
         return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(np.asarray(categories.categories)[used])
     array = numbers("Mixed", "y", y)
-    if not np.isfinite(np.asarray(array, np.float64)).all():
-        raise ValueError("Mixed: y holds NaN or infinite values.")
+    all_finite("Mixed", "y", array)
     levels, found = np.unique(array, return_inverse=True)
     return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(levels.tolist())
 
