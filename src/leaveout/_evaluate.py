@@ -1,4 +1,12 @@
-"""The verb: plan → refit → score, in batches of bounded memory."""
+"""The verb: plan → refit → score, in batches of bounded memory.
+
+    θ_o ≈ argmin F(·, w_o),      loss of a held unit n = −log p(x_n | all that is seen; θ_o), or what was asked for
+
+w_o the weights of refit o of the plan. `Walk` takes the plan's rows batch by batch: the strategy makes each θ_o and says how
+far it is off, `Asked` what that does to the loss that was asked for, and `Gathered` puts both in their places. After the last
+batch some refits are repeated (`_audit`), and compared at the fit's other minima (`_minima`). `cross_predict` and
+`fold_parameters` walk alike, and keep predictions or parameters.
+"""
 
 import contextlib
 import functools
