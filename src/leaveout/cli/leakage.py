@@ -132,14 +132,14 @@ def leakage(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if linked is not None:
-            wanted = {} if answers is None else {"answers": listed(answers)}
+            wanted: dict[str, Any] = {} if answers is None else {"answers": listed(answers)}
             found = lo.leakage_report(_model(model, classes), X, y, linkage=linked, listed=list_holds, **wanted, **given)
         else:
             kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
             rates: Any = (
                 kind.from_pairwise(cast(float, precision), cast(float, recall))
                 if labelled is None
-                else rates_of(labelled, of, groups)
+                else rates_of(labelled, of, np.asarray(groups))
             )
             found = lo.leakage_corrected(_model(model, classes), X.to_numpy(), y, leakage=rates, **given)
     console.print(f"{'features':<16}{shortened(used)}\n{found}", markup=False)
