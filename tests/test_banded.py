@@ -167,6 +167,13 @@ def test_what_is_refused():
         (ValueError, "bounds for each band", lambda: lo.tune(model, {"a": (1, 2)}, plan)),
         (ValueError, "bounds are", lambda: lo.tune(model, (2.0, 1.0), plan)),
         (ValueError, "outside the bounds", lambda: lo.tune(model, (1.0, 2.0), plan, start=dict.fromkeys("abc", 9.0))),
+        (ValueError, "by name; got nan", lambda: lo.tune(model, (1.0, 2.0), plan, start=np.nan)),
+        (
+            ValueError,
+            "must hold positive numbers",
+            lambda: lo.tune(model, (1.0, 2.0), plan, start=dict.fromkeys("abc", np.nan)),
+        ),
+        (ValueError, "must hold positive numbers", lambda: lo.tune(model, (1.0, 2.0), plan, start=dict.fromkeys("abc", "x"))),
         (ValueError, "keeps no checkpoint", lambda: lo.tune(model, (1.0, 2.0), plan, checkpoint="kept")),
         (ValueError, "leave units out", lambda: lo.path(model, [1.0], lo.bootstrap(60, 3, seed=0))),
         (ValueError, "60 units of the model", lambda: lo.path(model, [1.0], lo.leave_one_out(50))),

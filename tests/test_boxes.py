@@ -118,6 +118,20 @@ def test_refits_are_the_hosts_own(name):
         np.testing.assert_allclose(theta["intercept"][k], again.intercept_, atol=10 * atol)
 
 
+@pytest.mark.parametrize("name", ["ridge", "lasso", "elastic net"])
+def test_a_host_of_other_data_is_refused_though_bounds_hold_all(name):
+    """Where these data hold at their bounds what the host does not, what is left of its θ may well be stationary."""
+    X, y, _ = made(n=70, p=4)
+    fitted = clone(HOSTS[name]).fit(X, y)
+    assert (fitted.coef_ > 0).any() and "ActiveGLM" not in repr(lo.from_sklearn(fitted, X, y))
+    with pytest.raises(ValueError, match="theta is not stationary for GLM"):
+        lo.from_sklearn(fitted, X, -y)
+    fit = lo.fit(lo.GLM(X, -y, "squared", Box()))
+    moved = fit.parameters | {"coef": fit.parameters["coef"] + 0.001 * (fit.parameters["coef"] == 0)}
+    with pytest.warns(UserWarning, match="not stationary for GLM"):
+        lo.anchor(lo.GLM(X, -y, "squared", Box()), moved)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_quadratic_between_bounds(seed):
     rng = np.random.default_rng(seed)

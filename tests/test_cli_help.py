@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leaveout.cli import app
+from leaveout.cli.hmm import _counts
 
 pytest.importorskip("matplotlib", reason="needs leaveout[plot]")
 pytest.importorskip("vl_convert", reason="needs leaveout[report]")
@@ -147,3 +148,21 @@ def test_a_row_has_one_number_in_the_shell_the_table_and_the_page(folder):
     page = (folder / "page.html").read_text()
     data = page.partition('data-for="table-rows">')[2].partition("</script>")[0]
     assert json.loads(data)["rows"][0][0] == 7
+
+
+def test_labels_that_come_back_are_said_to_be_groups(folder):
+    frame = pd.read_csv("patients.csv").drop(columns=["clinic", "city", "ill"])
+    frame.assign(person=[f"p{k // 2}" for k in range(N)], row=[f"r{k}" for k in range(N)]).to_csv("again.csv", index=False)
+    done = run("report", "again.csv", "page.html", "--target", "cost")
+    people = N // 2
+    assert (
+        f"person has {people} labels in {N} rows" in done.output and "--groups person leaves them out together" in done.output
+    )
+    grouped = run("report", "again.csv", "page.html", "--target", "cost", "--groups", "person")
+    assert "leaves them out together" not in grouped.output and f"over {people} groups" in grouped.output
+
+
+def test_counts_under_a_density_are_told():
+    counts, others = pd.DataFrame({"count": [0.0, 3.0, np.nan, 12.0]}), pd.DataFrame({"x": [0.5, 1.0, 2.0]})
+    assert "count: whole numbers from 0 on; --emission poisson" in _counts("gaussian", counts)
+    assert not _counts("poisson", counts) and not _counts("gaussian", others)

@@ -97,6 +97,40 @@ def test_rows_by_a_column_of_names(folder):
     assert [row[0] for row in json.loads(page)["rows"]] == out["row"].tolist()
 
 
+def test_labels_make_probabilities_of_scores_or_alone_rates_of_clusters(folder):
+    frame, pairs = folder
+    rng = np.random.default_rng(1)
+    match = np.r_[np.ones(15, int), np.zeros(15, int)]
+    score = np.r_[rng.normal(2, 1, 15), rng.normal(0, 1, 15), rng.normal(1, 1, len(pairs) - 30)]
+    names = pairs.columns[:2]
+    pairs.assign(score=score)[[*names, "score"]].to_csv("scored.csv", index=False)
+    pairs[names].iloc[:30].assign(match=match).to_csv("labels.csv", index=False)
+    words = ("records.csv", "--target", "cost", "--id", "id", "--labelled", "labels.csv", *QUICK)
+    done = run(*words, "--pairs", "scored.csv", "--test", "split", "--answers", "naive,purge")
+    assert done.exit_code == 0, done.output
+    X = frame[["a", "b"]]
+    report = lambda linkage: lo.leakage_report(
+        KNeighborsRegressor(), ((X - X.mean()) / X.std()).to_numpy(), frame["cost"].to_numpy(), scoring="mse",
+        cv=[(np.arange(N // 2), np.arange(N // 2, N))], linkage=linkage, answers=("naive", "purge"),
+    )  # fmt: skip
+    known = pd.read_csv("labels.csv"), pd.read_csv("scored.csv")
+    want = report(lo.Linkage.from_labelled(*known, frame["id"]))
+    assert f"{'purge':<16}{want._told('purge')}" in done.output and "coarser         none: not asked for" in done.output
+    clusters = np.r_[np.arange(N // 2), np.arange(N // 2)]  # of which each is two records
+    frame.assign(cluster=clusters).to_csv("records.csv", index=False)
+    both = frame["id"].to_numpy()[np.c_[np.arange(40), np.r_[np.arange(60, 90), np.arange(10)[::-1] + 100]]]
+    pd.DataFrame(both, columns=["left", "right"]).assign(match=np.arange(40) % 4 > 0).astype({"match": int}).to_csv(
+        "labels.csv", index=False
+    )
+    alone = run(*words, "--cluster", "cluster")
+    assert alone.exit_code == 0, alone.output
+    rates = lo.Linkage.from_labelled(pd.read_csv("labels.csv"), ids=frame["id"], groups=clusters).rates
+    assert rates.estimate["precision"] == pytest.approx(22 / 30) and "corrected" in alone.output
+    sentence = "--labelled alone says how good clusters are: name their column by --cluster"
+    assert sentence in run(*words).stderr
+    assert "no column 'match'" in run(*words, "--pairs", "scored.csv", "--labelled", "scored.csv").stderr
+
+
 def test_pairs_of_rows_that_are_left_out_are_left_out_too(folder):
     frame, _ = folder
     frame.assign(a=frame["a"].where(frame.index != 3)).to_csv("missing.csv", index=False)
@@ -109,7 +143,7 @@ def test_pairs_of_rows_that_are_left_out_are_left_out_too(folder):
 
 PAIRS = ("--pairs", "pairs.csv", "--id", "id")
 WRONG = {
-    "nothing known": ((), "give what is known of the links, once: --pairs, --duplicates, or --precision and --recall"),
+    "nothing known": ((), "give what is known of the links, once: --pairs, --duplicates, --labelled alone, or --precision"),
     "two ways": ((*PAIRS, "--duplicates", "copies.csv"), "give what is known of the links, once"),
     "no recall": (("--precision", 0.9, "--cluster", "id"), "give --precision and --recall, both"),
     "no cluster": (("--precision", 0.9, "--recall", 0.9), "name their column by --cluster"),
@@ -125,7 +159,10 @@ WRONG = {
     "no file": (("--pairs", "pears.csv"), "there is no such file"),
     "no pairs": (("--pairs", "none.csv", "--id", "id"), "none.csv: a header and no rows"),
     "percent": (("--pairs", "percent.csv", "--id", "id"), "match_probability holds 45. Divide percentages by 100"),
-    "words": (("--pairs", "words.csv", "--id", "id"), "words.csv: pairs must hold numbers"),
+    "words": (
+        ("--pairs", "words.csv", "--id", "id"),
+        "words.csv: the column 'match_probability' of the pairs holds 'high', where a probability",
+    ),
     "of itself": (("--pairs", "itself.csv", "--id", "id"), "a pair names one record twice, 'r120'"),
     "no probability": ((*PAIRS, "--probability", "p"), "pairs.csv has no column 'p'"),
     "target is id": (("--pairs", "pairs.csv", "--id", "cost"), "must name different columns"),

@@ -421,6 +421,28 @@ def test_an_empty_table_of_pairs_is_said_to_be_empty():
     assert "nan" not in str(report)
 
 
+def test_the_price_of_what_is_not_asked_for():
+    """No more fits are made than as filed; each answer, asked for, then takes at least what was said of it."""
+    X, y, filed, linkage = linked()
+    call = lambda answers: lo.leakage_report(
+        DecisionTreeRegressor(), X, y, linkage=linkage, groups=filed, scoring="mse", answers=answers, injection=QUICK
+    )
+    before = call(())
+    assert before.fits == 15 and list(before.price.index) == list(_leakage_report.ANSWERS[1:]) and before.recommended is None
+    assert (
+        before.verdict == "no answer: none was asked for."
+        and "price           fits of what was not asked for: purge" in str(before)
+    )
+    assert before.price.fits["extrapolated"] == 4 * 4 * 5 and (before.price.seconds > 0).equals(before.price.fits > 0)
+    for name in ("purge", "coarser"):
+        assert call((name,)).fits - 15 >= before.price.fits[name] > 0
+    refused = call(("imputed",))  # pairs of .45 and .2: a draw takes out less than half of the mates
+    assert (
+        refused.fits == 15 and before.price.fits["imputed"] == 0 and "of the expected mates" in refused.table.refusal["imputed"]
+    )
+    assert list(call(FITTED).price.index) == ["extrapolated"]
+
+
 def test_the_price_is_said_before_it_is_paid(monkeypatch, capsys):
     """On a terminal, after the fits as filed: how many there will be, of the answers that are asked for."""
     X, y, filed, linkage = linked()

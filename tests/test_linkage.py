@@ -393,6 +393,8 @@ BAD = [
     (lambda: lo.Linkage.from_labelled(pd.DataFrame({"left": [0], "right": [1], "match": [1]})), "needs a column 'linked'"),
     (lambda: lo.Linkage.from_labelled(pd.DataFrame({"match": [1, 1], "linked": [0, 0]})), "no linked pair"),
     (lambda: lo.Linkage.from_labelled(pd.DataFrame({"match": [0, 0], "linked": [1, 0]})), "no matching pair"),
+    (lambda: lo.Linkage.from_pairs(pd.DataFrame({"id": [1]})), "pairs needs two columns of names; the only one is 'id'"),
+    (lambda: lo.Linkage.from_pairs([("a", "b", 0.5), ("a", None, 0.5)], list("abc")), "1 of the pairs lack a name, .* row 1"),
     (lambda: labelled([1, 1]), "the labelled pairs all match, or none does"),
     (lambda: labelled([1, 0]), "labelled matches have the lower score, 1 on average against 2"),
     (lambda: labelled([0, 1], left=[0, 0], right=[1, 3]), "pair of rows 0 and 3 is not among the pairs"),
@@ -417,6 +419,16 @@ def labelled(match, left=(0, 1), right=(1, 2), weight=(1, 1), method="sigmoid"):
 def test_bad_linkage(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("column, said", [
+    ({"p": ["high"]}, "the column 'p' of the pairs holds 'high', where a probability is wanted; name another by probability="),
+    ({"p": ["0.9"]}, "'p' of the pairs holds numbers as text, such as '0.9', .*; convert it by .astype"),
+    ({"match_weight": ["high"], "note": ["x"]}, "the column 'match_weight' of the pairs holds 'high'"),
+])  # fmt: skip
+def test_text_where_a_probability_is_wanted(column, said):
+    with pytest.raises(TypeError, match=f"Linkage.from_pairs: .*{said}"):
+        lo.Linkage.from_pairs(pd.DataFrame({"left": [0], "right": [1]} | column))
 
 
 def test_rates_are_numbers():

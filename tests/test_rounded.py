@@ -124,6 +124,16 @@ def test_refits_are_near_the_hosts_own(name):
         lo.from_sklearn(fitted, X, y[::-1], w)
 
 
+def test_a_host_that_is_a_little_off_is_told():
+    """Further above the least than rounding explains: other data, or a solver that did not arrive; the fit is at the least."""
+    X, y, _ = made(n=150)
+    host = LinearSVR(C=0.5, **TIGHT).fit(X, y)
+    assert lo.from_sklearn(host, X, y).decrement < 1e-6
+    with pytest.warns(UserWarning, match="not at a minimum on these data.*rounding its kinks explains .* is at that least"):
+        fit = lo.from_sklearn(host, X, y + 0.1 * np.sin(np.arange(150)))
+    assert fit.decrement < 1e-6
+
+
 def test_what_is_refused():
     X, y, _ = made()
     for error, match, call in (

@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -238,6 +239,40 @@ def test_two_functions_are_not_taken_for_one_score():
     }
     with pytest.warns(UserWarning, match=told):
         lo.compare({name: lo.cross_validate(fits[name], plan, evaluate=own[name]) for name in own})
+
+
+@pytest.mark.filterwarnings("ignore:compare. .* independent units", "ignore:compare. the approximation error")
+def test_losses_of_ones_own_are_not_taken_for_one_score():
+    """Of rows, as functions and as classes of one name, of units, of all units; and one function under two penalties."""
+    X, y, _ = least_squares()
+    plan, ridge = lo.kfold(N, 5), lo.penalties.Ridge
+
+    class Far(lo.losses.AbstractLoss):
+        self_concordance = 1.0
+        times: float
+
+        def __call__(self, eta, y):
+            return self.times * jnp.logaddexp(eta - y, y - eta)
+
+    square, bent = lambda eta, y: (eta - y) ** 2, lambda eta, y: jnp.logaddexp(eta - y, y - eta)
+    unit = lambda power: lambda theta, row: (row["y"] - row["X"] @ theta) ** power
+    rows = lambda loss, alpha=1.0: lo.GLM(X, y, loss, ridge(alpha))
+    whole = lambda loss: lo.Objective(lambda theta, w: jnp.sum(w * loss(X @ theta, y)) + theta @ theta, N)
+    of = lambda model, *start: lo.cross_validate(lo.fit(model, *start), plan, audit=0)
+    separable = lambda power: of(lo.Separable(unit(power), {"X": X, "y": y}), np.ones(X.shape[1]))
+    for one, other in (
+        (of(rows(square)), of(rows(bent))),
+        (of(rows(Far(1.0))), of(rows(Far(2.0)))),
+        (of(rows(Far(1.0))), of(rows(bent))),
+        (separable(2), separable(4)),
+        (of(whole(square), np.ones(X.shape[1])), of(whole(bent), np.ones(X.shape[1]))),
+    ):
+        with pytest.warns(UserWarning, match="what the losses of 'a', 'b' are is not known; they are taken to be of one score"):
+            lo.compare({"a": one, "b": other})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lo.compare({"a": of(rows(square)), "b": of(rows(square, 9.0))})
+    assert not any("is not known" in str(each.message) for each in caught)
 
 
 def test_stacking_finds_the_mixture_of_lowest_loss():

@@ -357,11 +357,9 @@ def descended(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, fl
     ends = _ends(model, space)
     begun = None
     if start is not None:
-        if set(start) != set(model.bands):
-            raise ValueError(f"tune: start must have a penalty for each band, {list(model.bands)}; got {list(start)}.")
-        begun = np.log([float(start[name]) for name in model.bands])
+        begun = _begun(model, start)
         if not np.all((ends[0] <= begun) & (begun <= ends[1])):
-            raise ValueError("tune: start lies outside the bounds.")
+            raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
     search = Search(Rows(model, _fitting(model, plan, "tune")), ends, model.shared)
     search.start(begun)
     search.descend(rounds)
@@ -372,6 +370,17 @@ def descended(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, fl
 
 def _of(model: BandedRidge) -> str:
     return ", the same for all targets" if model.shared else ", for each target"
+
+
+def _begun(model: BandedRidge, start: Any) -> Float[Array, " bands"]:
+    """Log penalties to start from."""
+    if not isinstance(start, Mapping) or set(start) != set(model.bands):
+        got = list(start) if isinstance(start, Mapping) else repr(start)
+        raise ValueError(f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}.")
+    known = [start[name] for name in model.bands]
+    if not all(isinstance(value, int | float | np.number) and 0 < value < np.inf for value in known):
+        raise ValueError(f"tune: start must hold positive numbers; got {start!r}.")
+    return np.log(np.array(known, float))
 
 
 def _ends(model: BandedRidge, space: Any) -> tuple[Float[Array, " bands"], Float[Array, " bands"]]:

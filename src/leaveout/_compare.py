@@ -249,9 +249,10 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
             "'squared_error'), 'absolute_error', 'crps' or another that all have."
         )
-    unknown = {name: e.labels.get("function", "") for name, e in estimates.items() if not e.score}
-    if (scores and unknown) or len(set(unknown.values())) > 1:
-        alike = f"{next(iter(scores.values()))}, as the others are" if scores else "of one score, though by other functions"
+    unknown = {name: e.labels.get("function", "") for name, e in estimates.items() if not e.score or "function" in e.labels}
+    ours = [score for name, score in scores.items() if name not in unknown]
+    if (ours and unknown) or len(set(unknown.values())) > 1:
+        alike = f"{ours[0]}, as the others are" if ours else "of one score, though by other functions"
         listed = ", ".join(map(repr, unknown))
         warnings.warn(f"compare: what the losses of {listed} are is not known; they are taken to be {alike}.", stacklevel=3)
 

@@ -23,6 +23,7 @@ from ._jax import float64
 from ._kinks import without
 from ._named import Named, named
 from ._objective import AbstractLinearPredictor
+from ._printed import kind_of
 from ._read import codes, index_of, places
 
 CovType = Literal["nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"]
@@ -117,7 +118,7 @@ def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | N
 
 def _refuse(fit: Fit, kind: str) -> None:
     """Of units that depend on one another, or that have no gradients of their own."""
-    name, serial = type(fit.objective).__name__, fit.objective.units.serial
+    name, serial = kind_of(fit.objective), fit.objective.units.serial
     if serial is False:
         return
     ends = [function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1] for w in (0.0, 1.0)]
@@ -149,7 +150,7 @@ def _room(fit: Fit) -> Float[Array, " units"]:
     """1 − h_n."""
     objective = fit.objective
     if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
-        raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {type(objective).__name__}. Use 'HC1'.")
+        raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
     room = 1 - leverage(fit)
     if (room <= 1e-10).any():
         raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")

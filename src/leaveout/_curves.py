@@ -29,6 +29,7 @@ from ._fit import Fit
 from ._influence._measures import dispersion
 from ._jax import float64
 from ._plan import Plan
+from ._printed import kind_of
 from ._read import index_of, matched
 from ._smooth import Choice, Smoothing, data_of
 from .models._rows import column
@@ -63,7 +64,7 @@ def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> Asked:
     found, fit = fit, fit.fit if isinstance(fit, Smoothing) else fit
     own = isinstance(found, Smoothing) and plan is None
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
-        of = type(fit.objective).__name__ if isinstance(fit, Fit) else type(fit).__name__
+        of = kind_of(fit.objective) if isinstance(fit, Fit) else type(fit).__name__
         raise TypeError(f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {of}.")
     if not (isinstance(level, float | np.floating) and 0 < level < 1):
         raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")

@@ -9,6 +9,7 @@ from ._functions import Function
 from ._jax import PyTree
 from ._minimise import LARGE, Flat
 from ._objective import AbstractObjective, stored
+from ._printed import kind_of
 from ._products import Scaling, least_curvature, scaling, whitened_null_space
 
 
@@ -47,7 +48,7 @@ def indefinite(
     worst = np.argsort(-np.abs(vector))[:3]
     dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
     message = (
-        f"{caller}: the Hessian of {type(objective).__name__} at theta is not positive definite: its smallest eigenvalue "
+        f"{caller}: the Hessian of {kind_of(objective)} at theta is not positive definite: its smallest eigenvalue "
         f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
     )
@@ -65,7 +66,7 @@ def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *part
         raise RuntimeError(f"{caller}: {limit}")
     if not all(np.isfinite(part).all() for part in parts):
         raise ValueError(
-            f"{caller}: the loss of {type(objective).__name__} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
+            f"{caller}: the loss of {kind_of(objective)} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
             "finite at theta; give another start, fit(..., theta0=)."
         )
 

@@ -1,4 +1,12 @@
-"""The verb: plan → refit → score, in batches of bounded memory."""
+"""The verb: plan → refit → score, in batches of bounded memory.
+
+    θ_o ≈ argmin F(·, w_o),      loss of a held unit n = −log p(x_n | all that is seen; θ_o), or what was asked for
+
+w_o the weights of refit o of the plan. `Walk` takes the plan's rows batch by batch: the strategy makes each θ_o and says how
+far it is off, `Asked` what that does to the loss that was asked for, and `Gathered` puts both in their places. After the last
+batch some refits are repeated (`_audit`), and compared at the fit's other minima (`_minima`). `cross_predict` and
+`fold_parameters` walk alike, and keep predictions or parameters.
+"""
 
 import contextlib
 import functools
@@ -19,12 +27,13 @@ from ._estimate import Estimate
 from ._fingerprint import fingerprint
 from ._fit import Fit
 from ._functions import weights_of
-from ._jax import PyTree, float64
+from ._jax import Module, PyTree, float64
 from ._kinks import without
 from ._metrics import Metric, measure, measures
 from ._objective import AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
+from ._printed import kind_of
 from ._read import count
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
@@ -84,9 +93,21 @@ def cross_validate(
     estimate.labels["asked"] = _asked(evaluate, metrics, audit)
     if callable(evaluate):
         estimate.labels["function"] = _way(evaluate)
-    elif not estimate.score:
-        estimate.labels["function"] = _way(getattr(fit.objective, "unit_loss", type(fit.objective)))
+    elif not estimate.score or _own_loss(fit.objective):
+        estimate.labels["function"] = _way(_defining(fit.objective))
     return estimate
+
+
+def _defining(objective: AbstractObjective) -> Callable:
+    """What makes the losses of a user's model what they are."""
+    parts = (getattr(objective, name, None) for name in ("unit_loss", "score_function", "loss_function"))
+    return next((part for part in parts if part is not None), type(objective))
+
+
+def _own_loss(objective: AbstractObjective) -> bool:
+    """Is a loss of rows a user's own class?"""
+    loss = type(getattr(objective, "loss_function", None))
+    return issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
 
 
 def _way(evaluate: Callable) -> str:
@@ -261,7 +282,7 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
     if not units.repeatable and np.any(plan.weight > 1):
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
-            f"{type(objective).__name__} depend on one another: a weight of two there is not a second copy. "
+            f"{kind_of(objective)} depend on one another: a weight of two there is not a second copy. "
             "Use contiguous, blocks or leave_future_out, or resample whole sequences."
         )
     if not isinstance(refit, AbstractRefit):

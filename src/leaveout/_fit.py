@@ -19,11 +19,11 @@ from ._definite import IndefiniteHessianError, check_finite, cholesky, coordinat
 from ._design import Predictors, weighed
 from ._functions import function, influence, leverage
 from ._jax import Module, PyTree, float64, jnp, static
-from ._kinks import posed, turned
+from ._kinks import above, posed, turned
 from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
 from ._objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, stored
 from ._once import once
-from ._printed import Printed
+from ._printed import Printed, kind_of
 from ._products import (
     FINE,
     Coordinates,
@@ -213,7 +213,7 @@ class Fit(Module, Printed):
 
     def __repr__(self) -> str:
         return (
-            f"Fit({type(self.objective).__name__}, {self.objective.num_units} units, "
+            f"Fit({kind_of(self.objective)}, {self.objective.num_units} units, "
             f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
         )
 
@@ -377,7 +377,7 @@ def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | 
 
 def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
     """Why there is no minimiser, as far as can be told, and the way out."""
-    name, largest = type(objective).__name__, np.abs(vector).max(initial=0)
+    name, largest = kind_of(objective), np.abs(vector).max(initial=0)
     if found.decrement > WARN:
         what = f"no minimiser of {name} was reached in {STEPS} Newton steps (F = {value:.6g}, decrement {found.decrement:.2g})"
     else:
@@ -386,8 +386,11 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
     if known:
         return f"fit: {what}. {known}"
     if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
-        what += ": are the data perfectly separated, or a class or group missing?"
-    return f"fit: {what}. Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
+        what += ": are the data perfectly separated, or a class or group missing"
+        target = objective.units.target
+        what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
+    way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
+    return f"fit: {what}{'' if what.endswith('?') else '.'} {way}"
 
 
 @float64
@@ -395,9 +398,11 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     """A `Fit` at a θ found elsewhere, in natural parameters as `fit.parameters` prints them.
 
     Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is warned of,
-    and one above 1 raises `ValueError` unless `throw=False`. `curvature` is as in `fit`.
+    and one above 1 raises `ValueError` unless `throw=False`; under a penalty with kinks or bounds √(2 (F(θ) − min F)) counts
+    as one, as θ of parameters that these hold is not kept. `curvature` is as in `fit`.
     """
-    objective, _ = posed(turned(_checked(objective, "anchor"), curvature, "anchor"), theta)
+    whole = turned(_checked(objective, "anchor"), curvature, "anchor")
+    objective, least = posed(whole, theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
     bounded = objective.parameters.held(leaves)
     if bounded is not None:
@@ -406,14 +411,15 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
         leaves = stored_leaves(objective.parameters.unconstrained(theta))
     flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
     found = anchored_at(objective, leaves, "anchor", flat)
-    if found.decrement > WARN:
+    left = max(float(found.decrement), np.sqrt(2 * above(whole, theta, least)))
+    if left > WARN:
         message = (
-            f"anchor: theta is not stationary for {type(objective).__name__}: the decrement √(gᵀH⁻¹g) is "
-            f"{found.decrement:.3g} (the loss would still fall by about {found.decrement**2 / 2:.2g}). Was it fitted on "
+            f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
+            f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
             "these data, with this penalty and these weights? If its solver only stopped early, go on from it: "
             "lo.fit(objective, theta0=theta)."
         )
-        if found.decrement > REFUSE and throw:
+        if left > REFUSE and throw:
             raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
         warn(message)
     warn(objective.parameters.warning(found.theta))
@@ -424,7 +430,7 @@ def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:
     if not isinstance(objective, AbstractObjective):
         raise TypeError(
             f"{caller}: the first argument must be an objective such as lo.GLM(...) or lo.Objective(...); "
-            f"got {type(objective).__name__}. For a fitted scikit-learn estimator use lo.from_sklearn."
+            f"got {kind_of(objective)}. For a fitted scikit-learn estimator use lo.from_sklearn."
         )
     return objective
 

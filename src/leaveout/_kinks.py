@@ -22,6 +22,7 @@ from ._jax import PyTree
 from ._minimise import newton
 from ._norms import Norms, descended
 from ._objective import AbstractObjective
+from ._printed import kind_of
 
 Array = np.ndarray
 TIED = 1e-9  # of a_j: a gradient that is nearer to it may be at it
@@ -106,13 +107,27 @@ def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractO
     return simpler, simpler.parameters.natural(found.theta)
 
 
+def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
+    """By how much F at θ is above F at its minimiser, both in natural parameters; 0 where F is smooth, and a decrement tells.
+    Parameters beyond their bounds count as on them."""
+    known = objective.parameters.kinks()
+    if known is None:
+        return 0.0
+    kinked, ones = known[0], np.ones(objective.num_units)
+    both = [np.asarray(objective.parameters.unconstrained(each), float) for each in (theta, least)]
+    if len(both[0]) < len(kinked.slope):  # of a model on some of the parameters
+        return 0.0
+    here, there = (look(kinked, ones, np.clip(each, *kinked.bounds)).value for each in both)
+    return max(here - there - TIED * TIED * abs(there), 0.0)
+
+
 def turned(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
     """The model in coordinates of its rows, if that is asked for."""
     if curvature != "rows":
         return objective
     found = objective.parameters.by_rows()
     if found is None:
-        raise TypeError(f'{caller}: curvature="rows" is for a lo.GLM under lo.penalties.Ridge; got {type(objective).__name__}.')
+        raise TypeError(f'{caller}: curvature="rows" is for a lo.GLM under lo.penalties.Ridge; got {kind_of(objective)}.')
     return found
 
 

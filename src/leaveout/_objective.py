@@ -2,9 +2,8 @@
 
     F(θ, w) = −log p(data; θ, w) − log p(θ),      w = 1 is the full fit, w_n = 0 leaves unit n out.
 
-An objective is a pytree of float64 arrays, so that a second data set of the same shape, or another
-value of a hyperparameter, compiles nothing anew. Its author writes `loss`; everything else has a
-default and is overridden where the model knows better.
+An objective is a pytree of float64 arrays, so that a second data set of the same shape, or another value of a hyperparameter,
+compiles nothing anew. Its author writes `loss`; everything else has a default and is overridden where the model knows better.
 """
 
 import abc
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from ._design import Predictors
 from ._jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static
+from ._printed import kind_of
 from ._read import Names, matched, numbers
 
 LINE = 64  # bytes
@@ -331,8 +331,8 @@ def padded_weights(objective: AbstractObjective, weights: Float[np.ndarray, "*re
 
 def called(objective: AbstractObjective) -> str:
     """The kind of model, and its loss where it has one of ours."""
-    kind, loss = type(objective), getattr(objective, "loss_function", None)
-    return getattr(kind, "shown", kind.__name__) + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")
+    loss = getattr(objective, "loss_function", None)
+    return kind_of(objective) + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")
 
 
 def repeatable(objective: AbstractObjective) -> AbstractObjective:

@@ -32,6 +32,7 @@ from ._minimise import factorised, newton
 from ._objective import stored
 from ._penalised import Judged, Path, Point, shown
 from ._plan import Plan
+from ._printed import kind_of
 from ._progress import Slow
 from ._read import count, numbers
 from ._ridge import applies, ridges
@@ -101,7 +102,7 @@ def path(
             raise ValueError("path: a BandedRidge keeps no checkpoint.")
         return candidates(objective, penalties, plan)
     if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
-        what = type(objective).__name__ + ("" if not isinstance(objective, Fit) else ", give its .objective")
+        what = kind_of(objective) + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     kinks = objective.parameters.kinks()
     objective = objective if kinks is None else kinks[0].glm  # of a fit, of all columns

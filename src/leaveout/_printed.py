@@ -1,6 +1,13 @@
 """Results that are printed as lines `name  text`; notebooks, pages and Markdown show the same as a table."""
 
 import html
+from typing import Any
+
+
+def kind_of(objective: Any) -> str:
+    """The kind of model, by the name that users know: of one that stands in for another, that one's."""
+    kind = type(objective)
+    return getattr(kind, "shown", kind.__name__)
 
 
 class Printed:

@@ -20,6 +20,7 @@ from ._functions import Function, function
 from ._jax import PyTree, float64
 from ._minimise import LARGE, Run
 from ._objective import AbstractObjective, mapped, placed, ravel, stored
+from ._printed import kind_of
 from ._progress import Slow
 from ._stopping import side_by_side
 
@@ -171,5 +172,5 @@ def started(objective: AbstractObjective, seed: int) -> PyTree:
     """A start of the objective's own."""
     start = objective.parameters.start
     if start is None:
-        raise ValueError(f"fit: {type(objective).__name__} has no start of its own; give one: fit(objective, theta0={{...}}).")
+        raise ValueError(f"fit: {kind_of(objective)} has no start of its own; give one: fit(objective, theta0={{...}}).")
     return start(seed)

@@ -26,6 +26,7 @@ from .._kinks import without
 from .._objective import AbstractLinearPredictor, unravel
 from .._once import once
 from .._plan import Plan, leave_one_out
+from .._printed import kind_of
 from ..models.linear import GLM
 from ..refit import AbstractRefit, Exact
 
@@ -41,7 +42,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     """
     objective = formed(fit, "leverage").objective
     if not isinstance(objective, AbstractLinearPredictor):
-        raise TypeError(f"leverage: needs linear predictors; got {type(objective).__name__}. Use lo.fold_parameters().")
+        raise TypeError(f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters().")
     if getattr(objective, "class_code", None) is not None:
         raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
     return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, BLOCK // (objective.outputs * fit.num_params))))
@@ -89,7 +90,7 @@ def studentized_residuals(
     objective = formed(fit, "studentized_residuals").objective
     without("studentized_residuals", objective)
     if not isinstance(objective, GLM) or objective.outputs > 1:
-        raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {type(objective).__name__}.")
+        raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}.")
     theta = fit.vector + _moves(fit, refit, "studentized_residuals", checkpoint)
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
     weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)

@@ -24,6 +24,7 @@ from .._functions import functions, weights_of, work
 from .._jax import float64, jax
 from .._named import named
 from .._plan import CAPACITY, Batch, Plan
+from .._printed import kind_of
 from .._read import numbers, pandas_of
 from .._results import RESULTS, among
 from .._stopping import stoppable
@@ -191,7 +192,7 @@ def _of_row(fit: Fit, row: Any) -> Watched:
     if not isinstance(objective, AbstractRegression) or objective.classes or objective.levels:
         raise TypeError(
             "influence: prediction can be a row of features where the model is a lo.GLM or lo.Regression of one mean; got "
-            f"{type(objective).__name__}. Give a function of the parameters that returns a number."
+            f"{kind_of(objective)}. Give a function of the parameters that returns a number."
         )
     x, q = _features(objective, row), objective.design.shape[1]
 

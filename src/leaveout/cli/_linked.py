@@ -1,7 +1,9 @@
 """A file of pairs of rows, and a split that is fixed, by what the rows of another file are called."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ import leaveout as lo
 from ._console import fail
 from ._files import Rows, read, shortened
 
-NUMBERS = ("match_probability", "match_weight", "probability")  # columns of a pairs file that are no names
+NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")  # no names
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 MARKED = ("1", "1.0", "true", "yes")
 
@@ -30,28 +32,63 @@ def names_of(rows: Rows, column: str | None) -> pd.Index:
     return names
 
 
-def linkage_of(
-    file: Path, names: pd.Index, kept: np.ndarray, column: str | None, probability: str | None, certain: bool
-) -> tuple[lo.Linkage, str]:
-    """What a file of pairs says of the `kept` of all rows that have `names`, and what is to be said of it. `certain` are
-    pairs of copies, without probabilities."""
-    pairs = read(file, as_text=lambda name: name not in (*NUMBERS, probability))
+class Named(NamedTuple):
+    """What rows are called, the column that says it (None: their numbers in the file), and which of them are `kept`."""
+
+    names: pd.Index
+    column: str | None
+    kept: np.ndarray
+
+    @property
+    def told(self) -> str:
+        return f"--id {self.column}" if self.column else f"row numbers, 1 to {len(self.names)}; --id names a column instead"
+
+
+def linkage_of(file: Path, of: Named, probability: str | None, certain: bool, labelled: Path | None) -> tuple[lo.Linkage, str]:
+    """What a file of pairs says of the rows that are kept, and what is to be said of it. `certain` are pairs of copies, without
+    probabilities; a file of `labelled` pairs says how probable a match is at each score."""
+    pairs, frame = _table(file, probability)
     if probability is not None:
-        pairs.numbers(pairs.column(probability).name, "it must hold probabilities")
-    frame = pairs.frame.astype({name: str for name in pairs.frame if name not in (*NUMBERS, probability)})
-    make = lo.Linkage.from_duplicates if certain else lo.Linkage.from_pairs
+        pairs.column(probability)
+    sample = None if labelled is None else _table(labelled, probability)[1]
     try:
-        linkage = make(frame, names, probability=probability)
+        if sample is not None:
+            linkage = lo.Linkage.from_labelled(sample, frame, of.names, score=probability)
+        else:
+            make = lo.Linkage.from_duplicates if certain else lo.Linkage.from_pairs
+            linkage = make(frame, of.names, probability=probability)
     except (ValueError, TypeError) as error:
-        said = f"--id {column}" if column else f"row numbers, 1 to {len(names)}; --id names a column instead"
-        fail(f"{pairs.name}: {str(error).partition(': ')[2]} (Names of rows here: {said}. Probabilities: --probability.)")
-    place = np.where(kept, np.cumsum(kept) - 1, -1)
+        both = pairs.name if labelled is None else f"{pairs.name}, {labelled}"
+        fail(f"{both}: {str(error).partition(': ')[2]} (Names of rows here: {of.told}. Probabilities: --probability.)")
+    place = np.where(of.kept, np.cumsum(of.kept) - 1, -1)
     left, right = place[linkage.left], place[linkage.right]
     there = (left >= 0) & (right >= 0)
     lost = "" if there.all() else f"; {int((~there).sum())} pairs of rows left out are left out too"
-    note = f"{pairs.name}: {len(there):,} pairs of rows by {f'column {column!r}' if column else 'number in the file'}{lost}"
-    some = (left[there], right[there], linkage.probability[there])
-    return lo.Linkage.from_pairs(some, int(kept.sum())), "; ".join(filter(None, (note, pairs.note)))
+    where = f"column {of.column!r}" if of.column else "number in the file"
+    note = f"{pairs.name}: {len(there):,} pairs of rows by {where}{lost}"
+    scores = None if linkage.scores is None else linkage.scores[there]
+    linkage = replace(
+        linkage, num_rows=int(of.kept.sum()), left=left[there], right=right[there],
+        probability=linkage.probability[there], scores=scores,
+    )  # fmt: skip
+    return linkage, "; ".join(filter(None, (note, pairs.note)))
+
+
+def rates_of(labelled: Path, of: Named, filed: np.ndarray) -> lo.Linkage:
+    """What a labelled sample says of the precision and recall of the clusters as `filed`."""
+    sample = _table(labelled, None)[1]
+    try:
+        return lo.Linkage.from_labelled(sample, ids=of.names[of.kept], groups=filed)
+    except (ValueError, TypeError) as error:
+        fail(f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {of.told}.)")
+
+
+def _table(file: Path, score: str | None) -> tuple[Rows, pd.DataFrame]:
+    """A file of pairs, or of labelled ones, whose names are text."""
+    rows = read(file, as_text=lambda name: name not in (*NUMBERS, score))
+    if score is not None and score in rows.frame:
+        rows.numbers(score, "it must hold probabilities, or scores that labels make probabilities of")
+    return rows, rows.frame.astype({name: str for name in rows.frame if name not in (*NUMBERS, score)})
 
 
 def marked(rows: Rows, option: str, text: str) -> np.ndarray:

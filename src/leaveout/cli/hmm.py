@@ -91,11 +91,21 @@ def hmm(
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
     found = fitted(models, folds, refit, (starts, seed), mute, checkpoint)
     table = found.table(states=lambda name: models[name].num_states)
-    show(table, HEADINGS, [*found.notes, rows.note, models[list(found.estimates)[-1]].note])
+    show(table, HEADINGS, [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note])
     save(table, out)
     comparison({str(models[name].num_states): estimate for name, estimate in found.estimates.items()}, plot, "states")
     page(found.estimates, report, [what, *found.notes, rows.note])
     found.end("Leave these out of --states.")
+
+
+def _counts(emission: str, x: pd.DataFrame) -> str:
+    """What is to be said of counts that a density is fitted to."""
+    values = x.to_numpy()[~x.isna().to_numpy()]
+    if emission != "gaussian" or not np.all((values >= 0) & (values % 1 == 0)):
+        return ""
+    return (
+        f"{', '.join(x.columns)}: whole numbers from 0 on; --emission poisson or negative-binomial gives counts probabilities"
+    )
 
 
 def _named(K: int) -> str:

@@ -16,14 +16,14 @@ import leaveout as lo
 
 from ._console import console, fail
 from ._files import WIDEST, Rows, complete, listed, picture, read, save, shortened
-from ._linked import columns_of, linkage_of, names_of, split_of
+from ._linked import Named, columns_of, linkage_of, names_of, rates_of, split_of
 from ._options import Checkpoint, Data, DropMissing, Features, Plot, Report, kept, one_of, out_option
 from ._table import page
 
 MODELS = ("ridge", "logistic", "knn", "forest")
 MECHANISMS = ("record", "split")
 CLASSES = 20  # more values of a target are numbers, or names
-KNOWN = "--pairs, --duplicates, or --precision and --recall"
+KNOWN = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
 
 
 def leakage(
@@ -34,6 +34,14 @@ def leakage(
     ] = None,
     duplicates: Annotated[
         Path | None, typer.Option(help="Instead: of pairs of rows that are copies of one another.", readable=False)
+    ] = None,
+    labelled: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of labelled pairs, with a column match of 0 and 1: makes probabilities of the scores of --pairs; "
+            "alone, with --cluster, precision and recall.",
+            readable=False,
+        ),
     ] = None,
     precision: Annotated[float | None, typer.Option(help="Instead: of linked pairs, the share that matches.")] = None,
     recall: Annotated[float | None, typer.Option(help="Of matching pairs, the share that is linked.")] = None,
@@ -62,6 +70,10 @@ def leakage(
     ] = None,
     scoring: Annotated[
         str | None, typer.Option(help="scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given.")
+    ] = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(help="Of pairs: those that are wanted, as purge,coarser; naive alone tells the price of others."),
     ] = None,
     features: Features = None,
     mechanism: Annotated[
@@ -94,17 +106,17 @@ def leakage(
     leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model knn --out rows.csv
     """
     kept(data, out, plot, checkpoint, report)
-    _one_way(pairs, duplicates, precision, recall, cluster, threshold, report)
+    _one_way(pairs, duplicates, labelled, precision, recall, cluster, threshold, report)
     list_holds = _share(share, pairs or duplicates)
     beside = [word for word in (target, cluster, name, *columns_of(test, train)) if word]
     whole = read(data, {*beside, *listed(features)} if features else (), lambda column: column == name)
     rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], listed(features), drop_missing)
     y, classes, model = _target(rows, target, model)
     used = [column for column in rows.frame if column not in beside]
-    names, there = names_of(whole, name), whole.frame.index.isin(rows.frame.index)
+    of = Named(names_of(whole, name), name, whole.frame.index.isin(rows.frame.index))
     linked, said = None, ""
     if (file := pairs or duplicates) is not None:
-        linked, said = linkage_of(file, names, there, name, probability, certain=pairs is None)
+        linked, said = linkage_of(file, of, probability, pairs is None, labelled)
     groups, split = None if cluster is None else rows.frame[cluster].to_numpy(), split_of(rows, test, train)
     if linked is not None and groups is None and split is None:
         groups = linked.groups(0.5 if threshold is None else threshold)
@@ -115,15 +127,20 @@ def leakage(
         "n_jobs": jobs, "checkpoint": checkpoint,
         "injection": lo.Injection(cast(Literal["record", "split"], mechanism), levels, draws, train_size),
     }  # fmt: skip
-    X = pd.DataFrame(_features(rows, used, model), index=names[there])
+    X = pd.DataFrame(_features(rows, used, model), index=of.names[of.kept])
     found: lo.LeakageReport | lo.LeakageResult
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if linked is not None:
-            found = lo.leakage_report(_model(model, classes), X, y, linkage=linked, listed=list_holds, **given)
+            wanted: dict[str, Any] = {} if answers is None else {"answers": listed(answers)}
+            found = lo.leakage_report(_model(model, classes), X, y, linkage=linked, listed=list_holds, **wanted, **given)
         else:
             kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
-            rates = kind.from_pairwise(cast(float, precision), cast(float, recall))
+            rates: Any = (
+                kind.from_pairwise(cast(float, precision), cast(float, recall))
+                if labelled is None
+                else rates_of(labelled, of, np.asarray(groups))
+            )
             found = lo.leakage_corrected(_model(model, classes), X.to_numpy(), y, leakage=rates, **given)
     console.print(f"{'features':<16}{shortened(used)}\n{found}", markup=False)
     warned = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
@@ -157,6 +174,7 @@ def _told(
 def _one_way(
     pairs: Path | None,
     duplicates: Path | None,
+    labelled: Path | None,
     precision: float | None,
     recall: float | None,
     cluster: str | None,
@@ -164,13 +182,15 @@ def _one_way(
     report: Path | None,
 ) -> None:
     """Links are known in one way, and what goes with another is not given."""
-    rates = precision is not None or recall is not None
-    if (pairs is not None) + (duplicates is not None) + rates != 1:
+    given, alone = precision is not None or recall is not None, labelled is not None and pairs is None
+    rates = given or alone
+    if (pairs is not None) + (duplicates is not None) + given + alone != 1:
         fail(f"give what is known of the links, once: {KNOWN}.")
-    if rates and (precision is None or recall is None):
+    if given and (precision is None or recall is None):
         fail("give --precision and --recall, both.")
     if rates and cluster is None:
-        fail("--precision and --recall are those of clusters: name their column by --cluster.")
+        word = "--labelled" if alone else "--precision and --recall"
+        fail(f"{word} {'alone says' if alone else 'say'} how good clusters are: name their column by --cluster.")
     if rates and report is not None:
         fail("--report is for --pairs and --duplicates; of rates there is no page.")
     if threshold is not None and (rates or cluster is not None):

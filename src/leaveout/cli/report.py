@@ -69,6 +69,12 @@ def _chosen(rows: Rows, model: Model, plan: str) -> tuple[Model, list[str]]:
     out = [name for name in names if name not in used]
     said = [f"{model.target} holds {what}: --loss {loss}, unless another is named" if what else ""]
     said += [f"left out, of one value or of more than {MANY} labels: {shortened(out)}" if out else ""]
+    again = next((name for name in out if 1 < levels[name] <= len(rows.frame) / 2), None)
+    if again is not None and plan == "loo":
+        said.append(
+            f"{again} has {levels[again]} labels in {len(rows.frame)} rows: where rows of one label belong together, such as a "
+            f"patient's, --groups {again} leaves them out together"
+        )
     categories = ",".join(name for name in used if not number[name])
     return replace(model, loss=loss, features=",".join(used), categorical=categories or None), [*filter(None, said)]
 

@@ -14,6 +14,7 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 
 from ._injection import refusal, unshown
+from ._models import Fold
 from ._result import LeakageResult
 from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
 from ._study import LEAST, Answer, Ask, Point, Predictions, Study, few_removed
@@ -33,16 +34,16 @@ TYPICAL = "what is dropped is typical of its clusters but for the mates"
 ASSUMPTION = "leaks are records of the test clusters like any other, and the loss goes on below the least leakage as above it"
 
 
-def price(study: Study, wanted: set[str]) -> int:
-    """How many fits the first look at these answers takes, but for those of injection; more are made where their Monte-Carlo
-    error is not small."""
+def prices(study: Study) -> dict[str, int]:
+    """How many fits the first look at each answer takes, but for injection; more are made where their Monte-Carlo error is not
+    small."""
     count, whole = len(study.folds), study.fold is not None
-    found = count + (count * (count - 1) // 2 if whole and count > 2 else 0)
+    filed = count + (count * (count - 1) // 2 if whole and count > 2 else 0)
     if not study.linkage.knows_pairs:
-        return found
+        return {"naive": filed}
     purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (1 + CONTROLS[0])
-    each = {"purge": purged, "coarser": count * len(study.cuts) * whole, "imputed": count * ROUND * whole}
-    return found + sum(fits for name, fits in each.items() if name in wanted)
+    regrouped = count * ROUND * (whole and bool(study.cuts) and _removed(study) >= LEAST)
+    return {"naive": filed, "purge": purged, "coarser": count * len(study.cuts) * whole, "imputed": regrouped}
 
 
 class Bundle(NamedTuple):
@@ -88,12 +89,19 @@ def coarser(study: Study) -> Answer:
 
 
 def imputed(study: Study) -> Answer:
-    """Cross-validation by the clusters of drawn partitions, one fit a fold; so many draws that their error is small."""
+    """Cross-validation by the clusters of drawn partitions, one fit a fold; so many draws that their error is small.
+
+    A draw files a pair of probability p together in a share p of the draws, whether its records are of one entity or not, as
+    it knows nothing of y. So about Σ p² / Σ p of the mates across folds are taken out: half of them only where most links are
+    nearly sure. Where the first draws take out less, that is said before a fit is made.
+    """
     assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
     if study.fold is None:
         return Answer("imputed", assumption, FIXED)
     if not study.cuts:
         return Answer("imputed", assumption, NONE)
+    if _removed(study) < LEAST:
+        return Answer("imputed", assumption, few_removed(_removed(study)))
     points: list[Point] = []
     for own in study.clusters:
         moved = nearest_folds(study.fold, own)
@@ -168,12 +176,24 @@ def _dropped(study: Study, parts: list[Bundle]) -> float:
     return max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
 
 
+def _removed(study: Study) -> float:
+    """The share of the mates across folds that the first drawn clusters take out; NaN where none of them fit into folds."""
+    assert study.fold is not None
+    moved = [nearest_folds(study.fold, own) for own in study.clusters[:ROUND]]
+    left = [_left(study, as_folds(own, study.filed)) for own in moved if own is not None]
+    return study.removed(float(np.mean(left))) if left else float("nan")
+
+
+def _left(study: Study, folds: list[Fold]) -> float:
+    """The exposure on these folds."""
+    return float(np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean())
+
+
 def _regrouped(study: Study, moved: Rows, cut: float) -> Point:
     folds = as_folds(moved, study.filed)
     predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
     value, influence = study.scored(predicted, folds)
-    exposed = np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds])
-    return Point(cut, value - study.naive.value, influence - study.naive.influence, 0.0, float(exposed.mean()))
+    return Point(cut, value - study.naive.value, influence - study.naive.influence, 0.0, _left(study, folds))
 
 
 def _enough(study: Study, points: list[Point]) -> bool:

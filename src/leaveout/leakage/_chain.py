@@ -23,7 +23,7 @@ from ._blocks import PULL, Graph, components
 
 SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw
 APART = 0.5  # and from one draw of a chain to its next
-MOST = 300  # steps in which these sweeps end, whatever was asked
+FEWEST, MOST, LOOKS = 300, 2000, 4e7  # steps in which these sweeps end, whatever was asked: as many as look at so many pairs
 SPARSE = 4  # labels for each node, beyond which they are numbered anew
 WIDE = 20_000  # pairs in all chains below which one more chain costs next to nothing
 FOLLOW = 1.5  # how fast the share of pairs asked follows what share of them touch no other
@@ -54,9 +54,10 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     copies = int(np.clip(WIDE // len(graph.a), 1, num))
     chains = _copies(graph, copies)
     wanted = SWEEPS * np.bincount(chains.chain, chains.eager)
+    most = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
     label, share, asked, steps = np.arange(len(chains.size)), np.full(len(wanted), 0.1), np.zeros(len(wanted)), 0
     with Slow("partitions", num // copies + 2) as bar:
-        while steps < MOST and (asked < wanted).any():
+        while steps < most and (asked < wanted).any():
             steps += 1
             picked, label, free = _move(chains, label, share, rng)
             tried, done = (np.bincount(chains.chain[some], minlength=len(wanted)) for some in (picked, picked[free]))
@@ -65,7 +66,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             chains = _pulled(chains, graph, label, GAIN)
         bar.advance()
         if (SWEEPS * asked < wanted).any():
-            _warn()
+            _warn(steps)
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]
             chains = _pulled(chains, graph, label, GAIN / (1 + step / SLOWS))
@@ -78,10 +79,10 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     return np.concatenate(out)[:num]
 
 
-def _warn() -> None:
+def _warn(steps: int) -> None:
     warnings.warn(
         "Linkage: drawn partitions have not settled: the records of one block hang together by so many pairs that in "
-        f"{MOST} steps not each was asked once. Leave out pairs of small probability, or calibrate them.",
+        f"{steps} steps not each was asked once. Leave out pairs of small probability, or calibrate them.",
         stacklevel=2,
     )
 

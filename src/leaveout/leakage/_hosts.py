@@ -20,6 +20,7 @@ from sklearn.svm import SVC
 from .._evaluate import fold_parameters
 from .._fit import Fit
 from .._plan import Plan
+from .._printed import kind_of
 from .._read import numbers
 from .._workers import over, workers
 from ..interop.sklearn import Described, Host, described
@@ -202,7 +203,7 @@ def make_learner(
     """
     if isinstance(estimator, Fit):
         if not isinstance(estimator.objective, GLM) or estimator.objective.offset is not None:
-            got = type(estimator.objective).__name__
+            got = kind_of(estimator.objective)
             raise TypeError(f"leakage_corrected: a Fit must be of a GLM without offset; got {got}. Give an estimator instead.")
         if estimator.objective.num_units != len(y):
             raise ValueError(

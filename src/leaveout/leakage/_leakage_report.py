@@ -1,7 +1,6 @@
 """The verb: several ways to the score on new clusters, each with its interval and its assumption, and which to believe."""
 
 import functools
-import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from .._progress import Slow
 from .._read import matched
 from .._stopping import Interrupted
 from ..interop.sklearn import Host
-from ._answers import both, coarser, extrapolated, imputed, naive, price, purge, unmated
+from ._answers import both, coarser, extrapolated, imputed, naive, prices, purge, unmated
 from ._estimate import leakage_corrected
 from ._fits import AbstractLearner
 from ._hosts import Estimator, make_learner, prepare
@@ -34,6 +33,7 @@ from ._told import LeakageReport, unlisted
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
 SAID = 2.0  # seconds: a price that is worth a line
 SCORED = 20_000  # rows at each level of injection, over draws, where fits are dear
+UNASKED = "not asked for"
 NO_PAIRS = "pairs are not known, only rates"
 
 
@@ -74,7 +74,8 @@ def leakage_report(
     misses others; a sample of which the truth is known tells). Intervals are over clusters, drawn from the linkage, as
     tested and as trained on.
 
-    `answers` names those that are wanted; each takes its fits. `checkpoint` names a file that keeps them; Ctrl-C raises
+    `answers` names those that are wanted; each takes its fits. With `answers=()` there is the naive one, and `.price` says how
+    many fits, and seconds, the others will take at the least. `checkpoint` names a file that keeps them; Ctrl-C raises
     `Interrupted` with the answers that are done. `lo.compare` takes reports of several learners.
     Raises ValueError or TypeError on what cannot give a number. After Barnes and Dubrawski; Nadeau and Bengio 2003; Rubin 1987.
     """
@@ -96,15 +97,16 @@ def leakage_report(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
         cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
     )  # fmt: skip
-    wanted, began = {"naive", *answers}, time.perf_counter()
+    wanted = {"naive", *answers}
+    fits = sum(prices(study).get(name, 0) for name in wanted)
     found: dict[str, Answer] = {}
-    told = functools.partial(_report, study, found, task.X, names.index, level, of)
+    told = functools.partial(_report, study, found, task.X, names.index, level, of, injection)
     try:
-        with keeping(caller, checkpoint, of | ran), Slow("fits", price(study, wanted)) as work.bar:
+        with keeping(caller, checkpoint, of | ran), Slow("fits", fits) as work.bar:
             for answer in _answered(study, wanted, corrected):
                 found[answer.name] = answer
                 if answer.name == "naive":
-                    _say_price(study, wanted, injection, (time.perf_counter() - began) / max(work.made, 1))
+                    _say_price(study, wanted, injection)
     except KeyboardInterrupt:
         done = ", ".join(found) or "nothing"
         raise Interrupted(f"{caller}: stopped; {done} is done", told if found else lambda: None) from None
@@ -117,7 +119,7 @@ def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageRes
     found: dict[str, Answer] = {}
     for name in ANSWERS:
         if name not in wanted:
-            found[name] = Answer(name, "", "not asked for")
+            found[name] = Answer(name, "", UNASKED)
         elif name == "naive":
             found[name] = naive(study)
         elif name == "extrapolated":
@@ -129,12 +131,21 @@ def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageRes
         yield found[name]
 
 
-def _say_price(study: Study, wanted: set[str], injection: Injection, each: float) -> None:
-    """What is still to be paid, before it is: fits, and seconds by what those as filed took."""
-    injected = "extrapolated" in wanted and not refusal(unshown(study.folds, study.linkage))
-    fits = price(study, wanted) + injected * injection.num_levels * injection.draws[0] * len(study.folds)
-    if each * fits > SAID:
-        study.work.bar.tell(f"leakage_report: {fits:,} fits or more, about {each * fits:.0f} s; {study.work.made} are done")
+def _priced(study: Study, names: Collection[str], injection: Injection) -> pd.DataFrame:
+    """What answers take: fits at the least, and seconds by what those as filed took."""
+    known = prices(study)
+    if "extrapolated" in names and not refusal(unshown(study.folds, study.linkage)):
+        known["extrapolated"] = injection.num_levels * injection.draws[0] * len(study.folds)
+    fits = pd.Series({name: int(known.get(name, 0)) for name in ANSWERS if name in names}, dtype=int)
+    each = study.work.seconds / max(study.work.made, 1)
+    return pd.DataFrame({"fits": fits, "seconds": fits * each}).rename_axis("answer")
+
+
+def _say_price(study: Study, wanted: set[str], injection: Injection) -> None:
+    """What is still to be paid, before it is."""
+    fits, seconds = _priced(study, wanted, injection).sum()
+    if seconds > SAID:
+        study.work.bar.tell(f"leakage_report: {fits:,.0f} fits or more, about {seconds:.0f} s; {study.work.made} are done")
 
 
 def _affordable(learner: AbstractLearner, rows: int) -> Injection:
@@ -189,9 +200,18 @@ def _clusters(folds: list[Fold], linkage: Linkage, draws: int) -> NDArray[np.int
     return np.stack([joined(filed, own) for own in drawn])
 
 
-def _report(study: Study, answers: dict[str, Answer], X: Any, index: pd.Index | None, level: float, of: dict) -> LeakageReport:
+def _report(
+    study: Study,
+    answers: dict[str, Answer],
+    X: Any,
+    index: pd.Index | None,
+    level: float,
+    of: dict,
+    injection: Injection,
+) -> LeakageReport:
     """Of the answers that there are."""
     known = dict(answers)
+    unasked = [name for name, answer in known.items() if answer.refusal == UNASKED]
     for name in ANSWERS:
         known.setdefault(name, Answer(name, "", "stopped before it was done"))
     mates = study.candidates
@@ -216,6 +236,7 @@ def _report(study: Study, answers: dict[str, Answer], X: Any, index: pd.Index | 
         near=near,
         of={name: fingerprint(value) for name, value in of.items()},
         asked=_asked(study, level),
+        price=_priced(study, unasked, injection),
     )
 
 

@@ -1,4 +1,11 @@
-"""What came of it: the estimate, or why there is none; its errors; and all that it rests on."""
+"""What came of it: the estimate, or why there is none; its errors; and all that it rests on.
+
+    interval:  ê₀ ± t √(se_data² + se_mc² + se_p² + se_extrapolation²)
+
+ê₀ the loss with no leaked record that solves the linear system of all folds (`_pool`), t Student's with the degrees of freedom
+of clusters of these sizes. The four errors: other clusters, as tested and as trained on; other draws of what is injected;
+other draws of the leakage, where that is uncertain; and how far the continuations of the curve to no leakage part.
+"""
 
 import functools
 import itertools

@@ -11,6 +11,7 @@ by being trained on is seen by leaving pairs of folds out.
 
 import functools
 import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -55,22 +56,26 @@ class Ask(NamedTuple):
 class Work:
     """Predictions for what is asked, `work(asks)`; the same training rows are fitted once for the same rows to predict.
 
-    `made` counts fits. The random numbers of a learner's own depend on `seed` only, so they are common to all fits.
+    `made` counts fits, `seconds` what they took. The random numbers of a learner's own depend on `seed` only, so they are
+    common to all fits.
     """
 
     learner: AbstractLearner
     seed: int
     bar: Slow = field(default_factory=lambda: Slow("fits", 0))
     made: int = 0
+    seconds: float = 0.0
     found: dict[bytes, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def __call__(self, asks: list[Ask]) -> list[NDArray[np.float64]]:
         names = [_name(ask) for ask in asks]
         new = {name: ask for name, ask in zip(names, asks, strict=True) if name not in self.found}
+        began = time.perf_counter()
         for name, predicted in zip(new, self._predicted(list(new.values())), strict=True):
             self.found[name] = predicted
             self.made += 1
             self.bar.advance()
+        self.seconds += time.perf_counter() - began
         return [self.found[name] for name in names]
 
     def _predicted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:

@@ -95,7 +95,17 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64],
     """The rows of both names of each pair, and how many rows there are."""
     if not len(frame):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), 0 if ids is None else len(_names(caller, ids))
+    if frame.shape[1] < 2:
+        raise ValueError(
+            f"{caller}: pairs needs two columns of names; the only one is {frame.columns[0]!r}. Give one row a pair: "
+            "left, right, probability."
+        )
     named = next((list(both) for both in ENDS if set(both) <= set(frame.columns)), list(frame.columns[:2]))
+    lost = frame[named].isna().any(axis=1).to_numpy()
+    if lost.any():
+        raise ValueError(
+            f"{caller}: {lost.sum()} of the pairs lack a name, first that of row {np.argmax(lost)}; drop such pairs."
+        )
     sources = ["source_dataset_l", "source_dataset_r"]
     names = None if ids is None else _names(caller, ids)
     if isinstance(names, pd.MultiIndex):
@@ -150,19 +160,32 @@ def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: fl
         raise ValueError(f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}.")
     known = [column for column in (name, *PROBABILITY) if column is not None and column in frame.columns]
     if known:
-        p = numbers(caller, "pairs", frame[known[0]])
+        p = _told(caller, frame[known[0]])
     elif WEIGHT in frame.columns:
-        p = 1 / (1 + np.exp2(-numbers(caller, "pairs", frame[WEIGHT]).astype(np.float64)))
+        p = 1 / (1 + np.exp2(-_told(caller, frame[WEIGHT])))
     elif default is not None or not len(frame):
         return np.full(len(frame), 1.0 if default is None else default)
     elif frame.shape[1] == 3:
-        p, known = numbers(caller, "pairs", frame.iloc[:, 2]), [frame.columns[2]]
+        p, known = _told(caller, frame.iloc[:, 2]), [frame.columns[2]]
     else:
         raise ValueError(
             f"{caller}: pairs needs rows of two names and a probability; the columns are {', '.join(map(str, frame.columns))}. "
             "Say which by probability=."
         )
     return check_probability(caller, p, str(known[0] if known else WEIGHT))
+
+
+def _told(caller: str, column: pd.Series) -> NDArray[np.float64]:
+    """A column of numbers; TypeError that says how to name another."""
+    try:
+        return numbers(caller, "pairs", column).astype(np.float64)
+    except TypeError:
+        odd = column[pd.to_numeric(column, errors="coerce").isna()]
+        such = f"holds {odd.iloc[0]!r}" if len(odd) else f"holds numbers as text, such as {column.iloc[0]!r}"
+        way = "name another by probability=" if len(odd) else "convert it by .astype(float)"
+        raise TypeError(
+            f"{caller}: the column {column.name!r} of the pairs {such}, where a probability is wanted; {way}."
+        ) from None
 
 
 def check_probability(caller: str, p: ArrayLike, name: str) -> Float[np.ndarray, " pairs"]:

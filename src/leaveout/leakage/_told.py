@@ -98,7 +98,8 @@ class LeakageReport(Printed, AbstractComparable):
     """Answers to what the score on new clusters is, `answers` by name, "naive" among them.
 
     `table` has them side by side, `recommended` names the one to believe (None: none is), `verdict` says why and what is
-    left unknown, `curves` has every cut that was tried, `rows` the tested rows that carry the inflation.
+    left unknown, `curves` has every cut that was tried, `rows` the tested rows that carry the inflation, `price` the `fits` and
+    `seconds` that answers not asked for would take at the least (no fits: from those of others, or refused before).
     """
 
     answers: dict[str, Answer]
@@ -116,6 +117,7 @@ class LeakageReport(Printed, AbstractComparable):
     near: Near | None
     of: dict[str, str]
     asked: str  # the arguments of the call, as they were
+    price: pd.DataFrame
     chosen: str | None = None
 
     def over_clusters(self, influence: Float[np.ndarray, " rows"]) -> Variance:
@@ -216,7 +218,8 @@ class LeakageReport(Printed, AbstractComparable):
     def verdict(self) -> str:
         """Which answer to believe, whether others part from it, and what none of them knows."""
         if self.recommended is None:
-            why = self.doubt or "; ".join(f"{name}: {self.answers[name].refusal}" for name in ORDER)
+            refused = {name: self.answers[name].refusal for name in ORDER if name not in self.price.index}
+            why = self.doubt or "; ".join(f"{name}: {refusal}" for name, refusal in refused.items()) or "none was asked for"
             return f"no answer: {why}."
         if self.recommended == "naive":
             if not self.pairs:
@@ -267,6 +270,9 @@ class LeakageReport(Printed, AbstractComparable):
             ("links", self.links),
         ]
         lines += [(name, self._told(name)) for name in self.answers]
+        if len(self.price):
+            dear = ", ".join(f"{name} {fits:,}" for name, fits in self.price.fits[self.price.fits > 0].items()) or "none"
+            lines.append(("price", f"fits of what was not asked for: {dear}; about {self.price.seconds.sum():.2g} s or more"))
         return [*lines, ("recommended", str(self.recommended)), ("verdict", self.verdict)]
 
     def _told(self, name: str) -> str:

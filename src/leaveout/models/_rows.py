@@ -126,6 +126,16 @@ def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int,
         array = array[:, 0]
     if array.shape != (n, *outputs):
         raise ValueError(f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
-    if not np.isfinite(array.astype(np.float64)).all():
-        raise ValueError(f"{caller}: {name} holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
+    all_finite(caller, name, array)
     return stored(array)
+
+
+def all_finite(caller: str, name: str, array: np.ndarray) -> None:
+    """ValueError that names the first row which is not."""
+    bad = ~np.isfinite(array.astype(np.float64))
+    if bad.any():
+        row = int(np.flatnonzero(bad.reshape(len(array), -1).any(1))[0])
+        raise ValueError(
+            f"{caller}: {name} holds {bad.sum()} NaN or infinite values, the first in row {row}; drop those rows, here "
+            "and in all that goes with them."
+        )

@@ -29,7 +29,7 @@ from .._sparse import Sparse
 from . import losses, penalties
 from ._distribution import classes, distribution
 from ._gram import gram
-from ._rows import by_name, by_rows, column, design, new_rows, pick, shift, times
+from ._rows import all_finite, by_name, by_rows, column, design, new_rows, pick, shift, times
 
 EVERYONE = slice(None)
 WIDE = 12_000  # columns beyond which a diagonal matrix is not written out: those of `fit` by products
@@ -494,8 +494,7 @@ def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
                 "Regression: an ordinal y needs an order of its levels: give numbers, or pd.Categorical(..., ordered=True). "
                 f"{error}"
             ) from None
-    if not np.isfinite(array.astype(float)).all():
-        raise ValueError(f"Regression: y holds {np.sum(~np.isfinite(array))} NaN or infinite values.")
+    all_finite("Regression", "y", array)
     levels, found = np.unique(array, return_inverse=True)
     named = levels if names is None else names[levels.astype(int)]
     return losses.Ordinal(len(levels)), found.astype(float), tuple(named.tolist())

@@ -34,7 +34,7 @@ from ._effects import Block, Factor, aligned, factors, given_blocks, written
 from ._grouped import Grouped, split
 from ._marginal import marginal_means, with_coefficients
 from ._mixed_tables import coefficients, components, modes, predicted
-from ._rows import column, design
+from ._rows import all_finite, column, design
 
 ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
 FEWEST = 20  # groups of clusters that share nothing, which standard errors go by
@@ -472,8 +472,7 @@ def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
         used, found = np.unique(np.asarray(categories.codes), return_inverse=True)
         return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(np.asarray(categories.categories)[used])
     array = numbers("Mixed", "y", y)
-    if not np.isfinite(np.asarray(array, np.float64)).all():
-        raise ValueError("Mixed: y holds NaN or infinite values.")
+    all_finite("Mixed", "y", array)
     levels, found = np.unique(array, return_inverse=True)
     return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(levels.tolist())
 

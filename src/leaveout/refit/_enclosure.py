@@ -1,4 +1,11 @@
-"""A batch of refits of linear predictors on its way: candidates, and the balls around them that are proved."""
+"""A batch of refits of linear predictors on its way: candidates, and the balls around them that are proved.
+
+    θ = θ̂ + L⁻ᵀu,  H = L Lᵀ,  |u| = ‖θ − θ̂‖_H;      ‖θ_w − θ‖_A ≤ ρ  ⟹  |x_nᵀθ_w − x_nᵀθ| ≤ ‖x_n‖_A⁻¹ ρ
+
+θ the candidate of a refit, θ_w its minimiser, ρ by `_proved.ball`, A its metric: the fold's own Hessian at θ̂ at first, that at
+the candidate where steps stall. `look` makes the first step of all refits, `steps` more of those whose ball is too large,
+`newton` takes another metric, and `estimate` says how far off a refit is of which nothing is proved.
+"""
 
 from collections.abc import Callable
 
