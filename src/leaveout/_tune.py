@@ -252,10 +252,11 @@ def tune(
     `trials` is the most fits that are made.
 
     sampler="gradient" goes down the exact slope of the criterion of `NewtonStep()`, from `start` (by default the geometric
-    middle of the bounds), in steps of two e-folds at most, to a local minimum; `build` must pass its arguments on to penalties,
-    or to functions in JAX, as they come. Under an l1 penalty or bounds the criterion is that of `Exact()`, and has kinks. "optuna" (pip install 'leaveout[tune]') samples by `seed`; it takes choices too. A
-    trial is pruned whose fit alone tells that it is no better (its loss on data that it has seen is above the best's on data
-    that it has not), or whose `NewtonStep()` does, by its reported error. "path" looks at `trials` values of one penalty.
+    middle of the bounds), in steps of two e-folds at most, to a local minimum; `build` must pass its arguments on to
+    penalties, or to functions in JAX, as they come. Under an l1 penalty or bounds the criterion is that of `Exact()`, and
+    has kinks. "optuna" (pip install 'leaveout[tune]') samples by `seed`; it takes choices too. A trial is pruned whose
+    fit alone tells that it is no better (its loss on data that it has seen is above the best's on data that it has not),
+    or whose `NewtonStep()` does, by its reported error. "path" looks at `trials` values of one penalty.
 
     `metric` ("auc", "mse", ...: measures of the pooled held-out predictions) is what trials are chosen by instead. By
     gradient it can be "auc": down the slope of the area with its steps smoothed, chosen by the area itself.

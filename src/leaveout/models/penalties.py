@@ -175,7 +175,7 @@ class ElasticNet(AbstractPenalty):
 
 class GroupLasso(AbstractPenalty):
     """`α Σ_g c_g ‖coef_g‖`, by default c_g = √|g|, |g| how many coefficients are in the group: groups of coefficients are zero
-    together. `groups` has a label for each coefficient, `weights` c of each label, in their order (`np.unique`). Beside `Ridge`,
+    together. `groups` has a label for each coefficient, `weights` c of each label, in order (`np.unique`). Beside `Ridge`,
     or alone; for `lo.GLM`. M. Yuan and Y. Lin, *J. R. Stat. Soc. B* 68, 2006."""
 
     alpha: Float[np.ndarray, ""]

@@ -205,7 +205,9 @@ def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None
     if norms is None or reach is None:
         return None
     length, root = norms.lengths(theta), np.sqrt(reach.each)
-    return More(float(np.max(root / length)), lambda radius: norms.share(length, np.multiply.outer(radius, root), reach))
+    return More(
+        float(np.max(root / length)), lambda radius: np.asarray(norms.share(length, np.multiply.outer(radius, root), reach))
+    )
 
 
 def total(part: Array, units: int) -> Array:
