@@ -282,7 +282,7 @@ def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -
         pull = at.a * np.sign(theta) + (0.0 if norms is None else at.kappa * norms.pull(theta))
         slope = np.where(held, _beyond(kinked, theta, at), at.gradient + pull)
         largest = float(at.a.max() if norms is None else at.kappa * norms.weight.max())
-        if np.all(np.abs(slope) <= tolerance * (largest or at.unit)):
+        if np.all(np.abs(slope) <= tolerance * (at.unit if largest == 0 else largest)):
             break
         size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
         some = np.flatnonzero(~held | (np.abs(size) >= NEAR * (at.a if norms is None else at.unit)))

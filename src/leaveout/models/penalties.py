@@ -466,18 +466,6 @@ def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None
         )
 
 
-def scaled(penalty: AbstractPenalty, alpha: float) -> Any:
-    """A lasso, of groups or not, or an elastic net of another α, with what is around it; None of others."""
-    if isinstance(penalty, PerWeight):
-        inner = scaled(penalty.penalty, alpha)
-        return None if inner is None else PerWeight(inner, penalty.rows)
-    if isinstance(penalty, ElasticNet):
-        return ElasticNet(alpha, float(penalty.l1_ratio))
-    if isinstance(penalty, GroupLasso):
-        return GroupLasso(alpha, np.argmax(penalty.member, axis=0), penalty.weights)
-    return Lasso(alpha) if isinstance(penalty, Lasso) else None
-
-
 def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
     """What `resolve` makes of it; TypeError where it has kinks, of which only `lo.GLM` knows."""
     found = resolve(penalty)
