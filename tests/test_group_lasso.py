@@ -14,8 +14,8 @@ STEEPEST = {"squared": 1.0, "logistic": 0.25, "huber": 1.0, "poisson": 30.0}  # 
 
 
 def proximal(X, y, w, a, member, loss, ridge=0.0):
-    """The minimiser by accelerated proximal gradients (A. Beck and M. Teboulle, 2009), restarted where they turn back; `a` is one
-    number a group."""
+    """The minimiser by accelerated proximal gradients (A. Beck and M. Teboulle, 2009), restarted where they turn back; `a` is
+    one number a group."""
     Z, seen, own, p = np.c_[X, np.ones(len(X))][w > 0], w[w > 0], y[w > 0], X.shape[1]
     step = 1 / (STEEPEST[loss] * np.linalg.norm(Z * np.sqrt(seen)[:, None], 2) ** 2 + ridge)
     of, penalty = member.astype(float), np.append(np.full(p, ridge), 0.0)
@@ -172,7 +172,9 @@ def test_blocks_descend_to_a_quadratics_minimum():
     theta = descended(gram, pull, norms, rng.standard_normal(9), 1e-12)
     slope, length = gram @ theta - pull, norms.lengths(theta)
     assert 0 < (length > 0).sum() < 4
-    np.testing.assert_allclose(slope[norms.each((length > 0).astype(float)) > 0], -norms.pull(theta)[norms.among(length > 0)], atol=1e-8)
+    np.testing.assert_allclose(
+        slope[norms.each((length > 0).astype(float)) > 0], -norms.pull(theta)[norms.among(length > 0)], atol=1e-8
+    )
     assert np.all(norms.lengths(slope)[length == 0] <= 5) and abs(slope[8]) < 1e-8
 
 

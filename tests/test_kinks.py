@@ -315,6 +315,40 @@ def test_a_path_of_least_squares(ratio, spread):
     assert abs(int(np.argmin(exact)) - list(path.values).index(path.best.value)) <= 1
 
 
+def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
+    """As where very many columns are active: nothing is proved, and what is said holds for all rows but a few."""
+    X, y, _ = made(n=160, p=60)
+    model, alphas = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), np.geomspace(12.0, 3.0, 5)
+    known = lo.path(model, alphas, lo.leave_one_out(160))
+    monkeypatch.setattr(_lasso, "MANY", 5)
+    monkeypatch.setattr(_lasso, "SAMPLED", 80)
+    found = lo.path(model, alphas, lo.leave_one_out(160), audit=1)
+    off, said, none = [], [], []
+    for point, other in zip(found.points, known.points, strict=True):
+        exact = np.empty(160)
+        for i in range(160):
+            keep = np.arange(160) != i
+            coef, intercept = least_squares(X, y, keep.astype(float), point.value)
+            exact[i] = 0.5 * (y[i] - X[i] @ coef - intercept) ** 2
+        e = point.estimate
+        off, said, none = [*off, *np.abs(e.losses - exact)], [*said, *e.error], [*none, *np.abs(e.baseline - exact)]
+        assert not e.proved.any() and abs(e.mean - exact.mean()) < e.approximation_error
+        np.testing.assert_allclose(e.baseline, other.estimate.baseline, rtol=1e-10)
+        np.testing.assert_allclose(point.fit.parameters["coef"], other.fit.parameters["coef"], atol=1e-12)
+    assert np.mean(np.array(off) <= said) > 0.95
+    assert np.mean(said) < 0.5 * np.mean(none)
+
+
+def test_leverages_of_one_strength_after_another():
+    X, y, w = made(n=90, p=30, spread=0.5)
+    rows = _lasso.Rows(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w))
+    alphas = np.geomspace(40.0, 1.0, 12)
+    made_ = [_lasso.Minimum(rows, np.append(c, 0.0), a, 0.0) for c, a in zip(rows.path(alphas, 1.0), alphas, strict=True)]
+    for own, h in zip(made_, _lasso._leverages(rows, made_, None), strict=True):
+        x = rows.x[:, own.active]
+        np.testing.assert_allclose(h, np.diag(x @ np.linalg.solve(x.T @ x, x.T)), atol=1e-10)
+
+
 def test_a_path_of_other_losses_and_plans():
     X, y, _ = made(loss="logistic", p=10)
     model, plan = lo.GLM(X, y, "logistic", lo.per_weight(lo.penalties.Lasso(1.0))), lo.kfold(60, 4, seed=0)
@@ -383,8 +417,9 @@ def test_down_the_slope_to_the_lowest_of_a_path():
     assert "has kinks where coefficients come and go" in str(found) and "Exact" in str(found.estimate)
     assert len(found.made) <= 20 and found.best.value < path.best.mean + 1e-3
     assert found.estimate.mean == pytest.approx(found.best.value, rel=1e-6)
+    ill = lo.GLM(X, (y > 1) * 1.0, "logistic", lo.penalties.Lasso(1.0))
     with pytest.raises(TypeError, match="under an l1 penalty or bounds goes by the loss"):
-        lo.tune(lambda a: lo.GLM(X, y, lo.losses.PseudoHuber(a), lo.penalties.Lasso(1.0)), {"a": (0.5, 2.0)}, plan)
+        lo.tune(lambda a: ill.under(lo.penalties.Lasso(a)), {"a": (0.5, 2.0)}, plan, metric="auc")
 
 
 def test_pickled_checkpointed_and_measured(tmp_path):

@@ -1,6 +1,6 @@
 """The rows of linear predictors, and all that a refit of them needs to know: no compiler, plain arrays.
 
-F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),      η_n = x_nᵀθ + o_n, or one such for each of several outputs
+F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),      η_n = x_nᵀθ + o_n, or one for each of several outputs
 """
 
 import functools

@@ -13,8 +13,9 @@ JAX derives it where it has to. Of linear predictors under a penalty ½ θᵀP(�
 Closed forms, which JAX cannot derive, are fitted again a little to each side of every hyperparameter.
 (S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers).
 
-Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, one step jumps where coefficients come and go, while the losses of exact
-refits have kinks there and no jumps: V is theirs. With u = σ or θ_g/‖θ_g‖, H_o and all else on what a refit itself does not hold,
+Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, one step jumps where coefficients come and go, while the losses of
+exact refits have kinks there and no jumps: V is theirs. With u = σ or θ_g/‖θ_g‖, H_o and all else on what a refit itself does
+not hold,
 
     dθ_o = −κ_o H_o⁻¹ (dP θ_o + u da),      dV = Σ_o ∇S_o(θ_o)ᵀ dθ_o
 """
@@ -216,8 +217,8 @@ class Slopes:
     ) -> Told:
         if self.pooled is not None or not self._alone(rho):
             raise TypeError(
-                "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the penalty "
-                "alone; use sampler='optuna'."
+                "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the "
+                "penalty alone; use sampler='optuna'."
             )
         kinked, share, slope = fit.objective.parameters.kinks()[0], shares(gathered.found, among), np.zeros(len(rho))
         change = [np.asarray(part) for part in self._kinks(rho)]

@@ -3,9 +3,10 @@
     F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
     |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
 
-or under Σ_g a_g ‖θ_g‖, ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Coordinate descent (scikit-learn's), of groups a block's (`_norms`) or, where
-there are bounds, an active set (`_bounded`) finds the minimiser beside the quadratic that L is about, again and again, until it is known which parameters are held; Newton's method on the others arrives,
-and the conditions (Karush, Kuhn & Tucker) tell if that was right.
+or under Σ_g a_g ‖θ_g‖, ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Coordinate descent (scikit-learn's), of groups one a block (`_norms`),
+or, where there are bounds, an active set (`_bounded`) finds the minimiser beside the quadratic that L is about, again and
+again, until it is known which parameters are held; Newton's method on the others arrives, and the conditions (Karush, Kuhn &
+Tucker) tell if that was right.
 """
 
 import warnings
@@ -295,7 +296,8 @@ def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -
         held, norms = at_rest(kinked, theta), kinked.norms
         pull = at.a * np.sign(theta) + (0.0 if norms is None else at.kappa * norms.pull(theta))
         slope = np.where(held, _beyond(kinked, theta, at), at.gradient + pull)
-        if np.all(np.abs(slope) <= tolerance * (at.a.max() if norms is None else at.kappa * norms.weight.max() or at.unit)):
+        largest = float(at.a.max() if norms is None else at.kappa * norms.weight.max())
+        if np.all(np.abs(slope) <= tolerance * (at.unit if largest == 0 else largest)):
             break
         size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
         some = np.flatnonzero(~held | (np.abs(size) >= NEAR * (at.a if norms is None else at.unit)))

@@ -12,6 +12,7 @@ C^{-½})_ij², C = A_JJ − X_JᵀX_S A⁻¹X_SᵀX_J. α and S are scikit-learn
 """
 
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 import scipy
@@ -29,6 +30,9 @@ Array = np.ndarray
 TURNS = 50  # that the active columns may change by at an α before it is given up
 WIDE = 10_000  # active columns times those that may change: beyond it a few rows tell which of them do, and nothing is proved
 DRAWN = 500  # of these rows
+MANY = 250  # active columns beyond which a few rows tell by how much losses are off, and float32 the leverages
+SAMPLED, SAFETY, SINGLE = 200, 3.0, 1e-5  # of these rows; of what they tell; what float32 loses
+TOGETHER = 10  # α whose residuals, and leverages, are a product
 ANEW = 0.5  # of the columns, that come and go: then leverages are made anew
 
 
@@ -61,8 +65,8 @@ class Rows:
 
     @functools.cached_property
     def single(self) -> Float[Array, "units params"]:
-        """The columns in float32, by the columns."""
-        return np.asfortranarray(self.x, np.float32)
+        """The columns in float32."""
+        return np.asarray(self.x, np.float32)
 
     def path(self, alphas: Float[Array, " alphas"], ratio: float) -> Float[Array, "alphas features"]:
         """Coefficients of falling α by coordinate descent, of columns less what the intercept takes of them."""
@@ -103,9 +107,18 @@ class Minimum:
         else:
             return
         self.active, self.sign, self.coef, self.converged = active, sign[active], found, True
-        self.others = np.flatnonzero((sign == 0) & ~free)
-        half = scipy.linalg.lapack.dpotri(factor[0], lower=1)[0]
-        self.inverse = np.tril(half) + np.tril(half, -1).T
+        self.others, self.factor = np.flatnonzero((sign == 0) & ~free), factor
+
+    @functools.cached_property
+    def inverse(self) -> Float[Array, "active active"]:
+        """A⁻¹."""
+        half = scipy.linalg.lapack.dpotri(self.factor[0], lower=1)[0]
+        return np.tril(half) + np.tril(half, -1).T
+
+    @property
+    def many(self) -> bool:
+        """Are so many columns active that a sample of rows tells which others move?"""
+        return len(self.active) > MANY
 
     @property
     def theta(self) -> Float[Array, " params"]:
@@ -113,32 +126,66 @@ class Minimum:
         out[self.active] = self.coef
         return out
 
-    def leverage(self, before: "tuple[Minimum, Array] | None") -> Float[Array, " units"]:
-        """h, from that at another α where few columns come and go."""
-        x, own = self.rows.x, self.active
-        if before is None or self.ridge != before[0].ridge:
-            return np.einsum("ns,ns->n", x[:, own] @ self.inverse, x[:, own])
-        other, h = before
-        coming, going = np.setdiff1d(own, other.active), np.setdiff1d(other.active, own)
-        if len(coming) + len(going) > ANEW * len(own):
-            return np.einsum("ns,ns->n", x[:, own] @ self.inverse, x[:, own])
-        if coming.size:
-            h = h + self._square(other.active, other.inverse, coming)
-        both = np.union1d(own, other.active)
-        return h - self._square(own, self.inverse, np.setdiff1d(both, own)) if going.size else h
+    def changed(self, before: "Minimum | None") -> tuple[Array, Float[Array, " some"]] | None:
+        """W and signs ±, with which h is that of `before` + Σ ± (xᵀW)²; None where too many columns come and go for it."""
+        if before is None or self.ridge != before.ridge:
+            return None
+        coming, going = np.setdiff1d(self.active, before.active), np.setdiff1d(before.active, self.active)
+        if len(coming) + len(going) > ANEW * len(self.active):
+            return None
+        parts = [part._beside(more) for part, more in ((before, coming), (self, going))]
+        return np.concatenate(parts, axis=1), np.repeat([1.0, -1.0], [len(coming), len(going)])
 
-    def _square(self, active: Array, inverse: Array, more: Array) -> Float[Array, " units"]:
-        """What some more columns add to h."""
-        gram, x = self.rows.gram, self.rows.x
-        along = inverse @ gram[np.ix_(active, more)]
-        left = gram[np.ix_(more, more)] - gram[np.ix_(more, active)] @ along + self.ridge * np.eye(len(more))
-        rest = x[:, more] - x[:, active] @ along
-        return np.sum(scipy.linalg.solve_triangular(np.linalg.cholesky(left), rest.T, lower=True) ** 2, axis=0)
+    def _beside(self, more: Int[Array, " more"]) -> Float[Array, "params more"]:
+        """W of some more columns, which add Σ (xᵀW)² to h."""
+        gram, out = self.rows.gram, np.zeros((len(self.rows.gram), len(more)))
+        if more.size:
+            along = scipy.linalg.cho_solve(self.factor, gram[np.ix_(self.active, more)])
+            left = gram[np.ix_(more, more)] - gram[np.ix_(more, self.active)] @ along + self.ridge * np.eye(len(more))
+            root = scipy.linalg.solve_triangular(np.linalg.cholesky(left), np.eye(len(more)), lower=True).T
+            out[more], out[self.active] = root, -along @ root
+        return out
 
-    def left_out(self, h: Float[Array, " units"]) -> tuple[Array, Array, Bool[Array, " units"]]:
+    def leverage(self) -> Float[Array, " units"]:
+        """h."""
+        own = self.rows.x[:, self.active]
+        return np.einsum("ns,ns->n", own @ self.inverse, own)
+
+    def sampled(self, t: Float[Array, " units"]) -> tuple[Array, Array, Bool[Array, " units"]]:
+        """What `left_out` says, told by what the parameters do of some rows: about b₁ t + b₂ t |t| of all. What is left of it
+        is, where t is large, in proportion to |t|^{3/2}: more parameters move, and each by more."""
+        rows, active, others = self.rows, self.active, self.others
+        some = np.random.default_rng(0).choice(len(t), min(SAMPLED, len(t)), replace=False)
+        x, mine = rows.x[some], t[some]
+        move, size = np.zeros((2, len(some)))
+        along = scipy.linalg.cho_solve(self.factor, x[:, active].T).T
+        h = np.einsum("us,us->u", along, x[:, active])
+        beside = x[:, others] - along @ rows.gram[np.ix_(active, others)]
+        gradient, value = self.gradient[others] + mine[:, None] * beside, self.coef - mine[:, None] * along
+        spread = lambda right: np.sum(scipy.linalg.solve_triangular(self.factor[0], right, lower=True) ** 2, axis=0)
+        unit, column = np.nonzero(np.abs(gradient) > self.a)
+        if unit.size:
+            listed, each = np.unique(column, return_inverse=True)
+            bent = np.diag(rows.gram)[others[listed]] + self.ridge - spread(rows.gram[np.ix_(active, others[listed])])
+            beyond = gradient[unit, column] - self.a * np.sign(gradient[unit, column])
+            _moved(move, size, unit, beside[unit, column], bent[each], beyond, h, -1.0)
+        unit, column = np.nonzero((value * self.sign <= 0) & (self.sign != 0))
+        if unit.size:
+            listed, each = np.unique(column, return_inverse=True)
+            bent = spread(np.eye(len(active))[:, listed])
+            _moved(move, size, unit, along[unit, column], bent[each], value[unit, column], h, 1.0)
+        drawn, level = np.stack([t, t * np.abs(t)], axis=1), max(float(np.sqrt(np.mean(t**2))), 1e-300)
+        bend, length = np.linalg.lstsq(drawn[some], move, rcond=None)[0], level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
+        share = np.sqrt(np.mean(((move - drawn[some] @ bend) / length[some]) ** 2))
+        return t + drawn @ bend, (SAFETY * share + SINGLE) * length, np.zeros(len(t), bool)
+
+    def left_out(
+        self, residual: Float[Array, " units"], h: Float[Array, " units"]
+    ) -> tuple[Array, Array, Bool[Array, " units"]]:
         """The residual of every row from a refit without it, how far that may be off, and where it is proved."""
-        rows, active = self.rows, self.active
-        t = (rows.y - rows.x[:, active] @ self.coef) / (1 - h)
+        rows, active, t = self.rows, self.active, residual / (1 - h)
+        if self.many:
+            return self.sampled(t)
         move, size = np.zeros((2, len(t)))
         level, coef = np.abs(self.gradient[self.others]), np.abs(self.coef)
         across = rows.gram[np.ix_(active, self.others)]
@@ -196,21 +243,45 @@ def lassos(objective, penalties: list[AbstractPenalty], plan: Plan) -> Settled:
     theta, bad = np.zeros((count, len(rows.gram))), np.ones(count, bool)
     losses, error, baseline = np.full((3, count, len(unit)), np.nan)
     proved, before = np.zeros((count, len(unit)), bool), None
-    for k, coef in zip(order.tolist(), start, strict=True):
-        a, ridge = alphas[k] * ratio, alphas[k] * (1 - ratio)
-        own = Minimum(rows, np.append(coef, np.zeros(rows.free)), a, ridge)
-        if not own.converged or not len(own.active):
+    for some in (slice(k, k + TOGETHER) for k in range(0, count, TOGETHER)):
+        made = [
+            (k, Minimum(rows, np.append(coef, np.zeros(rows.free)), alphas[k] * ratio, alphas[k] * (1 - ratio)))
+            for k, coef in zip(order[some].tolist(), start[some], strict=True)
+        ]
+        made = [(k, own) for k, own in made if own.converged and len(own.active)]
+        if not made:
             continue
-        h = own.leverage(before)
-        if not (1 - h).min() > SINGULAR:
-            continue
-        before = own, h
-        residual, half, known = (part[unit] for part in own.left_out(h))
-        root, scale = rows.root[unit], np.linalg.norm(own.coef) * rows.length[unit]
-        half = half + 16 * ROUNDING * (scale + np.abs(rows.y[unit])) / (1 - h[unit])
-        theta[k], bad[k], proved[k] = own.theta, False, known
-        losses[k], error[k] = 0.5 * (residual / root) ** 2, (np.abs(residual) + 0.5 * half) * half / root**2
-        baseline[k] = 0.5 * ((rows.y - rows.x @ own.theta)[unit] / root) ** 2
+        residuals = rows.y - np.stack([own.theta for _, own in made]) @ rows.x.T
+        leverages = list(_leverages(rows, [own for _, own in made], before))
+        before = made[-1][1], leverages[-1]
+        for (k, own), residual, h in zip(made, residuals, leverages, strict=True):
+            if not (1 - h).min() > SINGULAR:
+                continue
+            left, half, known = (part[unit] for part in own.left_out(residual, h))
+            root, scale = rows.root[unit], np.linalg.norm(own.coef) * rows.length[unit]
+            half = half + 16 * ROUNDING * (scale + np.abs(rows.y[unit])) / (1 - h[unit])
+            theta[k], bad[k], proved[k] = own.theta, False, known
+            losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
+            baseline[k] = 0.5 * (residual[unit] / root) ** 2
     weight = rows.root[unit] ** 2
     mean = losses @ (weight / weight.sum())
     return Settled(theta, baseline, losses, error, proved, np.zeros_like(proved), None, np.ones(count), mean, bad)
+
+
+def _leverages(rows: Rows, made: list[Minimum], before: tuple[Minimum, Array] | None) -> Iterator[Float[Array, " units"]]:
+    """h at one α after another, by one product with all columns that come and go; in float32 where many are active."""
+    changes = [own.changed(last) for last, own in zip([None if before is None else before[0], *made], made, strict=False)]
+    listed = [change for change in changes if change is not None]
+    rough = any(own.many for own in made)
+    data = rows.single if rough else rows.x
+    both = np.concatenate([change[0] for change in listed], axis=1) if listed else np.zeros((len(rows.gram), 0))
+    square = data @ both.astype(data.dtype)
+    np.square(square, out=square)
+    end, h = 0, None if before is None else before[1]
+    for own, change in zip(made, changes, strict=True):
+        if change is None or h is None:
+            h = own.leverage()
+        else:
+            first, end = end, end + len(change[1])
+            h = h + square[:, first:end] @ change[1].astype(data.dtype)
+        yield h

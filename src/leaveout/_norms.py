@@ -2,13 +2,13 @@
 
     h(θ) = Σ_g a_g ‖θ_g‖,      ∇h = a_g u_g,      ∇²h = a_g (I − u_g u_gᵀ)/‖θ_g‖,      u_g = θ_g/‖θ_g‖
 
-∇²h is not bounded by itself nearby, as its flat direction turns, but |∇³h[v, v, d]| ≤ (2/√3) a_g ‖v_g‖² ‖d_g‖/‖θ_g‖² (with s and c
+∇²h is not bounded by itself nearby: its flat direction turns. But |∇³h[v, v, d]| ≤ (2/√3) a_g ‖v_g‖² ‖d_g‖/‖θ_g‖² (s and c
 the sine and the cosine of v_g and u_g no more than √(s⁴ + 4s²c²) ≤ √(4/3)), so that on moves of ‖d_g‖ ≤ t < ‖θ_g‖
 
     |vᵀ(∇²h(θ + d) − ∇²h(θ))v| ≤ Σ_g e_g ‖v_g‖²,      e_g = (2/√3) a_g t/(‖θ_g‖ (‖θ_g‖ − t)),
 
-and in the norm of any A ≻ 0 that is no more than C ‖v‖_A², C the lesser of Σ_g e_g ‖(A⁻¹)_gg‖ and max_g e_g ‖A⁻¹‖. It adds to the
-share that rows take of a step (`_proved`).
+and in the norm of any A ≻ 0 that is no more than C ‖v‖_A², C the lesser of Σ_g e_g ‖(A⁻¹)_gg‖ and max_g e_g ‖A⁻¹‖. It adds to
+the share that rows take of a step (`_proved`).
 """
 
 from dataclasses import dataclass
@@ -112,8 +112,8 @@ def descended(
     theta: Float[Array, " params"],
     tolerance: float,
 ) -> Float[Array, " params"]:
-    """Where ½ θᵀGθ − pullᵀθ + h(θ) is least, by descent along one group after another, until what is left of the conditions is below
-    `tolerance` of the largest a. Parameters of no group follow from the others.
+    """Where ½ θᵀGθ − pullᵀθ + h(θ) is least, by descent along one group after another, until what is left of the conditions is
+    below `tolerance` of the largest a. Parameters of no group follow from the others.
 
     A group's own step is that of a quadratic no flatter than its own, largest(G_gg) ‖·‖²/2 beside h (Z. Qin, K. Scheinberg and
     D. Goldfarb, *Math. Program. Comput.* 5, 2013)."""

@@ -39,7 +39,7 @@ from ._ridge import applies, ridges
 from ._stopping import Interrupted
 from ._walk import one_thread
 from .models.banded import BandedRidge
-from .models.penalties import AbstractPenalty, PerWeight, Ridge, Zero, resolve, scaled
+from .models.penalties import AbstractPenalty, ElasticNet, GroupLasso, Lasso, PerWeight, Ridge, Zero, resolve
 from .refit import AbstractRefit
 from .refit._stacked import Leaving, Settled, Stack, groups
 
@@ -191,6 +191,18 @@ def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"]
     return np.array(alphas, float) if all(alphas) else None
 
 
+def _scaled(penalty: AbstractPenalty, alpha: float) -> Any:
+    """A lasso, of groups or not, or an elastic net of another α, with what is around it; None of others."""
+    if isinstance(penalty, PerWeight):
+        inner = _scaled(penalty.penalty, alpha)
+        return None if inner is None else PerWeight(inner, penalty.rows)
+    if isinstance(penalty, ElasticNet):
+        return ElasticNet(alpha, float(penalty.l1_ratio))
+    if isinstance(penalty, GroupLasso):
+        return GroupLasso(alpha, np.argmax(penalty.member, axis=0), penalty.weights)
+    return Lasso(alpha) if isinstance(penalty, Lasso) else None
+
+
 def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
     """Ridge(α) of numbers α."""
     alphas = np.asarray(numbers("path", "penalties", values), float)
@@ -200,8 +212,8 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
             "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
         )
     own = objective.penalty
-    if own.kinked and scaled(own, 1.0) is not None:
-        return {float(alpha): scaled(own, alpha) for alpha in alphas}
+    if own.kinked and _scaled(own, 1.0) is not None:
+        return {float(alpha): _scaled(own, alpha) for alpha in alphas}
     if not isinstance(own, Zero | Ridge):
         raise ValueError(
             f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "

@@ -145,7 +145,9 @@ class Table:
     BINS = 10.0 ** (-np.arange(80) / 20)  # of k, relative to its largest: rounded up by an eighth at most
     FAR = 400  # of such bins on either side of M k = 1
 
-    def __init__(self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, more: "More | None" = None):
+    def __init__(
+        self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, more: "More | None" = None
+    ):
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
             bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
             count, bins, largest = len(bend), len(self.BINS), bend.max(1)

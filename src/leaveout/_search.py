@@ -13,7 +13,7 @@ from ._definite import IndefiniteHessianError
 from ._estimate import Estimate
 from ._evaluate import adapted, begun, cross_predict, cross_validate
 from ._fit import Fit, fit as fitted
-from ._hyper import Build, Slopes, built, smoothed, criterion
+from ._hyper import Build, Slopes, built, criterion, smoothed
 from ._jax import Module, PyTree
 from ._metrics import HIGHER, MEASURES, Metric, measurable
 from ._objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, called

@@ -341,10 +341,8 @@ class AbstractRegression(AbstractLinearPredictor):
             offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
         weigh, norms = functools.partial(self._weigh_rows, beside=bent.weight), self.penalty.norms(self.num_features)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Predictors(
-            *(rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link),
-            norms=None if norms is None else norms.beside(pad),
-        )
+        parts = rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
+        return Predictors(*parts, norms=None if norms is None else norms.beside(pad))
 
     def _quadratic(self, pad: int) -> Any:
         """What of the penalty is quadratic, of all parameters of an output: of very many columns in compressed rows,

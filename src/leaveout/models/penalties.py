@@ -175,7 +175,7 @@ class ElasticNet(AbstractPenalty):
 
 class GroupLasso(AbstractPenalty):
     """`α Σ_g c_g ‖coef_g‖`, by default c_g = √|g|, |g| how many coefficients are in the group: groups of coefficients are zero
-    together. `groups` has a label for each coefficient, `weights` c of each label, in their order (`np.unique`). Beside `Ridge`,
+    together. `groups` has a label for each coefficient, `weights` c of each label, in order (`np.unique`). Beside `Ridge`,
     or alone; for `lo.GLM`. M. Yuan and Y. Lin, *J. R. Stat. Soc. B* 68, 2006."""
 
     alpha: Float[np.ndarray, ""]
@@ -464,18 +464,6 @@ def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None
         raise ValueError(
             f"{name}: {what} must be a number or one number a coefficient, shape ({features},); got {alpha.shape}."
         )
-
-
-def scaled(penalty: AbstractPenalty, alpha: float) -> Any:
-    """A lasso, of groups or not, or an elastic net of another α, with what is around it; None of others."""
-    if isinstance(penalty, PerWeight):
-        inner = scaled(penalty.penalty, alpha)
-        return None if inner is None else PerWeight(inner, penalty.rows)
-    if isinstance(penalty, ElasticNet):
-        return ElasticNet(alpha, float(penalty.l1_ratio))
-    if isinstance(penalty, GroupLasso):
-        return GroupLasso(alpha, np.argmax(penalty.member, axis=0), penalty.weights)
-    return Lasso(alpha) if isinstance(penalty, Lasso) else None
 
 
 def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:

@@ -160,8 +160,7 @@ def anchored(fit: Fit) -> Anchor:
     assert model is not None
     theta = fit.vector
     eta = model.eta(theta[None])[0]
-    omega, kappa = model.weigh(np.ones((1, len(model.y))))
-    weight = omega[0]
+    (weight,), (kappa,) = model.weigh(np.ones((1, len(model.y))))
     loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
     root = np.asarray(fit.whitener)
     several = model.design.outputs > 1
@@ -173,7 +172,7 @@ def anchored(fit: Fit) -> Anchor:
     noise = ROUNDING * float(weight @ (shaky(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0
-    norms = None if model.norms is None else model.norms.times(float(kappa[0]))
+    norms = None if model.norms is None else model.norms.times(float(kappa))
     reach = None if norms is None else norms.reach(root)
     table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
@@ -193,12 +192,7 @@ def anchored(fit: Fit) -> Anchor:
         *extents,
         flat,
         root @ np.asarray(fit.gradient),
-        noise,
-        np.sqrt(diagonal),
-        blur,
-        table,
-        norms,
-        reach,
+        *(noise, np.sqrt(diagonal), blur, table, norms, reach),
     )
 
 
@@ -207,7 +201,9 @@ def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None
     if norms is None or reach is None:
         return None
     length, root = norms.lengths(theta), np.sqrt(reach.each)
-    return More(float(np.max(root / length)), lambda radius: norms.share(length, np.multiply.outer(radius, root), reach))
+    return More(
+        float(np.max(root / length)), lambda radius: np.asarray(norms.share(length, np.multiply.outer(radius, root), reach))
+    )
 
 
 def total(part: Array, units: int) -> Array:

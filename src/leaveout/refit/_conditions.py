@@ -5,8 +5,8 @@ is proved. It is the minimiser of F(·, w) where
 
     κ(w) least_j ≤ ∇_jL(θ_w, w) ≤ κ(w) most_j  off S,      floor_j < θ_w,j < ceiling_j  on S      (Karush, Kuhn & Tucker),
 
-or ‖∇_gL(θ_w, w)‖ ≤ κ(w) a_g of groups off S, and θ_w,g ≠ 0 on it, as F is convex: −a_j and a_j where θ_j is held at zero by a kink, and ±∞ on one side where a bound holds it; zero and what else
-ends the side of σ_j, bounds among it (`_bounded`).
+or ‖∇_gL(θ_w, w)‖ ≤ κ(w) a_g of groups off S, and θ_w,g ≠ 0 on it, as F is convex: −a_j and a_j where θ_j is held at zero by a
+kink, and ±∞ on one side where a bound holds it; zero and what else ends the side of σ_j, bounds among it (`_bounded`).
 
 With θ̂ + d the ball's centre, ρ its radius in the norm of H, s_i = x_iᵀ(θ_w − θ̂), |s_i| ≤ k_i (‖d‖_H + ρ), and |ℓ‴| ≤ M ℓ″,
 

@@ -101,7 +101,9 @@ class Newton:
         if norms is None:
             return 0.0
         reach = norms.reach(root.swapaxes(1, 2))
-        return self.kappa[which] * norms.share(norms.lengths(self._theta(self.u[which])), radius[:, None] * np.sqrt(reach.each), reach)
+        return self.kappa[which] * norms.share(
+            norms.lengths(self._theta(self.u[which])), radius[:, None] * np.sqrt(reach.each), reach
+        )
 
     def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
         """How much longer a displacement may be in the norm of H than in the refits' own: about ‖LᵀR‖, by a few products."""
