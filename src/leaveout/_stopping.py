@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-Item, Made = TypeVar("Item"), TypeVar("Made")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 _told: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("told", default=None)
 _beside: list[ThreadPoolExecutor] = []  # one thread, made when it is needed

@@ -36,7 +36,8 @@ PORTION = 0.5  # seconds of work that are sent to a process at once
 TRIES = 3  # times that workers may die with nothing made in between
 KEPT = 4  # functions and fits that a worker keeps
 
-Item, Made = TypeVar("Item"), TypeVar("Made")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 Left = Callable[[int], float]  # how many are still to be made after so many
 
 _unpacked: dict[str, Any] = {}
