@@ -386,15 +386,11 @@ class Mixed(AbstractClosedForm):
 
     @property
     def units(self):
-        rows = self.drop == ROWS
-        if rows:
-            names, blocks = self.labels.index, self.factors[0].code
-        else:
-            found = next(factor for factor in self.factors if factor.name == self.drop)
-            names, blocks = pd.Index(found.levels, name=self.drop), self._sharing
-        serial, score = not self.engine.apart, self.data.response.scale(self.data.y * self.unit)
-        target = self.data.y * self.unit if rows else None
-        return Units(names=names, target=target, score=score, serial=serial, blocks=blocks if serial else None)
+        rows, y, apart = self.drop == ROWS, self.data.y * self.unit, self.engine.apart
+        blocks = None if apart else self.factors[0].code if rows else self._sharing
+        levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
+        names, score = self.labels.index if rows else levels, self.data.response.scale(y)
+        return Units(names=names, target=y if rows else None, score=score, serial=not apart, blocks=blocks)
 
     @property
     def _sharing(self) -> Int[np.ndarray, " units"]:
