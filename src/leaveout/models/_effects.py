@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from jaxtyping import Float, Int
 
 from .._read import codes, index_of, matched, numbers, pandas_of
 
+FEWEST = 20  # groups of clusters that share nothing, which standard errors go by
 INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
 
@@ -274,3 +276,16 @@ def factors(blocks: tuple[Block, ...], known: dict[str, tuple[np.ndarray, np.nda
         place = np.array(row), np.array(column)
         found.append(Factor(name, code.astype(np.int64), levels, columns, design / size[:, None], 1 / size, *place))
     return tuple(found)
+
+
+def sharing(given: tuple[Factor, ...], name: str) -> Int[np.ndarray, " levels"]:
+    """Which levels of one of some factors share effects of the others, directly or through further ones; each by itself, given
+    these effects, where that leaves too few groups."""
+    (own,), others = [f for f in given if f.name == name], [f for f in given if f.name != name]
+    count = len(own.levels)
+    ends = count + np.cumsum([0, *(len(factor.levels) for factor in others)])
+    row = np.tile(own.code, len(others))
+    column = np.concatenate([end + factor.code for end, factor in zip(ends, others, strict=False)])
+    graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
+    groups, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    return label[:count] if groups >= FEWEST else np.arange(count)

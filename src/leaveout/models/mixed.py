@@ -19,8 +19,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._closed_form import AbstractClosedForm
@@ -30,14 +29,13 @@ from .._read import Names, count, matched, numbers
 from . import _singular as singular
 from ._conditional import AbstractResponse, Data, response, ways
 from ._crossed import Crossed
-from ._effects import Block, Factor, aligned, factors, given_blocks, written
+from ._effects import Block, Factor, aligned, factors, given_blocks, sharing, written
 from ._grouped import Grouped, split
 from ._marginal import marginal_means, with_coefficients
 from ._mixed_tables import coefficients, components, modes, predicted
 from ._rows import all_finite, column, design
 
 ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
-FEWEST = 20  # groups of clusters that share nothing, which standard errors go by
 NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
 ROWS = "row"
 
@@ -387,27 +385,11 @@ class Mixed(AbstractClosedForm):
 
     @property
     def units(self):
-        rows = self.drop == ROWS
-        if rows:
-            names, blocks = self.labels.index, self.factors[0].code
-        else:
-            found = next(factor for factor in self.factors if factor.name == self.drop)
-            names, blocks = pd.Index(found.levels, name=self.drop), self._sharing
-        serial, score = not self.engine.apart, self.data.response.scale(self.data.y * self.unit)
-        target = self.data.y * self.unit if rows else None
-        return Units(names=names, target=target, score=score, serial=serial, blocks=blocks if serial else None)
-
-    @property
-    def _sharing(self) -> Int[np.ndarray, " units"]:
-        """What clusters share effects of other factors, directly or through others; each by itself, given these effects, where
-        that leaves too few."""
-        others = [factor for factor in self.factors if factor.name != self.drop]
-        ends = self.num + np.cumsum([0, *(len(factor.levels) for factor in others)])
-        pairs = [(self.code, end + factor.code) for end, factor in zip(ends, others, strict=False)]
-        row, column = (np.concatenate(part) for part in zip(*pairs, strict=True))
-        graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
-        count, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
-        return label[: self.num] if count >= FEWEST else np.arange(self.num)
+        rows, y, apart = self.drop == ROWS, self.data.y * self.unit, self.engine.apart
+        blocks = None if apart else self.factors[0].code if rows else sharing(self.factors, self.drop)
+        levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
+        names, score = self.labels.index if rows else levels, self.data.response.scale(y)
+        return Units(names=names, target=y if rows else None, score=score, serial=not apart, blocks=blocks)
 
     # for users
 
