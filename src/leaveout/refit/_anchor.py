@@ -110,7 +110,7 @@ class Anchor:
     def single(self) -> tuple[Dense | Sparse | Several, Float[Array, "rank params"] | None]:
         """In float32 the rows and L⁻¹, or whitened rows, where these are as many numbers."""
         design, root = self.model.design.single(), self.root.astype(np.float32)
-        return (Dense(design.whitened(slice(None), root)), None) if isinstance(design, Dense) else (design, root)
+        return (Dense(design.x @ root.T), None) if isinstance(design, Dense) else (design, root)
 
     def ahead(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
         """How far the predictors move along, by products in float32."""

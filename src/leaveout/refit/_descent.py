@@ -319,9 +319,9 @@ class Descent:
 
     def newton(self, lanes: Int[np.ndarray, " lanes"]) -> None:
         """Damped Newton steps, from where refits stand if their steps had all but ended there, else from θ̂: the minimiser
-        reached by descent, or a code that says there is none. Refits go one by one, by the programs of the fit, where that takes
-        less time than compiling others, and where a gradient is dear: fewer and fewer are still open, and side by side each call
-        costs as much as for all."""
+        reached by descent, or a code that says there is none. Refits go one by one, by the programs of the fit, where that
+        takes less time than compiling others, and where a gradient is dear: fewer and fewer are still open, and side by side
+        each call costs as much as for all."""
         params = self.fit.num_params
         each = work(self.fit.objective, params)
         alone = each >= SINGLY or len(lanes) * HESSIANS * params * each <= COMPILING
