@@ -181,6 +181,20 @@ def test_rows_that_little_is_proved_of_are_refitted():
     assert abs(found.losses[300] - exact) <= found.error[300] + 1e-6 and found.error[300] < 1e-6
 
 
+def test_estimates_count_rounding():
+    """Of squared loss the next term is zero; of a response around 10⁹ losses are good to some six digits."""
+    frame = table("squared", 40)
+    x, y = frame[NAMES].to_numpy(), frame.y.to_numpy()
+    found = lo.scan(x, y + 1e9, "squared", RIDGE, audit=0, rtol=1e-5)
+    exact = np.empty(40)
+    for out in range(40):
+        rest = np.arange(40) != out
+        mean, z = x[rest].mean(0), x[rest] - x[rest].mean(0)
+        coef = np.linalg.solve(z.T @ z + ALPHA * np.eye(P), z.T @ (y[rest] - y[rest].mean()))
+        exact[out] = 0.5 * (y[out] - y[rest].mean() - (x[out] - mean) @ coef) ** 2
+    assert (abs(found.losses - exact) <= found.error).all() and found.error.max() < 1e-3
+
+
 def test_a_row_that_the_first_block_predicts_absurdly():
     """Where that block has its minimum, F is beyond what Newton's steps come down from."""
     frame = table("poisson", 300)

@@ -105,8 +105,8 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
         u, before = np.where(going[:, None], u + step, u), np.where(going, length, before)
         first = np.where(np.isfinite(first), first, length)
         center = eta + np.einsum("np,np->n", z, u)
-        digits = 4 * ROUNDING * (1 + np.abs(center)) + at.blur * np.linalg.norm(u, axis=1) * np.sqrt(size)
-        half = np.where(going & np.isfinite(ball.after), np.sqrt(size / kept) * (ball.after + noise), np.inf) + digits
+        half = np.where(going & np.isfinite(ball.after), np.sqrt(size / kept) * (ball.after + noise), np.inf)
+        half += 4 * ROUNDING * (1 + np.abs(center)) + at.blur * np.linalg.norm(u, axis=1) * np.sqrt(size)
         error = np.where(going, change(plain, rows.y, center, center, half), error)
         if not (going & (length > np.maximum(2 * noise, STILL * first))).any():
             break

@@ -173,7 +173,7 @@ class _Run:
         return self.at(theta[0])["hessian"][None].copy()
 
     def fitted(self) -> tuple[Told, Float[Array, "params params"]]:
-        """The sums at the minimiser, and the factor of its Hessian. What the first block says may be far off for rows of others."""
+        """The sums at the minimiser, and the factor of its Hessian. A block's own may be far from what the others say."""
         found = self._descended(self._start())
         if not found.converged[0]:
             found = self._descended(np.asarray(self.model.parameters.start(0)))

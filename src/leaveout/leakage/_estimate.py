@@ -70,8 +70,7 @@ def leakage_corrected(
     task = prepare(caller, estimator_or_fit, X, y, loss, response, refit, scoring)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
     injection, said = _agreed(injection, leakage)
-    notes, score = _few_clusters(folds) + said, task.measure
-    shares = leakage.shares(folds)
+    notes, score, shares = _few_clusters(folds) + said, task.measure, leakage.shares(folds)
     outside = bool(np.any(shares.p_test > 0))
     _check_score(score, outside, injection, bins)
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, score, n_jobs, task.refit)

@@ -181,7 +181,7 @@ def short(turn: Float[Array, " refits"] | float, look: "OneRow") -> Bool[Array, 
 
 
 def half(turn: Float[Array, " refits"] | float, look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
-    """How far the predictors of refits with a short step may still be off; of several outputs, in range."""
+    """How far the predictors of refits with a short step may still be off, rounding included; of several outputs, in range."""
     far = _far(turn, look)
     move, size = np.abs(term.move), term.size
     if term.move.ndim > 1:
@@ -190,5 +190,5 @@ def half(turn: Float[Array, " refits"] | float, look: "OneRow", term: Term, samp
     elif sampled:
         move = move + SAFETY * term.spread
     if sampled:
-        return move * (1 + far * np.exp(far))
-    return np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size)
+        return move * (1 + far * np.exp(far)) + look.digits
+    return np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size) + look.digits
