@@ -634,7 +634,8 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=int, default=1, help="future: one origin in so many")
     saved.add_option(parser)
     arguments = parser.parse_args()
-    arguments.kind = "_".join(["made" if arguments.made else "captured", *(name[:-3] + name[-2] for name in arguments.orders)])
+    kind = "made" if arguments.made else "captured" if arguments.piece else "whole"
+    arguments.kind = "_".join([kind, *(name[:-3] + name[-2] for name in arguments.orders)])
     known = {"orders": orders, "simulated": simulated, "within": within, "future": future, "basins": basins}
     for part in arguments.parts or known:
         known[part](arguments)

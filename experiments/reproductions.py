@@ -114,10 +114,8 @@ def orders(*names: str) -> str:
             by = own.set_index("refit")
             row = {"model": model, "D": int(by["D"].iloc[0])}
             row |= {f"loss, {SHORT.get(kind, kind)}": by["loss a step"].get(kind) for kind in ("NoUpdate", "IJ")}
-            row |= {
-                "loss, refits": f"{by['loss a step']['refits']:.4g} ({folds} folds)",
-                "test set": by["test loss a step"].iloc[0],
-            }
+            row |= {"loss, refits": f"{by['loss a step']['refits']:.4g} ({folds} folds)"}
+            row |= {"test set": by["test loss a step"].iloc[0]} if "test loss a step" in by else {}
             row |= {f"error, {SHORT.get(kind, kind)}": by["mean |error|"][kind] for kind in ("NoUpdate", "IJ")}
             rows.append(
                 row | {"fit, s": by["fit, s"].iloc[0], "IJ, s": by["seconds"]["IJ"], "refits, s": by["seconds"]["refits"]}
