@@ -88,8 +88,7 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
         return gradient + (lost * curvature / kept * np.einsum("np,np->n", z, gradient))[:, None] * z
 
     u = -solved(at.leftover - (lost * slope)[:, None] * z)
-    center, error, before = eta.copy(), np.full(len(eta), np.inf), np.full(len(eta), np.inf)
-    first, length = np.full(len(eta), np.inf), before
+    first = length = before = error = np.full(len(eta), np.inf)
     for _ in range(PASSES):
         theta = at.theta + u @ at.root
         own = np.einsum("np,np->n", rows.x, theta) + rows.offset
