@@ -303,7 +303,7 @@ def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -
         some = np.flatnonzero(~held | (np.abs(size) >= NEAR * (at.a if norms is None else at.unit)))
         step, length = np.zeros(len(theta)), 1.0
         step[some] = _stepped(kinked, some, theta[some], at, tolerance) - theta[some]
-        fall = at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta))
+        fall = float(at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta)))
         new, told = theta + step, look(kinked, weights, theta + step)
         while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST:
             length /= 2

@@ -6,7 +6,7 @@ have one axis more, and what a radius is for one is a range for all of a unit's.
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -177,6 +177,7 @@ def anchored(fit: Fit) -> Anchor:
     table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
+    rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, table, norms, reach
     return Anchor(
         model,
         len(model.y),
@@ -192,7 +193,7 @@ def anchored(fit: Fit) -> Anchor:
         *extents,
         flat,
         root @ np.asarray(fit.gradient),
-        *(noise, np.sqrt(diagonal), blur, table, norms, reach),
+        *rest,
     )
 
 
