@@ -108,6 +108,7 @@ def close(a, b, tol=1e-8):
     np.testing.assert_allclose(a, b, rtol=tol, atol=tol)
 
 
+@pytest.mark.slow
 def test_losses_are_those_without_padding(plain):
     fits = [lo.fit(model, num_starts=1) for model in of_five(plain)]
     close(fits[0].vector, fits[1].vector)
@@ -154,6 +155,7 @@ def test_what_users_ask_is_of_their_own_steps(plain):
         np.testing.assert_allclose(found, want, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_runs_of_steps_are_those_without_padding(plain, monkeypatch):
     monkeypatch.setattr(_expansion, "LEAST", 0.0)
     monkeypatch.setattr(_expansion, "PASSES", 10**6)
