@@ -210,7 +210,6 @@ def picture(found: dict[str, Experiment], path: Path) -> None:
         right.set(xlabel="leaked records among those trained on", ylabel="loss")
         right.legend(frameon=False)
     figure.savefig(path, dpi=110)
-    saved.picture(figure, "leakage_document", dpi=75)
     plt.close(figure)
 
 

@@ -123,11 +123,11 @@ def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None
                 seconds = warm * folds / which.num_refits
                 exact = seconds if name == "Exact" else exact
                 row = {"T": length, "folds": f"{scheme}", "refit": name, "seconds": seconds, "compiling": max(0.0, cold - warm)}
-                hours = paper.get(name, np.nan)
+                hours = paper.get(name, np.nan) * folds / 1000  # its are of 1,000
                 rows.append({**row, "paper, hours": hours, "times the paper": hours * 3600 / seconds, "mean loss": cv.mean})
             rows += opponents(fit, few, {"T": length, "folds": scheme}, folds, exact)
             show(f"Table 2 so far: {folds} folds of 10 %, seconds after the fit (NewtonStep, L-BFGS: 20 folds, scaled)", rows)
-            saved.save("dodgers_times", rows, folds=folds, processor="--processor" in sys.argv)
+            saved.save("_".join(["dodgers_times", *map(str, lengths)]), rows, folds=folds, processor="--processor" in sys.argv)
 
 
 def opponents(fit: lo.Fit, plan: lo.Plan, common: dict[str, Any], folds: int, exact: float) -> list[dict[str, Any]]:
