@@ -8,8 +8,9 @@ import scipy.optimize
 
 import leaveout as lo
 from leaveout import _bfgs
-from leaveout._bfgs import BFGS, newton_step
+from leaveout._bfgs import BFGS, curves_down, newton_step
 from leaveout._functions import function
+from leaveout.refit import _descent
 
 
 class Counted:
@@ -82,6 +83,42 @@ def test_a_newton_step_says_what_is_left_to_solve():
     hessian[:, 0] = hessian[0] = 0.0
     hessian[0, 0] = -1.0
     assert newton_step(lambda v: hessian @ v, lambda g: g, gradient).rest == np.inf
+
+
+def test_a_saddle_is_seen_whose_gradient_says_nothing_of_it():
+    """A descent that passes one all but ends there: its Newton steps contract."""
+    hessian, rng = definite(60, 3), np.random.default_rng(4)
+    values, vectors = np.linalg.eigh(hessian)
+    down = hessian - (values[7] + 0.03 * values[7]) * np.outer(vectors[:, 7], vectors[:, 7])
+    gradient = (np.eye(60) - np.outer(vectors[:, 7], vectors[:, 7])) @ rng.standard_normal(60)
+    metric, drawn = np.linalg.inv(hessian), rng.standard_normal(60)
+    assert newton_step(lambda v: down @ v, lambda g: metric @ g, gradient).rest < 0.1
+    assert curves_down(lambda v: down @ v, lambda g: metric @ g, drawn)
+    assert not curves_down(lambda v: hessian @ v, lambda g: metric @ g, drawn)
+
+
+class Ridge(lo.AbstractObjective):
+    """F = ½ Σ_n w_n ‖a − x_n‖² + ½ (2w₀ − 1) b² + ¼ b⁴: without unit 0, b = 0 is a saddle that no gradient leads away from."""
+
+    x: np.ndarray
+
+    @property
+    def num_units(self):
+        return len(self.x)
+
+    def loss(self, theta, weights):
+        a, b = theta[:-1], theta[-1]
+        apart = 0.5 * jnp.sum((a - jnp.asarray(self.x)) ** 2, axis=1)
+        return weights @ apart + 0.5 * (2 * weights[0] - 1) * b**2 + 0.25 * b**4 + 0.1 * jnp.sum(a**4)
+
+
+def test_a_descent_that_ends_on_a_saddle_is_no_refit(monkeypatch):
+    monkeypatch.setattr(_descent, "is_dear", lambda objective, params: True)
+    objective = Ridge(np.random.default_rng(0).standard_normal((12, 30)))
+    fit = lo.anchor(objective, lo.fit(objective, np.zeros(31), num_starts=1).theta)
+    for refit in (lo.Certified(), lo.Exact()):
+        found = lo.cross_validate(fit, lo.leave_one_out(12), refit, audit=0)
+        assert found.result[0] == lo.RESULTS.not_converged and not found.result[1:].any()
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,9 @@ MOVES, NUMBERS = 1000, 2**25  # that are remembered before it begins anew, and n
 LOOKS = 30  # along one direction
 FALL, FLATTER = 1e-4, 0.9  # of what the slope promises; of the slope, when a move is long enough
 PRODUCTS, PART = 100, 0.1  # of a Newton step at most; of its length that may be left to solve (0.3 takes as long in all)
+# Products that look for directions down. Beside a saddle of a hidden Markov model of 2,751 parameters, whose loss there was 8.6
+# from the minimiser's and said to be within 1.9, 15 saw one in the metric learnt, and none at five places that were minimisers.
+SADDLE = 20
 
 Solve = Callable[[Vector], Vector]
 
@@ -106,14 +109,19 @@ class Newton(NamedTuple):
     rest: float
 
 
-def newton_step(product: Solve, solve: Solve, gradient: Vector) -> Newton:
-    """By conjugate gradients, preconditioned by `solve`."""
+def curves_down(product: Solve, solve: Solve, gradient: Vector) -> bool:
+    """Does F, by conjugate gradients from a gradient drawn at random? Its own sees nothing of a saddle that it passes."""
+    return not np.isfinite(newton_step(product, solve, gradient, SADDLE, 0.0).rest)
+
+
+def newton_step(product: Solve, solve: Solve, gradient: Vector, most: int = PRODUCTS, part: float = PART) -> Newton:
+    """By conjugate gradients, preconditioned by `solve`, `most` of them, until `part` of its length is left."""
     step, residual, towards = np.zeros_like(gradient), gradient, solve(gradient)
     square, length, rest = float(residual @ towards), 0.0, np.inf
     if square == 0:
         return Newton(step, 0.0)
-    diagonal, beside = np.zeros(PRODUCTS), np.zeros(PRODUCTS)  # of the Lanczos matrix
-    for k in range(PRODUCTS):
+    diagonal, beside = np.zeros(most), np.zeros(most)  # of the Lanczos matrix
+    for k in range(most):
         image = product(towards)
         curvature = float(towards @ image)
         if not curvature > 0:
@@ -126,7 +134,7 @@ def newton_step(product: Solve, solve: Solve, gradient: Vector) -> Newton:
         diagonal[k] += 1 / share
         least = scipy.linalg.eigvalsh_tridiagonal(diagonal[: k + 1], beside[:k], select="i", select_range=(0, 0))[0]
         rest = np.sqrt(max(square, 0.0) / (max(least, 1e-300) * length))
-        if rest <= PART or k + 1 == PRODUCTS:
+        if rest <= part or k + 1 == most:
             break
         beside[k], diagonal[k + 1] = np.sqrt(square / before) / share, square / before / share
         towards = next_ + square / before * towards

@@ -20,7 +20,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._bfgs import BFGS, newton_step
+from .._bfgs import BFGS, curves_down, newton_step
 from .._fit import Fit
 from .._functions import COMPILING, ONE, TOGETHER, Derived, Function, Functions, derived, function, weights_of, work
 from .._minimise import Walk, dear as is_dear, newton, walk
@@ -397,13 +397,13 @@ class Descent:
 
     def _closed(self, F: Function, found: Walk | BFGS, one: np.ndarray, enough: Enough) -> bool:
         """Newton's steps of one refit from where a descent came to, for as long as they contract: is it near enough?"""
-        theta, flat, (_, gradient) = found.theta, self.fit.null_space, F.look(found.theta)
+        theta, (_, gradient) = found.theta, F.look(found.theta)
         learnt = found.newton(gradient)
         shortest = NOISE * max(self.natural, float(self.first[one[0]]))
         self._stand(one, theta, learnt)
         for _ in range(STEPS):
-            product, before = F.products(theta), max(float(gradient @ learnt), 1e-300)
-            step, rest = newton_step(lambda v, of=product: of(v) + (v @ flat.T) @ flat, found.newton, gradient)
+            product, before = self._product(F, theta), max(float(gradient @ learnt), 1e-300)
+            step, rest = newton_step(product, found.newton, gradient)
             if not np.isfinite(rest):
                 return False
             theta = theta - step
@@ -416,8 +416,21 @@ class Descent:
                 return False
             self.left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
             if enough(one, Look(self, one, self.left[one]))[0] or floor:
-                return True
+                return not self._beside_saddle(one, self._product(F, theta), found)
         return False
+
+    def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """With ∇²F there, and one along flat directions."""
+        of, flat = F.products(theta), self.fit.null_space
+        return lambda v: of(v) + (v @ flat.T) @ flat
+
+    def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], found: Walk | BFGS) -> bool:
+        """Does F curve down where Newton's steps of one refit contract? Then it has not arrived."""
+        drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
+        if self.fit.objective.convex or not curves_down(product, found.newton, self.fit.raw(drawn)):
+            return False
+        self.size[one] = self.first[one]
+        return True
 
     def _stand(self, one: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
         """A refit at θ, to which a step led, or from which one is asked for."""
