@@ -56,7 +56,7 @@ def test_sizes_are_few():
     np.testing.assert_array_equal(sizes[:2048], _few_sizes(np.arange(1, 2049)))
 
 
-QUICK = ("one sequence", "observation"), ("linked lanes", "step"), ("several, three states", "sequence")
+QUICK = ("one sequence", "observation"), ("several, three states", "sequence")
 ALL = [
     pytest.param(name, drop, marks=() if (name, drop) in QUICK else pytest.mark.slow)
     for name in CASES
@@ -191,6 +191,7 @@ def test_another_length_compiles_nothing():
     assert compiled() == before
 
 
+@pytest.mark.slow
 def test_other_lengths_of_sequences_compile_nothing():
     def trial(lengths):
         model = lo.HMM(counts(sum(lengths)), lo.emissions.Poisson(), 2, lengths=lengths, drop="sequence")

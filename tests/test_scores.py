@@ -412,10 +412,10 @@ def test_the_same_response_under_other_names_or_weights():
 
 def test_responses_of_chains_and_survival_times():
     rng = np.random.default_rng(0)
-    x, plan = rng.standard_normal((120, 2)), lo.kfold(120, 5)
+    x, plan = rng.poisson(3.0, 120).astype(float), lo.kfold(120, 5)
     of = lambda model: lo.cross_validate(lo.fit(model, num_starts=1), plan, lo.NoUpdate())
     with pytest.raises(ValueError, match="other responses"):
-        lo.compare({k: of(lo.HMM(v, lo.emissions.Gaussian(), 2)) for k, v in (("raw", x), ("twice", 2 * x))})
+        lo.compare({k: of(lo.HMM(v, lo.emissions.Poisson(), 2)) for k, v in (("raw", x), ("twice", 2 * x))})
     time = rng.exponential(1.0, 120)
     with pytest.raises(ValueError, match="other responses"):
-        lo.compare({k: of(lo.Cox(x, v, np.ones(120))) for k, v in (("a", time), ("b", time[::-1].copy()))})
+        lo.compare({k: of(lo.Cox(x[:, None], v, np.ones(120))) for k, v in (("a", time), ("b", time[::-1].copy()))})

@@ -120,12 +120,12 @@ def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
         seen.append(reach)
         return gaps(loss, y, eta, bend, reach, reference)
 
-    def told(gap, reference, size, slope, radius):
+    def told(gap, reference, size, slope, radius, more):
         share = size * reference  # w k² a, which is at most one: reach = radius k
         with np.errstate(divide="ignore", invalid="ignore"):
             norm = np.sqrt(np.where(reference * weight > 0, share / (reference * weight), np.nan))
         np.testing.assert_allclose((radius[:, None] * norm)[np.isfinite(norm)], seen[-1][np.isfinite(norm)], rtol=1e-8)
-        return ball(gap, reference, size, slope, radius)
+        return ball(gap, reference, size, slope, radius, more)
 
     for rung in (_enclosure, _newton):
         monkeypatch.setattr(rung, "gaps", asked)

@@ -103,7 +103,7 @@ def test_folds_of_many_rows():
     off = np.abs(one.losses - np.concatenate([losses for losses, *_ in exact]))
     assert (np.add.reduceat(off, plan.indptr[:-1]) <= one.error + 1e-4).all() and off.max() > 1e-4
     held = lo.cross_predict(fit, plan, kind="link")
-    for out, (_, eta) in zip(outs, exact, strict=True):
+    for out, (_, eta, _) in zip(outs, exact, strict=True):
         np.testing.assert_allclose(held[out], eta, atol=1e-4)
 
 

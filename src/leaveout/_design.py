@@ -425,9 +425,9 @@ class Predictors:
 
     @property
     def quadratic(self) -> bool:
-        """Is ℓ″ the same at every η?"""
+        """Is F a quadratic: ℓ″ the same at every η, and no norm in the penalty?"""
         concordance = self.loss.self_concordance
-        return concordance is not None and not np.any(concordance)
+        return self.norms is None and concordance is not None and not np.any(concordance)
 
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
         """The predictors of every row."""
