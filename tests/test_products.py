@@ -137,9 +137,9 @@ def counts(rows: np.ndarray, K: int) -> tuple[np.ndarray, list[tuple[int, ...]]]
 
 
 CERTIFIED, NEWTON, JACKKNIFE = lo.Certified(), lo.NewtonStep(), lo.InfinitesimalJackknife()
-ROUGH = pytest.mark.xfail(
-    strict=True, reason="one step far from its refit: up to 1.2 times what it says (benchmarks/RESULTS.md)"
-)
+FAR = "one step far from its refit: up to 1.2 times what it says (benchmarks/RESULTS.md)"
+ROUGH = pytest.mark.xfail(strict=True, reason=FAR)
+EITHER = pytest.mark.xfail(strict=False, reason=f"{FAR}; by how programs are compiled 1.0 or 1.2 times")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ ROUGH = pytest.mark.xfail(
         pytest.param(1, (NEWTON,), marks=[pytest.mark.slow, ROUGH]),
         pytest.param(2, (CERTIFIED,), marks=pytest.mark.slow),
         pytest.param(2, (NEWTON,), marks=[pytest.mark.slow, ROUGH]),
-        pytest.param(2, (JACKKNIFE,), marks=[pytest.mark.slow, ROUGH]),
+        pytest.param(2, (JACKKNIFE,), marks=[pytest.mark.slow, EITHER]),
         pytest.param(3, (CERTIFIED, NEWTON, JACKKNIFE), marks=pytest.mark.slow),
     ],
 )
