@@ -194,8 +194,11 @@ def test_what_is_sent():
 
 
 class _Stubborn(Exception):
+    """Not even by what Dask's workers teach pickle about errors."""
+
     def __init__(self, one, other):
         super().__init__("so")
+        self.lock = threading.Lock()
 
 
 def test_memory_maps_go_by_their_names(tmp_path):
