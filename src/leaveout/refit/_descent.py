@@ -416,7 +416,7 @@ class Descent:
                 return False
             self.left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
             if enough(one, Look(self, one, self.left[one]))[0] or floor:
-                return not self._beside_saddle(one, self._product(F, theta), found)
+                return self.fit.objective.convex or not self._beside_saddle(one, self._product(F, theta), found)
         return False
 
     def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -427,7 +427,7 @@ class Descent:
     def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], found: Walk | BFGS) -> bool:
         """Does F curve down where Newton's steps of one refit contract? Then it has not arrived."""
         drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
-        if self.fit.objective.convex or not curves_down(product, found.newton, self.fit.raw(drawn)):
+        if not curves_down(product, found.newton, self.fit.raw(drawn)):
             return False
         self.size[one] = self.first[one]
         return True
