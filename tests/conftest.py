@@ -1,9 +1,18 @@
+# ruff: noqa: E402
 import itertools
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these tests
+FEWER = (
+    "--xla_cpu_use_fusion_emitters=false"  # stages of it, a third less time; an XLA that knows no such flag ends the process
+)
+if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and not {"XLA_FLAGS", "PYTEST_XDIST_WORKER"} & os.environ.keys():
+    probe = [sys.executable, "-c", "import jax; jax.devices()"]
+    if subprocess.run(probe, env=os.environ | {"XLA_FLAGS": FEWER}, capture_output=True, check=False).returncode == 0:
+        os.environ["XLA_FLAGS"] = FEWER  # of workers too
 os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest_cache"))  # shared by processes side by side
 
 import jax
@@ -33,8 +42,8 @@ MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in 
 if not os.environ.get("LEAVEOUT_UNCHECKED"):
     install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "shapes.arrays")
 
-import leaveout as lo  # noqa: E402
-from leaveout import _programs  # noqa: E402
+import leaveout as lo
+from leaveout import _programs
 
 _programs.KEEPING = False  # every test traces: that checks shapes, and sees what it puts in the place of constants
 

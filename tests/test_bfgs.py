@@ -136,9 +136,10 @@ def network():
     return lo.fit(lo.Separable(loss, {"x": X, "y": y}, ridge, theta0=start), num_starts=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "refit",
-    [pytest.param(lo.Certified(1.0), marks=pytest.mark.slow), pytest.param(lo.Certified(), marks=pytest.mark.slow), lo.Exact()],
+    [lo.Certified(1.0), lo.Certified(), lo.Exact()],
     ids=repr,
 )
 def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refit):

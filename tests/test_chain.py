@@ -200,7 +200,7 @@ def test_layout_places_every_step_once():
         np.testing.assert_array_equal(layout.place.reshape(-1)[layout.inverse], np.arange(total))
 
 
-@pytest.mark.parametrize("moving", [False, True])
+@pytest.mark.parametrize("moving", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sums_in_parts_are_those_of_one(moving, monkeypatch):
     """Value, gradient and a product with the Hessian, by lanes a few at a time and by a layout of few lanes."""
     rng, lengths, K = np.random.default_rng(0), np.array([3, 1, 4, 2, 4, 3, 1]), 3

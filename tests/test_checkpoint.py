@@ -428,7 +428,10 @@ def alike(one: list, other: list) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", LONG)
+LONGEST = {"tune, derived", "tune, a metric", "search", "tune, asked", "cross_validate, a pipeline", "cross_val_predict, names"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LONGEST else ()) for name in LONG])
 def test_a_long_verb_goes_on_from_wherever_it_was_killed(name, file, monkeypatch):
     """And what is there is not made again."""
     verb = LONG[name]

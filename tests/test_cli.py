@@ -42,6 +42,7 @@ def test_a_table_over_the_number_of_states(series, tmp_path):
     assert table["difference"].min() == 0 and table["difference"].idxmin() == 2
 
 
+@pytest.mark.slow
 def test_whole_sequences_are_left_out(series, tmp_path):
     out = tmp_path / "table.csv"
     options = ["--emission", "poisson", "--states", "1", "--refit", "none", "--out", out]

@@ -112,6 +112,7 @@ def test_wrong_input_is_one_line_and_exit_code_two(files, words, message):
     assert not result.stdout
 
 
+@pytest.mark.slow
 def test_sites_by_themselves_are_compared_too(files):
     """One state has nothing to couple: it stands beside the others once, whatever the couplings."""
     options = ["--edges", files / "named.csv", "--site", "name", "--column", "count", "--starts", 1, "--refit", "none"]

@@ -206,6 +206,7 @@ def test_graphs_too_dense_are_refused():
     assert tree(8, complete[(complete < 8).all(1)], 3).width == 7
 
 
+@pytest.mark.slow
 def test_the_need_is_what_is_taken():
     """The most that a pass of derivatives holds is no more than was said, and not much less."""
     graph, K = grid(9, 12), 3
@@ -223,6 +224,7 @@ def test_the_need_is_what_is_taken():
         passes.Passes(108, graph, K, field.need - 1.0)
 
 
+@pytest.mark.slow
 def test_a_better_order_is_looked_for_where_tables_are_many(monkeypatch):
     """A triangulation of random points: less than by any order of least fill; and the same in every call."""
     monkeypatch.setattr(elimination, "FEW", 2**12)

@@ -1,5 +1,7 @@
 """Cox's partial likelihood without each of its units, by passes that all share; and what derivatives of these say of refits."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -28,10 +30,14 @@ def whole(objective: lo.Cox):
     return batch.rows
 
 
-@pytest.mark.parametrize("ties", ["efron", "breslow"])
-@pytest.mark.parametrize("rounded", [False, True])
-@pytest.mark.parametrize("strata", [False, True])
-def test_one_pass_says_what_a_pass_without_each_unit_says(ties, rounded, strata):
+EACH = list(itertools.product([False, True], [False, True], ["efron", "breslow"]))
+QUICK = {(True, True, "efron"), (False, True, "breslow")}
+
+
+@pytest.mark.parametrize(
+    ("strata", "rounded", "ties"), [pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow) for each in EACH]
+)
+def test_one_pass_says_what_a_pass_without_each_unit_says(strata, rounded, ties):
     objective = model(1, ties, rounded, strata)
     fit, rows, everyone = lo.fit(objective), whole(objective), np.arange(objective.num_units)
     theta = fit.vector + 0.1 * np.random.default_rng(2).standard_normal(3)
@@ -60,9 +66,10 @@ def test_what_sums_cannot_say_is_not_said():
     assert scaled.costs.runs is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strata, folds",
-    [pytest.param(False, 20, marks=pytest.mark.slow), pytest.param(True, 20, marks=pytest.mark.slow), (True, 6)],
+    [(False, 20), (True, 20)],
 )
 def test_refits_lie_within_their_errors(strata, folds, monkeypatch):
     monkeypatch.setattr(_expansion, "LEAST", 0.0)
@@ -91,6 +98,7 @@ def test_efrons_correction_is_left_out_only_where_it_is_nothing():
         np.testing.assert_allclose(whole[1], float(twice.loss(theta, np.ones(120))), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_by_weights_are_those_of_the_whole_correction():
     """Of a death alone it is nothing at a weight of one, but not beside it."""
     objective, theta = model(5), np.array([0.3, -0.2, 0.1])

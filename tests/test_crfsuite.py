@@ -76,6 +76,7 @@ def test_exact_refits_are_its_own():
         assert cv.losses[0] == pytest.approx(-np.log(p[0]), abs=1e-4 + cv.error[0])
 
 
+@pytest.mark.slow
 def test_held_out_probabilities_of_tokens_find_a_wrong_label():
     X, y = corpus(60, seed=3)
     y = [list(labels) for labels in y]
@@ -103,6 +104,7 @@ def test_labels_are_left_out_of_a_host_too():
     assert fit.objective.drop == "label" and np.isfinite(cv.losses).all()
 
 
+@pytest.mark.slow
 def test_free_entries_are_a_model_of_their_own():
     """Refitted from scratch by SciPy in the whole model's likelihood, the held entries at zero."""
     import jax

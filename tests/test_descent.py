@@ -61,6 +61,7 @@ def robust():
     return lo.fit(lo.Separable(loss, data, theta0=np.zeros(35)))
 
 
+@pytest.mark.slow
 def test_refits_at_the_floor_have_their_losses_and_errors():
     fit, plan = robust(), lo.kfold(60, 4)
     close, closest = (lo.cross_validate(fit, plan, lo.Exact(tol), audit=0) for tol in (1e-8, 1e-12))

@@ -52,6 +52,7 @@ def test_blocks_in_a_series():
     assert np.isnan(value) and "not available" in kind
 
 
+@pytest.mark.slow
 def test_a_chain_goes_by_blocks_whatever_the_plan():
     model = toy_hmm(400, seed=2)
     cv = lo.cross_validate(lo.fit(model), lo.random_subsets(400, 0.1, 20, seed=0))

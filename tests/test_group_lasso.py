@@ -57,7 +57,15 @@ def test_a_fit_is_that_of_proximal_gradients(loss):
     assert f"{np.sum(~zero)} of {len(zero)} penalised groups are not zero" in str(fit)
 
 
-@pytest.mark.parametrize(("loss", "seed"), [("squared", 0), ("squared", 3), ("logistic", 1), ("logistic", 2)])
+@pytest.mark.parametrize(
+    ("loss", "seed"),
+    [
+        ("squared", 0),
+        ("logistic", 1),
+        pytest.param("squared", 3, marks=pytest.mark.slow),
+        pytest.param("logistic", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_every_refit_is_that_of_proximal_gradients(loss, seed):
     """Refits whose active groups change are the rule here; every loss is within what was proved."""
     rng, n = np.random.default_rng(seed), 24

@@ -356,6 +356,7 @@ def test_hessian_and_cross_derivatives_equal_those_of_a_python_loop():
             np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_permuted_labels_give_the_same_losses():
     hmm = MODELS["gaussian, missing, several"]()
     theta = fitted("gaussian, missing, several").theta

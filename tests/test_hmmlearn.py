@@ -85,18 +85,26 @@ def test_zeros_stay_zero_and_one_sequence_holds_its_start():
     assert "held at zero" in fit.objective.note
 
 
-def test_zeros_of_maximum_likelihood_are_held_and_named():
-    """Three states of the earthquakes, as any user would ask for them."""
+def three_states():
+    """Of the earthquakes, as any user would ask for them."""
     counts = lo.datasets.earthquakes().set_index("year")["count"]
     hmm = lo.HMM(counts, lo.emissions.Poisson(), 3, prior=None, initial="stationary")
     with pytest.warns(UserWarning, match=r"puts transition\[2, 0\] at zero: held there, in every refit too"):
-        fit = lo.fit(hmm, theta0={"rate": [13.0, 20.0, 30.0], "transition": np.eye(3) * 0.8 + 0.2 / 3})
+        return hmm, lo.fit(hmm, theta0={"rate": [13.0, 20.0, 30.0], "transition": np.eye(3) * 0.8 + 0.2 / 3})
+
+
+def test_zeros_of_maximum_likelihood_are_held_and_named():
+    hmm, fit = three_states()
     np.testing.assert_allclose(-hmm.log_likelihood(fit), 329.4603, atol=5e-5)
     assert fit.num_params == 8 and fit.parameters["transition"][2, 0] == 0
     assert "1 transition probabilities held at zero" in fit.objective.note
     for model in (hmm, fit.objective):  # Zucchini & MacDonald (2009), table 6.2: nine parameters, whatever the data say of them
         assert (model.aic(fit), model.bic(fit)) == pytest.approx((676.92, 700.98), abs=0.01)
-    plan = lo.blocks(107, 20)
+
+
+@pytest.mark.slow
+def test_refits_that_would_leave_zero_are_flagged():
+    (hmm, fit), plan = three_states(), lo.blocks(107, 20)
     refits = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
     np.testing.assert_array_equal(np.flatnonzero(unheld(hmm, fit, plan.matrix()) > 1e-6), [3])
     assert [k for k in range(6) if refits.result[k] == RESULTS.leaving] == [3] and 3 in refits.flagged()

@@ -69,7 +69,7 @@ def both(hmm, seed=1):
 
 CASES = [(name, drop, 2**14) for name in EMISSIONS for drop in ("sequence", "observation", "one sequence")]
 CASES += [(name, "sequence", 8) for name in ("autoregressive", "fixed chain")]  # in several groups of columns, and of steps
-QUICK = {("autoregressive", "sequence", 8), ("tied", "observation", 2**14), ("negative binomial", "one sequence", 2**14)}
+QUICK = {("autoregressive", "sequence", 8), ("tied", "observation", 2**14)}
 CASES = [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
 
 
@@ -113,7 +113,6 @@ def test_states_that_share_their_coordinates():
 
 
 STAND_INS = [(name, drop) for name in EMISSIONS for drop in ("sequence", "observation")]
-STAND_INS = [case if case == ("neural", "sequence") else pytest.param(*case, marks=pytest.mark.slow) for case in STAND_INS]
 
 
 def complete_data(hmm, theta, weights):
@@ -139,6 +138,7 @@ def complete_data(hmm, theta, weights):
     return jax.jit(jax.grad(minus_expected))(vector), jax.jit(jax.hessian(minus_expected))(vector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "drop"), STAND_INS)
 def test_the_preconditioner_is_the_complete_datas(name, drop):
     """Its blocks are those of the Hessian of the expected log-density, whose gradient is that of F (Fisher's identity)."""

@@ -117,7 +117,17 @@ def test_some_coefficients_are_free():
     assert none.parameters["coef"] == pytest.approx(lo.fit(lo.GLM(X, y, "squared")).parameters["coef"])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        1,
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(5, marks=pytest.mark.slow),
+    ],
+)
 def test_every_refit_is_scikit_learns(seed):
     """Folds whose active coefficients change are the rule here, and every loss is within what was proved."""
     rng = np.random.default_rng(seed)
@@ -168,7 +178,7 @@ def test_refits_of_other_losses(loss):
             np.testing.assert_allclose(found.losses[mine][held], exact(own, plan.index[mine][held]), atol=2e-4)
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_single_rows_that_are_told_by_what_each_parameter_does(loss, monkeypatch):
     """Without the operations for other fits: called estimated, nearer than ALO, and within what is said."""
     X, y, _ = made(n=150, p=60, loss=loss)
@@ -371,7 +381,7 @@ NETS = {
 
 
 @pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_the_slope_of_the_held_out_loss_by_differences(net, loss):
     """Of exact refits, none of which has other zeros as close to the strength as that."""
     X, y, w = made(n=40, p=9, loss=loss, spread=0.3)

@@ -319,6 +319,7 @@ def test_what_is_wrong_is_said(more, error, match):
         )
 
 
+@pytest.mark.slow
 def test_learners_are_compared_over_the_same_clusters():
     a, b = everything(KNeighborsRegressor(1)), everything(LinearRegression())
     table = lo.compare({"one": a, "line": b})

@@ -59,7 +59,7 @@ def law(edges, p, unlisted, pull):
     return dict(zip(found, probabilities(best), strict=True)), probabilities(best) @ inside
 
 
-@pytest.mark.parametrize("unlisted", [0.5, 0.15])
+@pytest.mark.parametrize("unlisted", [0.5, pytest.param(0.15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("exact, pull", [(True, PULL), (False, PULL), (False, 5.0)])
 def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, pull, monkeypatch):

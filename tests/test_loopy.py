@@ -115,6 +115,7 @@ def test_how_far_from_exact_is_said():
         exact.against_exact(parameters)
 
 
+@pytest.mark.slow
 def test_parts_of_a_field_that_is_too_wide(monkeypatch):
     monkeypatch.setattr("leaveout.models._apart.LARGEST", 100)
     x, edges = planted(side=5)

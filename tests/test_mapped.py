@@ -118,6 +118,7 @@ def test_a_checkpoint_knows_them_again(tmp_path):
         run(X + np.float32(1))
 
 
+@pytest.mark.slow
 def test_no_copy_is_made(monkeypatch, tmp_path):
     """96 MB in float64: all that a model, its fit and its refits take at a time is a quarter of that."""
     monkeypatch.setattr(_mapped, "COPIED", 2**21)

@@ -592,6 +592,7 @@ def test_too_dense_a_graph():
         built(np.ones(40), random_graph(0, 40, 1.0), 2, 0.1)
 
 
+@pytest.mark.slow
 def test_a_coupling_so_strong_that_one_state_takes_all():
     x, edges = planted(rates=(3.0, 3.2))
     with pytest.warns(UserWarning, match=r"One state takes all 36 observed sites.*weaker coupling"):
@@ -621,6 +622,7 @@ def test_wrong_parameters():
         field.state_probabilities({"rate": [1.0, 2.0, 3.0]})
 
 
+@pytest.mark.slow
 def test_a_second_data_set_compiles_nothing():
     from test_laws import _compiled as compiled
 

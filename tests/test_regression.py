@@ -114,7 +114,8 @@ def test_quasi_losses_and_tweedie_are_deviances_over_the_dispersion():
 @pytest.mark.parametrize(
     "loss",
     [
-        *(L.NegativeBinomial(0.6), L.Tweedie(1.3), L.QuasiPoisson(2.0), L.QuasiBinomial(3.0)),
+        pytest.param(L.NegativeBinomial(0.6), marks=pytest.mark.slow),
+        *(L.Tweedie(1.3), L.QuasiPoisson(2.0), L.QuasiBinomial(3.0)),
         *(L.Binomial(), L.Poisson(), L.Gamma(2.0), L.Squared(), L.PseudoHuber(0.7)),
     ],
     ids=lambda loss: type(loss).__name__,
@@ -344,7 +345,7 @@ def test_densities_integrate_to_one():
     assert abs(integrate.quad(inverse_gaussian, 1e-9, 80)[0] - 1) < 1e-6
 
 
-@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("linear", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_counts_that_scatter_less_than_poissons_have_no_dispersion(linear):
     """The fit says so, as the density of scipy does: the likelihood of any dispersion is below that of none."""
     rng = np.random.default_rng(0)

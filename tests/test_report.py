@@ -237,7 +237,9 @@ def test_joint_losses_and_series(tmp_path):
     assert len(page.data["picture-order"]["layer"][0]["data"]["values"]) == 150
 
 
-@pytest.mark.parametrize("kind", ["days", "hours", "months", "numbers"])
+@pytest.mark.parametrize(
+    "kind", ["days", "numbers", pytest.param("hours", marks=pytest.mark.slow), pytest.param("months", marks=pytest.mark.slow)]
+)
 def test_steps_are_at_their_times(tmp_path, kind):
     """On the axis as dates, in words without a midnight that all of them have."""
     start = {"days": "2001-03-30", "hours": "2001-03-30 22:00+02:00", "months": "2001-03"}.get(kind)

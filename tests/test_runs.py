@@ -117,7 +117,8 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
     assert (np.abs(order - [2, 3]) < 0.15).all(), order
 
 
-@pytest.mark.parametrize("plan", ["single steps", pytest.param("blocks", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["single steps", "blocks"])
 def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
     monkeypatch.setattr(_expansion, "SHORT", 0.1)
     fit, plan = fitted(), PLANS[plan]()
@@ -160,6 +161,7 @@ def test_no_update_takes_one_pass(cheap, monkeypatch):
     assert len(passes) == 1 and np.isfinite(estimate.baseline[estimate.plan.held]).all()
 
 
+@pytest.mark.slow
 def test_lower_minima_are_looked_for_where_one_pass_says_that_there_may_be_some(monkeypatch):
     """Two minima of about one height: which is lower depends on the fold."""
     rng = np.random.default_rng(3)

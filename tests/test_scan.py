@@ -292,6 +292,7 @@ def test_a_full_disk_leaves_a_state_that_goes_on(tmp_path, monkeypatch):
         run(tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_nothing_of_the_size_of_the_rows_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(_batches, "PART", 2**12)
     monkeypatch.setattr(_batches, "BLOCK", 2**14)

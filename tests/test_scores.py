@@ -103,7 +103,9 @@ def integral(cdf, y, whole):
     return below + scipy.integrate.quad(lambda t: (1 - cdf(t)) ** 2, y, y + 200 * (1 + y), limit=500)[0]
 
 
-@pytest.mark.parametrize("name", ["poisson", "NegativeBinomial", "negative_binomial", "gamma shape"])
+@pytest.mark.parametrize(
+    "name", ["poisson", "NegativeBinomial", "gamma shape", pytest.param("negative_binomial", marks=pytest.mark.slow)]
+)
 def test_crps_is_the_integral(name):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((N, 2))
@@ -130,7 +132,7 @@ def test_crps_is_the_integral(name):
         assert cv.losses[place] == pytest.approx(integral(law.cdf, y[unit], "gamma" not in name), rel=1e-5)
 
 
-@pytest.mark.parametrize("model", ["logistic", "multinomial", "poisson", "ordinal"])
+@pytest.mark.parametrize("model", ["logistic", "multinomial", "poisson", pytest.param("ordinal", marks=pytest.mark.slow)])
 def test_measures_of_predictions(model):
     objective = regression("ordinal") if model == "ordinal" else glm(model)
     fit, plan = lo.fit(objective), lo.kfold(60, 6, seed=0)
@@ -241,6 +243,7 @@ def test_two_functions_are_not_taken_for_one_score():
         lo.compare({name: lo.cross_validate(fits[name], plan, evaluate=own[name]) for name in own})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:compare. .* independent units", "ignore:compare. the approximation error")
 def test_losses_of_ones_own_are_not_taken_for_one_score():
     """Of rows, as functions and as classes of one name, of units, of all units; and one function under two penalties."""
@@ -410,12 +413,14 @@ def test_the_same_response_under_other_names_or_weights():
         lo.compare({"a": of(lo.GLM(X[:, :1], y, "squared")), "b": elsewhere})
 
 
-def test_responses_of_chains_and_survival_times():
+@pytest.mark.parametrize("kind", ["survival times", pytest.param("chains", marks=pytest.mark.slow)])
+def test_responses_of_chains_and_survival_times(kind):
     rng = np.random.default_rng(0)
-    x, plan = rng.poisson(3.0, 120).astype(float), lo.kfold(120, 5)
-    of = lambda model: lo.cross_validate(lo.fit(model, num_starts=1), plan, lo.NoUpdate())
+    x, time = rng.poisson(3.0, 120).astype(float), rng.exponential(1.0, 120)
+    models = {
+        "survival times": lambda: [lo.Cox(x[:, None], v, np.ones(120)) for v in (time, time[::-1].copy())],
+        "chains": lambda: [lo.HMM(v, lo.emissions.Poisson(), 2) for v in (x, 2 * x)],
+    }
+    found = [lo.cross_validate(lo.fit(model, num_starts=1), lo.kfold(120, 5), lo.NoUpdate()) for model in models[kind]()]
     with pytest.raises(ValueError, match="other responses"):
-        lo.compare({k: of(lo.HMM(v, lo.emissions.Poisson(), 2)) for k, v in (("raw", x), ("twice", 2 * x))})
-    time = rng.exponential(1.0, 120)
-    with pytest.raises(ValueError, match="other responses"):
-        lo.compare({k: of(lo.Cox(x[:, None], v, np.ones(120))) for k, v in (("a", time), ("b", time[::-1].copy()))})
+        lo.compare(dict(zip("ab", found, strict=True)))

@@ -47,9 +47,13 @@ def alike(a, b, tol=1e-10):
 
 
 KINDS = [(loss, R) for loss in ("logistic", "squared", "poisson") for R in ("ridge", "averaged", "pseudo_huber")]
+KINDS += [("multinomial", "ridge"), ("multinomial", "averaged")]
+QUICK = {("logistic", "averaged"), ("squared", "ridge"), ("poisson", "pseudo_huber")}
 
 
-@pytest.mark.parametrize(("loss", "penalty"), [*KINDS, ("multinomial", "ridge"), ("multinomial", "averaged")])
+@pytest.mark.parametrize(
+    ("loss", "penalty"), [pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow) for each in KINDS]
+)
 def test_every_plan_and_strategy_gives_the_numbers_of_dense_rows(loss, penalty):
     X, y = table()
     given = {"ridge": RIDGE, "averaged": lo.penalties.per_weight(lo.penalties.Ridge(0.01))}
@@ -92,9 +96,8 @@ def test_tuning_goes_down_the_same_slopes():
     alike(*tuned, 1e-6)
 
 
-@pytest.mark.parametrize(
-    "rows", [pytest.param(lo.leave_one_out(N), marks=pytest.mark.slow), lo.kfold(N, 5)], ids=("one", "five")
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [lo.leave_one_out(N), lo.kfold(N, 5)], ids=("one", "five"))
 def test_models_that_jax_derives(rows):
     import jax.numpy as jnp
 
@@ -218,6 +221,7 @@ def test_bad_input():
         lo.Cox(X, np.arange(1.0, N + 1), np.ones(N))
 
 
+@pytest.mark.slow
 def test_no_dense_copy_is_made():
     """40 MB, were they written out: all that a fit and its refits take at a time is less than that."""
     n, p = 20_000, 250

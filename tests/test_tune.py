@@ -138,7 +138,9 @@ class Started(lo.Objective):
         return lo.Parameters(start=lambda seed: np.zeros(P))
 
 
-@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize(
+    "name", [pytest.param("separable", marks=pytest.mark.slow), pytest.param("per weight", marks=pytest.mark.slow), "joint"]
+)
 def test_slopes_that_jax_derives(name):
     build, rho = DERIVED[name], np.array([0.3, 1.4])
     plan = LOO if name == "separable" else lo.kfold(N, 4, seed=0)
@@ -249,6 +251,7 @@ def test_no_step_is_long_where_the_criterion_is_flat():
     assert found.best.value <= min(scratch([a, a], LOO) for a in np.geomspace(1e-2, 1e3, 30)) + 1e-3 * found.estimate.scale
 
 
+@pytest.mark.slow
 def test_ten_penalties_take_some_dozens_of_fits():
     r = np.random.default_rng(4)
     Z = r.standard_normal((150, 10))
@@ -517,7 +520,7 @@ def test_from_a_shell(tmp_path):
         assert message in (wrong.output + str(wrong.exception)), wrong.output
 
 
-@pytest.mark.parametrize("positives", [1, 2, 3])
+@pytest.mark.parametrize("positives", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sampler", ["gradient", "optuna"])
 def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, positives):
     """A group of units that has all of one class leaves no area to choose by."""
