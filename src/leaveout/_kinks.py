@@ -19,6 +19,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from ._bounded import bounded, gates, resting, segments
+from ._definite import far_out
 from ._design import Predictors, weighed
 from ._functions import ONE, Closed, constant, function
 from ._jax import PyTree
@@ -103,7 +104,10 @@ def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractO
     start = None if theta is None else np.asarray(objective.parameters.unconstrained(theta), float)
     if start is not None and len(start) < len(kinked.slope):
         start = None
-    found = minimised(kinked, np.ones(objective.num_units), start)
+    try:
+        found = minimised(kinked, np.ones(objective.num_units), start)
+    except NoMinimiser as error:
+        raise NoMinimiser(f"{error} {far_out(objective)}".rstrip()) from None
     if not len(found.place):
         raise ValueError(
             "fit: the penalty holds every coefficient at zero or a bound, and there is no intercept: nothing is left to refit. "
