@@ -184,9 +184,14 @@ class Dense:
 
     def below(self, rows: Float[Array, "more params"]) -> "Dense":
         """With more rows after these, where they may lie already."""
-        whole, n, shape = self.x.base, len(self.x), (len(self.x) + len(rows), self.shape[1])
-        there = isinstance(whole, np.ndarray) and whole.shape == shape and whole.flags.c_contiguous
-        if there and whole.ctypes.data == self.x.ctypes.data and np.array_equal(whole[n:], rows):
+        whole, n = self.x.base, len(self.x)
+        if (
+            isinstance(whole, np.ndarray)
+            and whole.shape == (n + len(rows), self.shape[1])
+            and whole.flags.c_contiguous
+            and whole.ctypes.data == self.x.ctypes.data
+            and np.array_equal(whole[n:], rows)
+        ):
             return Dense(whole)
         return Dense(np.concatenate([self.x, rows]))
 
