@@ -373,3 +373,26 @@ def test_an_emission_that_is_no_jax():
 
     with pytest.raises(TypeError, match=r"Mine.log_density, 'log_density', must be written in JAX"):
         lo.fit(lo.HMM(np.arange(12) % 5, Mine(), 2))
+
+
+@pytest.mark.parametrize("penalty", [lo.penalties.Zero(), lo.penalties.Ridge(1.0), lo.penalties.Lasso(1.0)])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_columns_that_are_as_good_as_the_intercept_are_named(loss, penalty):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    y = X[:, 0] + rng.standard_normal(60)
+    y = (y > 0).astype(float) if loss == "logistic" else y
+    X[:, 1] += 1e8
+    X[:, 2] += 1e2
+    with pytest.raises((ValueError, RuntimeError), match=r"Of x1 the mean is so large .* the intercept: centre them"):
+        lo.fit(lo.GLM(X, y, loss, penalty))
+    lo.fit(lo.GLM(X - X.mean(axis=0), y, loss, penalty))
+
+
+@pytest.mark.parametrize("alpha", [[2.0], np.array([2.0]), np.float64(2.0), np.array(2)])
+def test_one_number_however_it_is_wrapped(alpha):
+    X, y = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20.0)
+    for kind in (lo.penalties.Ridge, lo.penalties.Lasso):
+        known, found = (lo.fit(lo.GLM(X, y, "squared", kind(each))).parameters["coef"] for each in (2.0, alpha))
+        np.testing.assert_array_equal(found, known)

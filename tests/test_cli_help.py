@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -166,3 +168,8 @@ def test_counts_under_a_density_are_told():
     counts, others = pd.DataFrame({"count": [0.0, 3.0, np.nan, 12.0]}), pd.DataFrame({"x": [0.5, 1.0, 2.0]})
     assert "count: whole numbers from 0 on; --emission poisson" in _counts("gaussian", counts)
     assert not _counts("poisson", counts) and not _counts("gaussian", others)
+
+
+def test_the_module_is_the_command():
+    words = [sys.executable, "-m", "leaveout", "--version"]
+    assert re.match(r"leaveout \d", subprocess.run(words, capture_output=True, text=True, check=True).stdout)

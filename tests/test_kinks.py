@@ -1,6 +1,7 @@
 """The lasso and the elastic net: fits, refits whose active coefficients change, margins and paths against coordinate
 descent."""
 
+import itertools
 import pickle
 import warnings
 
@@ -349,14 +350,61 @@ def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
     assert np.mean(said) < 0.5 * np.mean(none)
 
 
-def test_leverages_of_one_strength_after_another():
+@pytest.mark.parametrize("begun", ["by coordinate descent", "by nothing", "wrongly"])
+def test_runs_of_one_strength_after_another(begun, monkeypatch):
+    """Minimisers, leverages, and what a few rows are told, wherever signs begin, and also where columns leave."""
+    monkeypatch.setattr(_lasso, "MANY", 8)
     X, y, w = made(n=90, p=30, spread=0.5)
+    X = X @ np.linalg.cholesky(0.9 * np.ones((30, 30)) + 0.1 * np.eye(30)).T
     rows = _lasso.Rows(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w))
-    alphas = np.geomspace(40.0, 1.0, 12)
-    made_ = [_lasso.Minimum(rows, np.append(c, 0.0), a, 0.0) for c, a in zip(rows.path(alphas, 1.0), alphas, strict=True)]
-    for own, h in zip(made_, _lasso._leverages(rows, made_, None), strict=True):
-        x = rows.x[:, own.active]
-        np.testing.assert_allclose(h, np.diag(x @ np.linalg.solve(x.T @ x, x.T)), atol=1e-10)
+    alphas, count = np.geomspace(40.0, 0.3, 40), 40
+    sign = np.sign(rows.path(alphas, 1.0)) if begun == "by coordinate descent" else np.zeros((count, 31))
+    sign[:, 3] = 1.0 if begun == "wrongly" else sign[:, 3]
+    parts = np.split(np.arange(count), [13, 26])
+    runs = [run for some in parts for run in _lasso._minima(rows, some, alphas, np.zeros(count), sign)]
+    seen, left = [], 0
+    for before, run in itertools.pairwise(runs):
+        left += len(np.setdiff1d(before.active, run.active[: run.size[0]]))
+    for k, own, few in _lasso._along(rows, runs):
+        coef, intercept = least_squares(X, y, w, alphas[k])
+        np.testing.assert_allclose(rows.shifted(own.theta), [*coef, intercept], atol=1e-7)
+        x, rest = rows.x[:, own.active], rows.x[:, own.others]
+        inverse = np.linalg.inv(x.T @ x)
+        np.testing.assert_allclose(own.h, np.diag(x @ inverse @ x.T), atol=1e-6 if few else 1e-10)
+        if few is not None:
+            along = x[few.some] @ inverse
+            np.testing.assert_allclose(few.along[:, own.active], along, atol=1e-8)
+            np.testing.assert_allclose(few.beside[:, own.others], rest[few.some] - along @ x.T @ rest, atol=1e-8)
+            np.testing.assert_allclose(few.spread[own.active], np.diag(inverse), rtol=1e-7)
+            apart = rest - x @ inverse @ (x.T @ rest)
+            np.testing.assert_allclose(few.left[own.others], np.sum(apart**2, axis=0), rtol=1e-6)
+        seen.append(k)
+    assert seen == list(range(count)) and left > 0 and len(runs) < count
+
+
+def test_a_path_of_columns_far_from_zero():
+    X, y, w = made(n=80, p=12, spread=0.5)
+    model = lambda X: lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w)
+    known, far = (lo.path(model(X + shift), [20.0, 5.0], lo.leave_one_out(80)) for shift in (0.0, 1e4))
+    for one, other in zip(known.points, far.points, strict=True):
+        np.testing.assert_allclose(other.estimate.losses, one.estimate.losses, rtol=1e-8, atol=1e-10)
+        np.testing.assert_array_equal(other.estimate.proved, one.estimate.proved)
+        np.testing.assert_allclose(other.fit.parameters["coef"], one.fit.parameters["coef"], atol=1e-9)
+
+
+def test_columns_that_hang_together_come_one_after_another():
+    """One that leaves as another that is nearly the same joins: leverages are made anew."""
+    X, y, _ = made(n=60, p=6)
+    X[:, 5] = X[:, 0] + 1e-7 * X[:, 1]
+    rows = _lasso.Rows(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)))
+    signs = np.zeros((2, 7))
+    signs[0, [0, 2]], signs[1, [5, 2]] = 1.0, 1.0
+    before, after = (_lasso.Run(rows, np.array([k]), np.ones(1), 0.0, signs[[k]]) for k in (0, 1))
+    assert after.after(before).anew
+    for own, some in ((before, [0, 2, 6]), (after, [2, 5, 6])):
+        x = rows.x[:, some]
+        square = own.after(None).squares(rows, False).sum(axis=0)
+        np.testing.assert_allclose(square, np.diag(x @ np.linalg.solve(x.T @ x, x.T)), atol=1e-10)
 
 
 def test_a_path_of_other_losses_and_plans():

@@ -12,6 +12,8 @@ from ._objective import AbstractObjective, stored
 from ._printed import kind_of
 from ._products import Scaling, least_curvature, scaling, whitened_null_space
 
+FAR = 3e-6  # of the mean: the spread of a column that float64 hardly tells from an intercept
+
 
 class IndefiniteHessianError(ValueError):
     """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
@@ -52,7 +54,23 @@ def indefinite(
         f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
     )
-    return IndefiniteHessianError(f"{message} {objective.parameters.warning(theta)}".rstrip())
+    return IndefiniteHessianError(f"{message} {far_out(objective) or objective.parameters.warning(theta)}".rstrip())
+
+
+def far_out(objective: AbstractObjective) -> str:
+    """Which columns are so far from zero, for their spread, that beside an intercept they are one more, as float64 sees it."""
+    x, names = getattr(objective, "design", None), getattr(objective, "names", ())
+    if not (getattr(objective, "intercept", False) and isinstance(x, np.ndarray)):
+        return ""
+    x = x[:, : len(names)]
+    far = np.flatnonzero((np.ptp(x, axis=0) > 0) & (np.std(x, axis=0) < FAR * np.abs(np.mean(x, axis=0))))
+    if not far.size:
+        return ""
+    listed = ", ".join([*(names[j] for j in far[:3]), *(["…"] if len(far) > 3 else [])])
+    return (
+        f"Of {listed} the mean is so large beside the spread that in float64 they are nearly collinear with the intercept: "
+        "centre them, X - X.mean(axis=0)."
+    )
 
 
 def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
@@ -67,7 +85,7 @@ def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *part
     if not all(np.isfinite(part).all() for part in parts):
         raise ValueError(
             f"{caller}: the loss of {kind_of(objective)} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
-            "finite at theta; give another start, fit(..., theta0=)."
+            f"finite at theta. {far_out(objective) or 'Give another start, fit(..., theta0=).'}"
         )
 
 

@@ -183,7 +183,16 @@ class Dense:
         return np.sqrt(np.einsum("np,np->n", self.x, self.x))
 
     def below(self, rows: Float[Array, "more params"]) -> "Dense":
-        """With more rows after these."""
+        """With more rows after these, where they may lie already."""
+        whole, n = self.x.base, len(self.x)
+        if (
+            isinstance(whole, np.ndarray)
+            and whole.shape == (n + len(rows), self.shape[1])
+            and whole.flags.c_contiguous
+            and whole.ctypes.data == self.x.ctypes.data
+            and np.array_equal(whole[n:], rows)
+        ):
+            return Dense(whole)
         return Dense(np.concatenate([self.x, rows]))
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
@@ -228,7 +237,7 @@ class Dense:
             return out
         for k, own in enumerate(weight):
             if (own >= 0).all():  # of a matrix with itself NumPy makes one half
-                half = self.x * np.sqrt(own)[:, None]
+                half = self.x if (own == 1).all() else self.x * np.sqrt(own)[:, None]
                 np.matmul(half.T, half, out=out[k])
             else:
                 np.matmul((self.x * own[:, None]).T, self.x, out=out[k])

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from ._checkpoint import File, Told, keeping, kept
 from ._closed_form import AbstractClosedForm
-from ._definite import IndefiniteHessianError, check_finite, cholesky, coordinates, warn
+from ._definite import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out, warn
 from ._design import Predictors, weighed
 from ._functions import function, influence, leverage
 from ._jax import Module, PyTree, float64, jnp, static
@@ -382,7 +382,7 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
         what = f"no minimiser of {name} was reached in {STEPS} Newton steps (F = {value:.6g}, decrement {found.decrement:.2g})"
     else:
         what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
-    known = objective.parameters.warning(found.theta)
+    known = far_out(objective) or objective.parameters.warning(found.theta)
     if known:
         return f"fit: {what}. {known}"
     if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):

@@ -329,16 +329,21 @@ def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarr
     """F at these weights, one by default."""
     given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
     of = functions(objective, like, whole(given[None]))
-    if weights is None and isinstance(of, Closed) and of.model.quadratic:
-        of.constant = functools.partial(_hessian, objective)
+    if isinstance(of, Closed) and of.model.quadratic:
+        alone = functools.cache(functools.partial(constant, of.model, given))
+        of.constant = functools.partial(_hessian, objective) if weights is None else alone
     return Function(of, like)
 
 
 @once
 def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]:
     """∇²F of a quadratic F at weights of one."""
-    model, n = cast(Predictors, objective.predictors), objective.num_units
-    return Closed(model, whole(np.ones((1, n))), n).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
+    return constant(cast(Predictors, objective.predictors), np.ones(objective.num_units))
+
+
+def constant(model: Predictors, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "params params"]:
+    """The same of a model, at any weights."""
+    return Closed(model, whole(weights[None]), len(weights)).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
 
 
 def fold_weights(

@@ -9,16 +9,19 @@ again, until it is known which parameters are held; Newton's method on the other
 Tucker) tell if that was right.
 """
 
+import functools
 import warnings
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
 from ._bounded import bounded, gates, resting, segments
+from ._definite import far_out
 from ._design import Predictors, weighed
-from ._functions import ONE, functions, whole as written
+from ._functions import ONE, Closed, constant, function
 from ._jax import PyTree
 from ._minimise import newton
 from ._norms import Norms, descended
@@ -28,11 +31,14 @@ from ._printed import kind_of
 Array = np.ndarray
 TIED = 1e-9  # of a_j: a gradient that is nearer to it may be at it
 ROUNDS = 100  # of coordinate descent, and a line search
+ROUGH = 0.1  # the same where L is a quadratic, so that one round of it arrives but for few signs
 TOLERANCES = (1e-4, 1e-7, 1e-10)  # of the largest a: what may be left of the conditions before Newton's method is tried
 POLISHED = 8  # times that signs may be wrong before coordinate descent goes on
 NEAR = 0.5  # of a_j: parameters whose gradient is less stay at zero in a round
+MOST = 0.5  # of all: then the others come along
 FLAT = 1e-3  # of the mean curvature: a unit of less is taken to have as much
 SHORTEST = 1e-8  # of a step
+LOST = 1e-6  # of a product of a column with itself: if less is left, products do not tell
 SWEEPS = 10_000  # of coordinate descent
 
 
@@ -98,7 +104,10 @@ def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractO
     start = None if theta is None else np.asarray(objective.parameters.unconstrained(theta), float)
     if start is not None and len(start) < len(kinked.slope):
         start = None
-    found = minimised(kinked, np.ones(objective.num_units), start)
+    try:
+        found = minimised(kinked, np.ones(objective.num_units), start)
+    except NoMinimiser as error:
+        raise NoMinimiser(f"{error} {far_out(objective)}".rstrip()) from None
     if not len(found.place):
         raise ValueError(
             "fit: the penalty holds every coefficient at zero or a bound, and there is no intercept: nothing is left to refit. "
@@ -229,12 +238,21 @@ def _worth(kinked: Kinked, theta: Float[Array, " params"]) -> float:
     return float(kinked.slope @ np.abs(theta) + (0.0 if kinked.norms is None else kinked.norms.value(theta)))
 
 
+class Posed:
+    """A model under some weights; ∇²L, if it is the same at every θ and its columns are fewer than the rows, made once."""
+
+    def __init__(self, kinked: Kinked, weights: Float[Array, " units"]):
+        self.kinked, self.weights, model = kinked, weights, kinked.smooth
+        narrow = model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
+        self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
+
+
 def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> Found:
     """The minimiser of F(·, w). Raises `NoMinimiser` where what is not held at zero is not determined."""
-    theta = kinked.start() if start is None else start.copy()
-    for tolerance in TOLERANCES:
-        theta = _descended(kinked, weights, theta, tolerance)
-        found = _polished(kinked, weights, theta)
+    theta, posed = kinked.start() if start is None else start.copy(), Posed(kinked, weights)
+    for tolerance in TOLERANCES if posed.second is None else (ROUGH, *TOLERANCES):
+        theta = _descended(posed, theta, tolerance)
+        found = _polished(posed, theta)
         if found is not None:
             return found
     place, rows = _active(kinked, theta)[0], int((kinked.smooth.weigh(weights[None])[0][0] > 0).sum())
@@ -249,14 +267,17 @@ def _active(kinked: Kinked, theta: Array) -> tuple[Int[Array, " active"], Float[
     return place, np.where(kinked.slope[place] > 0, np.sign(theta[place]), 0.0)
 
 
-def _polished(kinked: Kinked, weights: Array, theta: Array) -> Found | None:
+def _polished(posed: Posed, theta: Array) -> Found | None:
     """θ brought to the minimum on what is not held, with the signs that it has: if it keeps these and its bounds, and no other
     joins, that is the minimiser. Writes into θ."""
+    kinked, weights, second = posed.kinked, posed.weights, posed.second
     for _ in range(POLISHED):
         place, sign = _active(kinked, theta)
         if len(place):
             objective = kinked.held(place, sign, theta)
-            F = functions(objective, theta[place], written(weights[None]))
+            F = function(objective, theta[place], weights).of
+            if second is not None and isinstance(F, Closed):
+                F.constant = functools.partial(_of, second, place)
             found = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
             if not found.converged[0]:
                 return None
@@ -288,8 +309,9 @@ def _excess(norms: Norms, at: At) -> Float[Array, " params"]:
     return norms.times(at.kappa).excess(at.gradient)
 
 
-def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -> Float[Array, " params"]:
+def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " params"]:
     """Newton's method with coordinate descent, or an active set, in each step, until the conditions hold to `tolerance`."""
+    kinked, weights = posed.kinked, posed.weights
     theta = np.clip(theta, *kinked.bounds)
     at = look(kinked, weights, theta)
     for _ in range(ROUNDS):
@@ -301,8 +323,9 @@ def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -
             break
         size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
         some = np.flatnonzero(~held | (np.abs(size) >= NEAR * (at.a if norms is None else at.unit)))
+        some = some if len(some) < MOST * len(theta) else np.arange(len(theta))
         step, length = np.zeros(len(theta)), 1.0
-        step[some] = _stepped(kinked, some, theta[some], at, tolerance) - theta[some]
+        step[some] = _stepped(posed, some, theta[some], at, tolerance) - theta[some]
         fall = float(at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta)))
         new, told = theta + step, look(kinked, weights, theta + step)
         while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST:
@@ -316,48 +339,99 @@ def _descended(kinked: Kinked, weights: Array, theta: Array, tolerance: float) -
 
 
 def _stepped(
-    kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
+    posed: Posed, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
 ) -> Float[Array, " some"]:
     """Where ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d|, or of groups a ‖d‖, is least; between bounds, if there are any."""
-    low, high = (part[some] for part in kinked.bounds)
-    if kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any():
-        return _by_coordinates(kinked, some, theta, at, tolerance)
-    x = kinked.smooth.design.x[:, some]
-    gram = (x.T * at.curvature) @ x + np.diag(at.ridge[some])
+    kinked, (low, high) = posed.kinked, (part[some] for part in posed.kinked.bounds)
+    free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
+    if free and posed.second is None:
+        return _by_columns(kinked, some, theta, at, tolerance)
+    if posed.second is None:
+        x = kinked.smooth.design.x[:, some]
+        gram = (x.T * at.curvature) @ x + np.diag(at.ridge[some])
+    else:
+        gram = _of(posed.second, some)
+    pull = gram @ theta - at.gradient[some]
     if kinked.norms is not None:
-        return descended(gram, gram @ theta - at.gradient[some], kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
-    return bounded(gram, gram @ theta - at.gradient[some], at.a[some], (low, high), theta)
+        return descended(gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
+    if not free:
+        return bounded(gram, pull, at.a[some], (low, high), theta)
+    found = _by_products(gram, pull, at.a[some], theta, _size(kinked, some, theta, at), tolerance)
+    return _by_columns(kinked, some, theta, at, tolerance) if found is None else found
 
 
-def _by_coordinates(
+def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, "some some"]:
+    return second().take(some, axis=0).take(some, axis=1)
+
+
+def _size(kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At) -> float:
+    """Σ c (x θ)² of what is least there, θ zero: of least squares that of the response."""
+    whole = np.zeros(len(at.a))
+    whole[some] = theta
+    root = np.sqrt(at.curvature)
+    rest = root * kinked.smooth.design.predictors(whole[None])[0]
+    return float(np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2))
+
+
+def _by_products(
+    gram: Array, pull: Array, a: Array, theta: Array, size: float, tolerance: float
+) -> Float[Array, " some"] | None:
+    """Where ½ dᵀ gram d − pullᵀ d + a |d| is least, by scikit-learn's coordinate descent on products of columns, from which
+    those without a kink are taken out; None where that takes too many digits along. Of rows it asks no more than Σ y²."""
+    free, out = a == 0, np.empty(len(a))
+    own = gram[np.ix_(free, free)]
+    try:
+        along = np.linalg.solve(own, np.concatenate([gram[np.ix_(free, ~free)], pull[free, None]], axis=1))
+    except np.linalg.LinAlgError:
+        return None
+    left = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
+    if np.any(np.diag(left) < LOST * np.diag(gram)[~free]):
+        return None
+    a = a[~free]
+    if len(a):
+        known = {"precompute": left / np.multiply.outer(a, a), "Xy": (pull[~free] - pull[free] @ along[:, :-1]) / a}
+        y = np.sqrt(np.maximum([size - pull[free] @ along[:, -1]], 0.0))
+        out[~free] = _coordinates(np.zeros((1, len(a))), y, theta[~free] * a, tolerance, **known, check_input=False) / a
+    out[free] = along[:, -1] - along[:, :-1] @ out[~free]
+    return out
+
+
+def _by_columns(
     kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
 ) -> Float[Array, " some"]:
-    """The same by scikit-learn's coordinate descent: as least squares of rows √c x, and √ridge, from which the columns without
-    a kink are projected out."""
+    """The same of rows √c x, and √ridge."""
+    root, free = np.sqrt(at.curvature), at.a[some] == 0
+    known, columns = (_scaled(kinked, some[own], root, at.ridge) for own in (free, ~free))
+    target = np.zeros(len(columns))
+    target[: len(root)] = np.divide(-at.slope, root, out=np.zeros(len(root)), where=root > 0)
+    target += known @ theta[free] + columns @ theta[~free]
+    out, a, (q, r) = np.empty(len(some)), at.a[some][~free], scipy.linalg.qr(known, mode="economic")
+    columns /= a
+    across, level = q.T @ columns, q.T @ target
+    if len(a):
+        columns = scipy.linalg.blas.dgemm(-1.0, q, across, 1.0, columns, overwrite_c=True) if free.any() else columns
+        precompute = bool(np.count_nonzero(root) + len(columns) - len(root) > len(a))
+        found = _coordinates(columns, target - q @ level, theta[~free] * a, tolerance, precompute=precompute)
+        out[~free], level = found / a, level - across @ found
+    out[free] = scipy.linalg.solve_triangular(r, level)
+    return out
+
+
+def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any) -> Float[Array, " columns"]:
+    """scikit-learn's lasso of α such that the penalty is Σ |coef|."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
 
-    seen = np.flatnonzero(at.curvature > 0)
-    root = np.sqrt(at.curvature[seen])
-    rows = root[:, None] * kinked.smooth.design.x[np.ix_(seen, some)]
-    target = rows @ theta - at.slope[seen] / root
-    ridge = at.ridge[some]
-    if ridge.any():
-        rows, target = np.concatenate([rows, np.diag(np.sqrt(ridge))]), np.append(target, np.zeros(len(some)))
-    free = at.a[some] == 0
-    out, a = np.empty(len(some)), at.a[some][~free]
-    known, q = rows[:, free], np.zeros((len(rows), 0))
-    if free.any():
-        q, r = scipy.linalg.qr(known, mode="economic")
-    rest = target - q @ (q.T @ target)
-    if len(a):
-        columns = rows[:, ~free] / a
-        columns = np.asfortranarray(columns - q @ (q.T @ columns))
-        more = {"coef_init": theta[~free] * a, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": SWEEPS}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions tell
-            _, found, _ = lasso_path(columns, rest, alphas=[1 / len(rows)], precompute=len(rows) > len(a), **more)
-        out[~free] = found[:, 0] / a
-    if free.any():
-        out[free] = scipy.linalg.solve_triangular(r, q.T @ (target - rows[:, ~free] @ out[~free]))
-    return out
+    more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": SWEEPS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions tell
+        return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
+
+
+def _scaled(kinked: Kinked, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]) -> Array:
+    """Columns of rows √c x and, where there are ridges, √ridge, one after another in memory."""
+    x, more = kinked.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
+    out = np.empty((len(some), len(x) + more.shape[1]))
+    np.multiply(x.take(some, axis=1).T, root, out=out[:, : len(x)])
+    out[:, len(x) :] = more
+    return out.T

@@ -115,7 +115,10 @@ class ActiveGLM(GLM):
         slope = whole.slope[own] * sign[: len(own)]
         norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if whole.norms is None else whole.norms.of(own)
         tilted = penalties.Tilted(glm.penalty, slope, whole.ridge[own], norms.weight, norms.member)
-        new = {"design": np.ascontiguousarray(glm.design[:, place]), "penalty": around(glm.penalty, tilted)}
+        n, rows = len(glm.design), np.zeros((len(glm.design) + 1, len(place)), glm.design.dtype)
+        rows[n, : len(own)] = slope  # where `predictors` want it: one copy of the columns serves both
+        np.take(glm.design, place, axis=1, out=rows[:n], mode="clip")
+        new = {"design": rows[:n], "penalty": around(glm.penalty, tilted)}
         new["names"] = tuple(glm.names[j] for j in own)
         if rest.any():
             new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)

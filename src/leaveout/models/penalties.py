@@ -445,6 +445,7 @@ def _not_negative(name: str, value: Any) -> Any:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be a number, or one a coefficient; got {value!r}.")
     array = array.astype(np.float64)
+    array = array.reshape(()) if array.shape == (1,) else array  # of one coefficient the same
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return array
