@@ -7,18 +7,19 @@ data for some refits at a time.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from ._closed_form import AbstractClosedForm, Given
-from ._design import Predictors, bent, weighed
-from ._jax import Array, PyTree, compiled, jax, jnp
+from ._design import Predictors, Several, bent, weighed
+from ._jax import Array, Arrays, PyTree, compiled, jax, jnp, resident
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
 from ._once import once
 from ._plan import Rows, few_size
+from ._resident import Resident
 
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
 OWN = 256  # units that refits of few units look at together
@@ -118,6 +119,16 @@ class Closed:
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
         return self.model.design.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
+
+    @functools.cached_property
+    def rough(self) -> "Closed | None":
+        """The same by products in float32, of rows that a device keeps in that: of float64 it may have little. For steps, of
+        which gradients tell where they end."""
+        design = self.model.design
+        each = design.each if isinstance(design, Several) else design
+        if self.constant is not None or not isinstance(each, Resident) or each.source.dtype != np.float32:
+            return None
+        return Closed(replace(self.model, design=design.single()), self.rows, self.num_units)
 
     def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """That of ∇²F at weights of one."""
@@ -242,7 +253,9 @@ class Derived:
 
     @functools.cached_property
     def _shaped(self) -> tuple[AbstractObjective, Rows]:
-        return shaped(self.objective, self.rows)
+        """The weights of many refits go with the data, wherever these are: so they are sent there once."""
+        found, rows = shaped(self.objective, self.rows)
+        return found, resident((found, rows))[1]
 
     def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
         """Without those of units that are padding."""
@@ -259,11 +272,11 @@ class Derived:
 
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
             every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
-            of = [np.asarray(part)[every[0]] for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
+            of = [_listed(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
             return program(objective, self.like, (*of, *every[1:]), min(together, size))
 
         found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
-        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *jax.device_get(found))
 
     def _size(self, together: int, gradients: int) -> int:
         """Refits of one call, each as dear as so many gradients: those that share a pass, or more where fewer are not worth a
@@ -273,6 +286,16 @@ class Derived:
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
         always = min(few(SPARED), objective.num_units) if total > 1 else 1
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
+
+
+def _listed(part: Arrays, lanes: Int[np.ndarray, " lanes"]) -> Arrays:
+    """Those of some refits, where they are."""
+    return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
+
+
+@compiled
+def _gathered(part: Array, lanes: Array) -> Array:
+    return part[lanes]
 
 
 def _power(base: int, number: int) -> int:

@@ -19,7 +19,8 @@ from jaxtyping import Bool, Float, Int
 from ._design import Predictors
 from ._jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static
 from ._printed import kind_of
-from ._read import Names, matched, numbers
+from ._read import Names, matched, numbers, on_device
+from ._resident import is_finite
 
 LINE = 64  # bytes
 
@@ -371,6 +372,10 @@ class Separable(AbstractObjective):
             raise ValueError(f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}.")
         self.theta0 = theta0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process no setting of JAX cuts these numbers to float32."""
+        return vars(self) | {"data": jax.tree.map(np.asarray, self.data)}
+
     @property
     def num_units(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
@@ -381,7 +386,7 @@ class Separable(AbstractObjective):
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
         each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
-        return jax.vmap(each)(data)
+        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # what is on a device may be in float32
 
     def score(self, theta, weights, index, held):
         del weights, held  # independent units: what else is seen does not matter
@@ -493,7 +498,11 @@ class AbstractLinearPredictor(AbstractObjective):
         """Units whose ℓ″ jumps between two parameters; zero for smooth losses."""
 
 
-def _checked_data(leaf: Any) -> np.ndarray:
+def _checked_data(leaf: Any) -> Arrays:
+    """Float64 in memory; what is on a device stays there, as it is."""
+    there = on_device("Separable", "data", leaf)
+    if there is not None and is_finite(there):
+        return there
     array = np.asarray(numbers("Separable", "data", leaf), np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them.")
