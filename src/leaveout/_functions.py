@@ -276,7 +276,8 @@ class Derived:
             return program(objective, self.like, (*of, *every[1:]), min(together, size))
 
         found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
-        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *jax.device_get(found))
+        found = found if isinstance(rows.index, np.ndarray) else jax.device_get(found)
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
 
     def _size(self, together: int, gradients: int) -> int:
         """Refits of one call, each as dear as so many gradients: those that share a pass, or more where fewer are not worth a

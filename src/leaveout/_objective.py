@@ -8,7 +8,6 @@ compiles nothing anew. Its author writes `loss`; everything else has a default a
 
 import abc
 import math
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ._design import Predictors
-from ._jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static
+from ._jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static, traced
 from ._printed import kind_of
 from ._read import Names, matched, numbers, on_device
 from ._resident import is_finite
@@ -44,23 +43,6 @@ def aligned(value: Any) -> np.ndarray:
 def stored(value: Any) -> np.ndarray:
     """A float64 array as we keep it."""
     return aligned(np.asarray(value, np.float64))
-
-
-def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """A user's function of arrays, whose values JAX does not know while it derives; TypeError where the function asks."""
-    known = jax.errors
-    try:
-        return function(*args, **more)
-    except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
-        called = getattr(function, "__name__", type(function).__name__)
-        lines = traceback.extract_tb(error.__traceback__)[1:]
-        own = lines[0] if lines else None
-        where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
-        raise TypeError(
-            f"{what}, {called!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, float() "
-            "or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write jnp.where(condition, "
-            "a, b) for `if`."
-        ) from None
 
 
 def leaves_of(theta: PyTree) -> list:

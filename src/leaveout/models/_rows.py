@@ -132,7 +132,7 @@ def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np
         raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
     _check_finite(caller, "X_new", array, names)
     found = _with_ones(array, intercept)
-    return stored(found) if isinstance(found, Mapped) else found
+    return stored(found) if isinstance(found, Mapped | Resident) else found
 
 
 def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:

@@ -398,7 +398,7 @@ class AbstractRegression(AbstractLinearPredictor):
 class GLM(AbstractRegression):
     """A generalised linear model as an objective: a sum over rows plus the penalty.
 
-    `X` is `[units, features]`, NumPy or a DataFrame, whose names are kept; `y` is `[units]`. `loss` is a
+    `X` is `[units, features]`, NumPy, a DataFrame, whose names are kept, or on a device, where it stays; `y` is `[units]`. `loss` is a
     name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
     scalar`; `penalty` an object of `lo.penalties`, a JAX function of the coefficients, or None. A unit is a
     row; leaving it out removes it with all its weight. `class_weight="balanced"` weighs each class by
