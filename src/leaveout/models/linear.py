@@ -398,8 +398,8 @@ class AbstractRegression(AbstractLinearPredictor):
 class GLM(AbstractRegression):
     """A generalised linear model as an objective: a sum over rows plus the penalty.
 
-    `X` is `[units, features]`, NumPy, a DataFrame, whose names are kept, or on a device, where it stays; `y` is `[units]`. `loss` is a
-    name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
+    `X` is `[units, features]`, NumPy, a DataFrame, whose names are kept, or on a device, where it stays; `y` is `[units]`.
+    `loss` is a name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
     scalar`; `penalty` an object of `lo.penalties`, a JAX function of the coefficients, or None. A unit is a
     row; leaving it out removes it with all its weight. `class_weight="balanced"` weighs each class by
     `Σw / (K Σ_class w)`, recomputed in every fold.
@@ -461,13 +461,12 @@ class Regression(AbstractRegression):
 
 
 def _seen(model: Any) -> Any:
-    """With rows in memory where JAX is to see them, or coordinate descent, or a model that standardises them."""
-    there = isinstance(model.design, Resident)  # where JAX sees them
-    if not there and not isinstance(model.design, Mapped):
-        return model
-    derived = type(model) is Regression or model.predictors is None
-    if (derived and not there) or type(model) not in (GLM, Regression) or model.num_features > WIDE or model.penalty.kinked:
-        vars(model)["design"] = stored(model.design)
+    """With rows in memory where JAX is to see them, if that is not on their device, or coordinate descent, or a model that
+    standardises them."""
+    if isinstance(model.design, Mapped | Resident):
+        derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
+        if derived or type(model) not in (GLM, Regression) or model.num_features > WIDE or model.penalty.kinked:
+            vars(model)["design"] = stored(model.design)
     return model
 
 
