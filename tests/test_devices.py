@@ -137,6 +137,10 @@ def test_every_verb_takes_them(there):
     for R in (lo.penalties.Ridge, lo.penalties.Lasso):  # the second is for coordinate descent, which wants a copy
         models = (lo.GLM(x, y["squared"], "squared") for x in (X.astype(float), put(X)))
         alike(*(lo.path(model, [R(0.1), R(1.0)], loo).table()["mean"] for model in models))
+    rows = put(X)  # of a model that is made inside of a program
+    build = lambda alpha: lo.GLM(rows, y["squared"], "squared", lo.penalties.Ridge(alpha))
+    own = lambda alpha: lo.GLM(X.astype(float), y["squared"], "squared", lo.penalties.Ridge(alpha))
+    alike(*(lo.tune(make, {"alpha": (0.01, 100.0)}, loo).best.hyper["alpha"] for make in (own, build)), 1e-6)
     again = pickle.loads(pickle.dumps(b))
     assert again.objective.design.source.dtype == np.float32
     alike(lo.fit(again.objective).vector, a.vector)

@@ -7,7 +7,7 @@ data for some refits at a time.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -110,25 +110,25 @@ class Closed:
         return _looked(self.model, loss, slope, kappa, self.model.penalised(theta))
 
     def hessian(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], design: Any = None
     ) -> Float[np.ndarray, "lanes params params"]:
-        """∇²F."""
+        """∇²F; by products with the rows of `design`, if these are given in another precision."""
         if self.constant is not None:
             return np.repeat(self.constant()[None], len(theta), axis=0)
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
-        return self.model.design.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
+        own = self.model.design if design is None else design
+        return own.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
 
     @functools.cached_property
-    def rough(self) -> "Closed | None":
-        """The same by products in float32, of rows that a device keeps in that: of float64 it may have little. For steps, of
-        which gradients tell where they end."""
+    def rough(self) -> Any:
+        """Rows that a device keeps in float32, for products in that: of float64 it may have little. For Hessians of steps, as
+        gradients tell where these end. None of other rows."""
         design = self.model.design
         each = design.each if isinstance(design, Several) else design
-        if self.constant is not None or not isinstance(each, Resident) or each.source.dtype != np.float32:
-            return None
-        return Closed(replace(self.model, design=design.single()), self.rows, self.num_units)
+        kept = isinstance(each, Resident) and each.source.dtype == np.float32
+        return design.single() if kept and self.constant is None else None
 
     def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """That of ∇²F at weights of one."""

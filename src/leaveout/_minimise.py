@@ -368,7 +368,7 @@ def _curved(
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
     """Factors of Hessians, of which there is one, and which are numbers: of rough ones, as long as these do for steps."""
     if isinstance(F, Closed) and F.rough is not None:
-        factors, convex = _factors(F.rough.hessian(theta, lanes), flat, ROUGH)
+        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, ROUGH)
         if convex.all():
             return factors, convex, convex
         F.rough = None

@@ -153,7 +153,8 @@ def on_device(caller: str, name: str, value: Any) -> Any:
     real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
     if not real or not any(foreign(device) and device.platform in DOUBLE for device in found.devices()):
         return None
-    return jax.device_put(found, found.sharding)
+    with jax.ensure_compile_time_eval():  # also where a program of JAX makes the model
+        return jax.device_put(found, found.sharding)
 
 
 def numbers(caller: str, name: str, value: Any) -> np.ndarray:

@@ -27,7 +27,8 @@ def kept(array: Array) -> Array | None:
     if array.ndim != 2 or array.size < COPIED:
         return None
     small = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize <= 4
-    return array.astype(np.float32 if small else np.float64)
+    with jax.ensure_compile_time_eval():
+        return array.astype(np.float32 if small else np.float64)
 
 
 def exact(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -171,7 +172,7 @@ class Resident(Module):
         out = np.empty((len(weight), *2 * self.shape[1:]))
         for some in _powers(len(weight)):
             out[some] = self._sum(_products, weight[some])
-        return out
+        return 0.5 * (out + out.swapaxes(1, 2))  # which in float32 are not symmetric to the last digit
 
     def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
         """x_nᵀ M x_n."""
@@ -291,9 +292,14 @@ def _sizes(x: Array, roots: Array) -> Array:
     return jax.lax.map(lambda root: jnp.sum((x @ root) ** 2, axis=1), roots)
 
 
-@compiled
-def is_finite(x: Array) -> Array:
+def is_finite(x: Array) -> bool:
     """Are all of these numbers?"""
+    with jax.ensure_compile_time_eval():
+        return bool(_is_finite(x))
+
+
+@compiled
+def _is_finite(x: Array) -> Array:
     return jnp.isfinite(x).all()
 
 
