@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ._closed_form import AbstractClosedForm, Given
-from ._design import Predictors, bent, weighed
-from ._jax import Array, PyTree, compiled, jax, jnp
+from ._design import Predictors, Several, bent, weighed
+from ._jax import Array, Arrays, PyTree, compiled, jax, jnp, resident
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
 from ._once import once
 from ._plan import Rows, few_size
+from ._resident import Resident
 
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
 OWN = 256  # units that refits of few units look at together
@@ -109,15 +110,25 @@ class Closed:
         return _looked(self.model, loss, slope, kappa, self.model.penalised(theta))
 
     def hessian(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], design: Any = None
     ) -> Float[np.ndarray, "lanes params params"]:
-        """∇²F."""
+        """∇²F; by products with the rows of `design`, if these are given in another precision."""
         if self.constant is not None:
             return np.repeat(self.constant()[None], len(theta), axis=0)
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
-        return self.model.design.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
+        own = self.model.design if design is None else design
+        return own.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
+
+    @functools.cached_property
+    def rough(self) -> Any:
+        """Rows that a device keeps in float32, for products in that: of float64 it may have little. For Hessians of steps, as
+        gradients tell where these end. None of other rows."""
+        design = self.model.design
+        each = design.each if isinstance(design, Several) else design
+        kept = isinstance(each, Resident) and each.source.dtype == np.float32
+        return design.single() if kept and self.constant is None else None
 
     def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """That of ∇²F at weights of one."""
@@ -242,7 +253,9 @@ class Derived:
 
     @functools.cached_property
     def _shaped(self) -> tuple[AbstractObjective, Rows]:
-        return shaped(self.objective, self.rows)
+        """The weights of many refits go with the data, wherever these are: so they are sent there once."""
+        found, rows = shaped(self.objective, self.rows)
+        return found, resident((found, rows))[1]
 
     def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
         """Without those of units that are padding."""
@@ -259,10 +272,11 @@ class Derived:
 
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
             every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
-            of = [np.asarray(part)[every[0]] for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
+            of = [_listed(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
             return program(objective, self.like, (*of, *every[1:]), min(together, size))
 
         found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
+        found = found if isinstance(rows.index, np.ndarray) else jax.device_get(found)
         return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
 
     def _size(self, together: int, gradients: int) -> int:
@@ -273,6 +287,16 @@ class Derived:
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
         always = min(few(SPARED), objective.num_units) if total > 1 else 1
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
+
+
+def _listed(part: Arrays, lanes: Int[np.ndarray, " lanes"]) -> Arrays:
+    """Those of some refits, where they are."""
+    return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
+
+
+@compiled
+def _gathered(part: Array, lanes: Array) -> Array:
+    return part[lanes]
 
 
 def _power(base: int, number: int) -> int:

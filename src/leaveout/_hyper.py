@@ -36,9 +36,9 @@ from ._estimate import Estimate
 from ._evaluate import Gathered, begun
 from ._fit import Fit, fit as minimum
 from ._functions import fold_weights, held_out, own_passes, weights_of
-from ._jax import Array, Arrays, PyTree, followed, jax, jnp
+from ._jax import Array, Arrays, PyTree, followed, jax, jnp, traced
 from ._kinks import Kinked, at_rest
-from ._objective import AbstractObjective, traced, unravel
+from ._objective import AbstractObjective, unravel
 from ._plan import Batch, Plan
 from ._results import RESULTS
 from .refit import AbstractRefit, Exact, NewtonStep, Refitted

@@ -13,9 +13,11 @@ import os
 import platform
 import sys
 import threading
+import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import platformdirs
@@ -126,6 +128,21 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def carried(function: Callable[P, R]) -> Callable[P, R]:
+    """`function` for another thread, in double precision and on the device chosen here: JAX's settings are a thread's own."""
+    config: Any = jax.config if "jax" in sys.modules else None
+    device = None if config is None else config.jax_default_device
+    if device is None:
+        return float64(function)
+
+    @functools.wraps(function)
+    def there(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.default_device(device):
+            return function(*args, **kwargs)
+
+    return float64(there)
+
+
 def numpy_of(value: Any) -> Any:
     """NumPy for its own arrays, `jax.numpy` for JAX's."""
     return np if isinstance(value, NUMPY) else jnp
@@ -139,6 +156,23 @@ def followed(value: Any) -> bool:
 def special_of(value: Any) -> Any:
     """SciPy's special functions for NumPy's arrays, JAX's for its own."""
     return scipy.special if isinstance(value, NUMPY) else jspecial
+
+
+def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    """A user's function of arrays, whose values JAX does not know while it derives; TypeError where the function asks."""
+    known = jax.errors
+    try:
+        return function(*args, **more)
+    except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
+        called = getattr(function, "__name__", type(function).__name__)
+        lines = traceback.extract_tb(error.__traceback__)[1:]
+        own = lines[0] if lines else None
+        where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
+        raise TypeError(
+            f"{what}, {called!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, float() "
+            "or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write jnp.where(condition, "
+            "a, b) for `if`."
+        ) from None
 
 
 def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
@@ -165,20 +199,78 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
         double = float64(run)
 
         def called(*args: P.args, **more: P.kwargs) -> R:
-            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, more))):
+            leaves, tracer = jax.tree.leaves((args, more)), jax.core.Tracer
+            if any(isinstance(leaf, tracer) for leaf in leaves):
                 return program.anew(*args, **more)
+            given = _sent((args, more), _place(leaves))
             config: Any = jax.config  # what a caller has set by `with` is known to its own thread only
             chosen, device = double if config.jax_enable_x64 else run, config.jax_default_device
 
             def there() -> R:
                 with jax.default_device(device):
-                    return chosen(args, more)
+                    return chosen(*given)
 
             return aside(there)
 
         return called
 
     return functools.wraps(function)(made(make))
+
+
+def foreign(device: Any) -> Any:
+    """A device whose memory is not this machine's own; else None."""
+    return None if device.platform == "cpu" and device == device.client.local_devices()[0] else device
+
+
+def _place(leaves: list) -> Any:
+    """The foreign device on which programs of these arrays run: where one of them was put, else what was chosen
+    (`jax.default_device`), else an accelerator that JAX has. None in this machine's memory, and of several devices at once."""
+    kind, config = jax.Array, cast(Any, jax.config)
+    for leaf in leaves:
+        if isinstance(leaf, kind) and leaf.committed:
+            return foreign(*leaf.devices()) if len(leaf.devices()) == 1 else None
+    chosen = config.jax_default_device
+    return foreign(jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen)
+
+
+def resident(tree: PyTree) -> PyTree:
+    """The same arrays where programs of them run. What a module holds goes there once, as its fields are never set again."""
+    return _sent(tree, _place(jax.tree.leaves(tree)))
+
+
+def _sent(tree: PyTree, place: Any) -> PyTree:
+    if place is None:
+        return tree
+    parts, shape = jax.tree.flatten(tree, is_leaf=lambda part: isinstance(part, Module))
+    parts = [_twin(part, place) if isinstance(part, Module) else part for part in parts]
+    settled = lambda part: not isinstance(part, np.ndarray | jax.Array) or getattr(part, "committed", False)
+    loose = [k for k, part in enumerate(parts) if not settled(part)]
+    with _double():
+        moved = jax.device_put([parts[k] for k in loose], place)
+    for k, part in zip(loose, moved, strict=True):
+        parts[k] = part
+    return jax.tree.unflatten(shape, parts)
+
+
+_twins: dict[tuple[int, Any], Any] = {}  # by the module and the device
+
+
+def _twin(module: "Module", place: Any) -> Any:
+    """A module like it, as JAX sees it, whose arrays are there; made once."""
+    key = id(module), place
+    if key not in _twins:
+        _twins[key] = _copied(module, place)
+        weakref.finalize(module, _twins.pop, key, None)
+    return _twins[key]
+
+
+def _copied(module: "Module", place: Any) -> Any:
+    if hasattr(module, "as_jax_sees_it"):
+        return _sent(module.as_jax_sees_it(), place)
+    out, values = object.__new__(type(module)), vars(module)
+    fixed = {name: field.metadata.get("static") for name, field in _fields(type(module)).items()}
+    vars(out).update({name: values[name] if kept else _sent(values[name], place) for name, kept in fixed.items()})
+    return out
 
 
 def static(**more: Any) -> Any:

@@ -31,6 +31,7 @@ PIVOT = 1e-14  # of a parameter's curvature, left given the others': of less, as
 FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
 NEARBY = (1.0, 0.1, 1e-2, 1e-4)  # those at which Newton's are tried, from what the data's noise makes of slopes at the truth
+ROUGH = 1e-3  # the same where products are in float32: steps by it leave a hundredth of what was to go, or less
 QUICK = 0.3  # of a step: if the next is longer, the Hessian is made anew
 NEAR = 1e-6  # of the length of θ, as far as which a minimiser that is proved counts as reached
 ROUNDED = 1e-6  # of θ: shorter steps that shrink no more are rounding; down a separation they are a hundredth of it
@@ -319,9 +320,7 @@ def newton(
             break
         renewed = some[fresh[some]]
         if renewed.size:
-            hessian = F.hessian(theta[renewed], lanes[renewed])
-            going[renewed] = np.isfinite(hessian).all((1, 2))
-            factors[renewed], convex[renewed] = _factors(hessian, flat)
+            factors[renewed], convex[renewed], going[renewed] = _curved(F, theta[renewed], lanes[renewed], flat)
             if metric is None:
                 metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
             factors[~convex] = metric
@@ -364,8 +363,21 @@ def _searched(
     return share
 
 
+def _curved(
+    F: Functions | Penalised, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
+) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
+    """Factors of Hessians, of which there is one, and which are numbers: of rough ones, as long as these do for steps."""
+    if isinstance(F, Closed) and F.rough is not None:
+        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, ROUGH)
+        if convex.all():
+            return factors, convex, convex
+        F.rough = None
+    hessian = F.hessian(theta, lanes)
+    return *_factors(hessian, flat), np.isfinite(hessian).all((1, 2))
+
+
 def _factors(
-    hessian: Float[np.ndarray, "some params params"], flat: Flat
+    hessian: Float[np.ndarray, "some params params"], flat: Flat, least: float = PIVOT
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"]]:
     """Cholesky's factors, and of which matrices there is one."""
     if not len(flat) and np.isfinite(hessian).all():
@@ -375,8 +387,8 @@ def _factors(
             pass
         else:
             pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
-            return factors, (pivot**2 > PIVOT * diagonal).all(1)
-    own = [factorised(with_flat(h, flat)) if np.isfinite(h).all() else None for h in hessian]
+            return factors, (pivot**2 > least * diagonal).all(1)
+    own = [factorised(with_flat(h, flat), least) if np.isfinite(h).all() else None for h in hessian]
     none = np.zeros(hessian.shape[1:])
     return np.stack([none if factor is None else factor for factor in own]), np.array([factor is not None for factor in own])
 

@@ -8,7 +8,6 @@ compiles nothing anew. Its author writes `loss`; everything else has a default a
 
 import abc
 import math
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -17,9 +16,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ._design import Predictors
-from ._jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static
+from ._jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static, traced
 from ._printed import kind_of
-from ._read import Names, matched, numbers
+from ._read import Names, matched, numbers, on_device
+from ._resident import is_finite
 
 LINE = 64  # bytes
 
@@ -43,23 +43,6 @@ def aligned(value: Any) -> np.ndarray:
 def stored(value: Any) -> np.ndarray:
     """A float64 array as we keep it."""
     return aligned(np.asarray(value, np.float64))
-
-
-def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """A user's function of arrays, whose values JAX does not know while it derives; TypeError where the function asks."""
-    known = jax.errors
-    try:
-        return function(*args, **more)
-    except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
-        called = getattr(function, "__name__", type(function).__name__)
-        lines = traceback.extract_tb(error.__traceback__)[1:]
-        own = lines[0] if lines else None
-        where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
-        raise TypeError(
-            f"{what}, {called!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, float() "
-            "or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write jnp.where(condition, "
-            "a, b) for `if`."
-        ) from None
 
 
 def leaves_of(theta: PyTree) -> list:
@@ -371,6 +354,10 @@ class Separable(AbstractObjective):
             raise ValueError(f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}.")
         self.theta0 = theta0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process no setting of JAX cuts these numbers to float32."""
+        return vars(self) | {"data": jax.tree.map(np.asarray, self.data)}
+
     @property
     def num_units(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
@@ -381,7 +368,7 @@ class Separable(AbstractObjective):
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
         each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
-        return jax.vmap(each)(data)
+        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # what is on a device may be in float32
 
     def score(self, theta, weights, index, held):
         del weights, held  # independent units: what else is seen does not matter
@@ -493,7 +480,11 @@ class AbstractLinearPredictor(AbstractObjective):
         """Units whose ℓ″ jumps between two parameters; zero for smooth losses."""
 
 
-def _checked_data(leaf: Any) -> np.ndarray:
+def _checked_data(leaf: Any) -> Arrays:
+    """Float64 in memory; what is on a device stays there, as it is."""
+    there = on_device("Separable", "data", leaf)
+    if there is not None and is_finite(there):
+        return there
     array = np.asarray(numbers("Separable", "data", leaf), np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them.")

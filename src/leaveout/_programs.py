@@ -60,6 +60,8 @@ class Program:
         if folder is None or not KEEPING or any(getattr(jax.config, name) for name in DEBUGGING):
             return self.anew(*args, **more)
         leaves, tree = jax.tree.flatten((args, more))
+        if any(device.platform != "cpu" for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()):
+            return self.anew(*args, **more)
         shapes, config = tuple(map(_shape, leaves)), cast(Any, jax.config)
         key = (tree, shapes, config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision)
         try:

@@ -5,6 +5,7 @@ label belong together, wherever they stand; the argument that comes first says i
 index 0, …, n − 1 beside labels of another kind says nothing, and an array has none: these are taken by position.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,11 @@ from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 from pandas.api.types import infer_dtype, is_bool_dtype
 
+from ._jax import float64, foreign, jax, jnp
+
 NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # what columns of numbers hold, as pandas tells
+MEMORY = 1, 3, 11  # what DLPack calls this machine's own: plain, or pinned for an accelerator
+DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices whose float64 is that of everyone
 PLAIN = "biuf"  # kinds of NumPy's own numbers
 TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
 ADVICE = {  # by what pandas calls them
@@ -128,6 +133,30 @@ def matched(caller: str, **given: Any) -> tuple[Any, ...]:
     return Names(wanted), *found
 
 
+@float64
+def on_device(caller: str, name: str, value: Any) -> Any:
+    """JAX's array of real numbers on a device that has float64, put there to stay: its own, or of whoever speaks DLPack. None
+    of what this machine's memory holds, and of other things. TypeError where JAX does not see the device."""
+    shared = getattr(value, "__dlpack_device__", None)
+    if "jax" in sys.modules and isinstance(value, jax.Array):
+        found = value
+    elif isinstance(value, np.ndarray) or shared is None or shared()[0] in MEMORY:
+        return None
+    else:
+        try:
+            found = jnp.from_dlpack(value)
+        except Exception as error:
+            raise TypeError(
+                f"{caller}: {name} is on a device that JAX does not see here ({error}). Install JAX for that device, or give "
+                f"{name} from memory, as by .cpu() or .get()."
+            ) from error
+    real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    if not real or not any(foreign(device) and device.platform in DOUBLE for device in found.devices()):
+        return None
+    with jax.ensure_compile_time_eval():  # also where a program of JAX makes the model
+        return jax.device_put(found, found.sharding)
+
+
 def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     """Its numbers, NaN where they are missing or masked; TypeError where it holds text, dates, complex numbers or the like.
 
@@ -143,7 +172,8 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     elif isinstance(value, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
         frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
     else:
-        value = np.asarray(value)
+        there = on_device(caller, name, value)
+        value = np.asarray(value if there is None else there)
         if value.dtype.kind in PLAIN:
             return value
         frame = pd.DataFrame(value.reshape(len(value) if value.ndim else 1, -1))

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from ._checkpoint import Told, again, keep, making, there
 from ._functions import Function, function
-from ._jax import PyTree, float64
+from ._jax import PyTree, carried
 from ._minimise import LARGE, Run
 from ._objective import AbstractObjective, mapped, placed, ravel, stored
 from ._printed import kind_of
@@ -120,7 +120,7 @@ def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Fu
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
 
-        @float64
+        @carried
         def run(number: int) -> Run:
             tell = bar.line(f"start {number + 1}")
             with making():

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from ._checkpoint import Told, again, keep, making, there
-from ._jax import float64
+from ._jax import carried, jax
 from ._once import once
 from ._stopping import side_by_side
 
@@ -110,9 +110,9 @@ def _blas() -> "ThreadpoolController":
 
 
 def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
-    """`make` in double precision, of which no part is a step of its own."""
+    """`make` in double precision, on the device chosen here, of which no part is a step of its own."""
 
-    @float64
+    @carried
     def made(item: Item) -> Made:
         with making():
             return make(item)
@@ -271,7 +271,7 @@ def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
     from cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
-        """Memory maps go by the names of their files, fits by themselves."""
+        """Memory maps go by the names of their files, fits by themselves, JAX's arrays as NumPy's."""
 
         def persistent_id(self, value: Any) -> str | None:
             if value is root or not getattr(type(value), "sent_alone", False):
@@ -281,6 +281,8 @@ def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
             return sent.name
 
         def reducer_override(self, value: Any) -> Any:
+            if "jax" in sys.modules and isinstance(value, jax.Array):
+                return np.asarray, (np.asarray(value),)
             known = named(value) if isinstance(value, np.memmap) else value
             return super().reducer_override(value) if known is value else (remapped, (known,))
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from .._jax import jnp, static
 from .._mapped import Mapped
 from .._objective import stored
+from .._resident import Resident
 from .._sparse import Sparse
 from ._active import around
 from .linear import GLM, AbstractRegression
@@ -95,7 +96,7 @@ def _gram(whole: GLM, ridge: Float[Array, " features"]) -> Float[Array, "units u
         rows = whole.design.csr[:, :p]
         return (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
     out, step = np.zeros((n, n)), max(1, COLUMNS // n)
-    source = whole.design.source if isinstance(whole.design, Mapped) else whole.design
+    source = whole.design.source if isinstance(whole.design, Mapped | Resident) else whole.design
     for start in range(0, p, step):
         some = slice(start, min(start + step, p))
         part = np.asarray(source[:, some], float) / np.sqrt(ridge[some])

@@ -10,7 +10,8 @@ from .._design import BLOCK
 from .._jax import Array, jnp
 from .._mapped import Mapped, elsewhere
 from .._objective import room, stored
-from .._read import compressed, numbers
+from .._read import compressed, numbers, on_device
+from .._resident import Resident, is_finite, kept
 from .._sparse import Sparse
 
 
@@ -34,13 +35,12 @@ def times(weight: Array, value: Array) -> Array:
     return jnp.where(weight == 0, 0.0, weight * value)
 
 
-def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Sparse | Mapped, tuple[str, ...]]:
+def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Sparse | Mapped | Resident, tuple[str, ...]]:
     """The rows, a column of ones at their end where there is an intercept; and what the columns are called."""
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
         raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
-    sparse = compressed(caller, "X", X)
-    array = numbers(caller, "X", X) if sparse is None else sparse
+    array = _given(caller, X)
     if array.ndim != 2:
         raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
     if array.shape[0] < 2:
@@ -49,6 +49,16 @@ def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Spa
         raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
     _check_finite(caller, "X", array, names)
     return _with_ones(array, intercept), names or _unnamed(array.shape[1])
+
+
+def _given(caller: str, X: Any) -> Any:
+    """Compressed rows of what is sparse, JAX's array of many rows on a device, NumPy's of anything else."""
+    sparse = compressed(caller, "X", X)
+    if sparse is not None:
+        return sparse
+    there = on_device(caller, "X", X)
+    many = None if there is None else kept(there)
+    return numbers(caller, "X", X) if many is None else many
 
 
 def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -68,6 +78,10 @@ def _unnamed(count: int) -> tuple[str, ...]:
 
 
 def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) -> None:
+    if not scipy.sparse.issparse(array) and not isinstance(array, np.ndarray):
+        if is_finite(array):
+            return
+        array = np.asarray(array)
     values = array.data if scipy.sparse.issparse(array) else array
     if array.dtype.kind != "f" or all(np.isfinite(values[some]).all() for some in _blocks(values)):
         return
@@ -86,9 +100,11 @@ def _blocks(values: np.ndarray) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(values), step)]
 
 
-def _with_ones(array: Any, intercept: bool) -> np.ndarray | Sparse | Mapped:
+def _with_ones(array: Any, intercept: bool) -> np.ndarray | Sparse | Mapped | Resident:
     if scipy.sparse.issparse(array):
         return Sparse.of(array.astype(np.float64), intercept)
+    if not isinstance(array, np.ndarray):
+        return Resident(array, bool(intercept))
     if elsewhere(array):
         return Mapped(array, bool(intercept))
     if not intercept:
@@ -116,7 +132,7 @@ def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np
         raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
     _check_finite(caller, "X_new", array, names)
     found = _with_ones(array, intercept)
-    return stored(found) if isinstance(found, Mapped) else found
+    return stored(found) if isinstance(found, Mapped | Resident) else found
 
 
 def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:

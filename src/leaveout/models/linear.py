@@ -25,6 +25,7 @@ from .._jax import Array, float64, jax, jnp, static
 from .._mapped import Mapped
 from .._objective import AbstractLinearPredictor, Blocks, Parameters, Units, stored
 from .._read import Names, codes, matched, numbers
+from .._resident import Resident
 from .._sparse import Sparse
 from . import losses, penalties
 from ._distribution import classes, distribution
@@ -38,7 +39,7 @@ WIDE = 12_000  # columns beyond which a diagonal matrix is not written out: thos
 class AbstractRegression(AbstractLinearPredictor):
     """A sum of losses of rows beside a penalty: `GLM` and `Regression`, which differ in the losses that they name."""
 
-    design: Float[np.ndarray, "units coefficients"] | Sparse | Mapped
+    design: Float[np.ndarray, "units coefficients"] | Sparse | Mapped | Resident
     y: Float[np.ndarray, " units"]
     sample_weight: Float[np.ndarray, " units"] | None
     offset: Float[np.ndarray, "units ..."] | None
@@ -317,9 +318,9 @@ class AbstractRegression(AbstractLinearPredictor):
         return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
 
     @property
-    def lines(self) -> Dense | Sparse | Mapped:
+    def lines(self) -> Dense | Sparse | Mapped | Resident:
         """The rows of the design, as refits of them are computed."""
-        return self.design if isinstance(self.design, Sparse | Mapped) else Dense(self.design)
+        return Dense(self.design) if isinstance(self.design, np.ndarray) else self.design
 
     @property
     def predictors(self):
@@ -330,7 +331,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return None
         pad = self.design.shape[1] - self.num_features
         matrix, offset = self._quadratic(pad), self.offset
-        rows: Dense | Sparse | Mapped | Several = self.lines
+        rows: Dense | Sparse | Mapped | Resident | Several = self.lines
         own: Loss = function if self.classes else Plain(function)
         loss = own
         if self.classes:
@@ -397,8 +398,8 @@ class AbstractRegression(AbstractLinearPredictor):
 class GLM(AbstractRegression):
     """A generalised linear model as an objective: a sum over rows plus the penalty.
 
-    `X` is `[units, features]`, NumPy or a DataFrame, whose names are kept; `y` is `[units]`. `loss` is a
-    name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
+    `X` is `[units, features]`, NumPy, a DataFrame, whose names are kept, or on a device, where it stays; `y` is `[units]`.
+    `loss` is a name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
     scalar`; `penalty` an object of `lo.penalties`, a JAX function of the coefficients, or None. A unit is a
     row; leaving it out removes it with all its weight. `class_weight="balanced"` weighs each class by
     `Σw / (K Σ_class w)`, recomputed in every fold.
@@ -460,11 +461,12 @@ class Regression(AbstractRegression):
 
 
 def _seen(model: Any) -> Any:
-    """With rows in memory where JAX is to see them, or coordinate descent, or a model that standardises them."""
-    if not isinstance(model.design, Mapped):
-        return model
-    if type(model) is not GLM or model.num_features > WIDE or model.penalty.kinked or model.predictors is None:
-        vars(model)["design"] = stored(model.design)
+    """With rows in memory where JAX is to see them, if that is not on their device, or coordinate descent, or a model that
+    standardises them."""
+    if isinstance(model.design, Mapped | Resident):
+        derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
+        if derived or type(model) not in (GLM, Regression) or model.num_features > WIDE or model.penalty.kinked:
+            vars(model)["design"] = stored(model.design)
     return model
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._jax import Array, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static
-from .._objective import traced
+from .._jax import Array, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
 from . import links as links
 from ._families import (
     LEAST,

@@ -21,9 +21,9 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from .._jax import Array, Scalar, followed, jax, jnp, numpy_of, static
+from .._jax import Array, Scalar, followed, jax, jnp, numpy_of, static, traced
 from .._norms import Norms
-from .._objective import stored, traced
+from .._objective import stored
 from ._penalty import AbstractPenalty as AbstractPenalty, Bent as Bent
 from .losses import Straight
 
