@@ -10,7 +10,7 @@ has if the rest of the gradient is such as holds them (|∇_j| ≤ κ a_j at zer
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -115,9 +115,10 @@ class ActiveGLM(GLM):
         slope = whole.slope[own] * sign[: len(own)]
         norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if whole.norms is None else whole.norms.of(own)
         tilted = penalties.Tilted(glm.penalty, slope, whole.ridge[own], norms.weight, norms.member)
-        n, rows = len(glm.design), np.zeros((len(glm.design) + 1, len(place)), glm.design.dtype)
+        whole_rows = cast(np.ndarray, glm.design)  # what has kinks takes a copy in memory
+        n, rows = len(whole_rows), np.zeros((len(whole_rows) + 1, len(place)), whole_rows.dtype)
         rows[n, : len(own)] = slope  # where `predictors` want it: one copy of the columns serves both
-        np.take(glm.design, place, axis=1, out=rows[:n], mode="clip")
+        np.take(whole_rows, place, axis=1, out=rows[:n], mode="clip")
         new = {"design": rows[:n], "penalty": around(glm.penalty, tilted)}
         new["names"] = tuple(glm.names[j] for j in own)
         if rest.any():
