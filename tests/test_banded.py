@@ -181,3 +181,14 @@ def test_what_is_refused():
     ):
         with pytest.raises(error, match=match):
             call()
+
+
+def test_columns_far_larger_than_their_penalties_lose_no_digits():
+    """Coefficients beside those of least squares on rows that are put below: of an orthogonal factor, not of products."""
+    rng = np.random.default_rng(3)
+    X, y = {"a": rng.standard_normal((40, 2)), "b": 1e4 * rng.standard_normal((40, 6))}, rng.standard_normal(40)
+    y += 2 * X["a"][:, 0] + X["b"][:, 0]
+    found = lo.path(lo.BandedRidge(X, y, intercept=False), [0.1], lo.groups(np.repeat(range(8), 5)))
+    rows = np.r_[np.c_[X["a"], X["b"]], np.sqrt(0.1) * np.eye(8)]
+    exact = np.linalg.lstsq(rows, np.r_[y, np.zeros(8)])[0]
+    assert found.parameters["coef"][0] == pytest.approx(exact, rel=1e-9, abs=1e-9)

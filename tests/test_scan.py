@@ -351,3 +351,32 @@ def test_workers_of_a_cluster_and_one_that_is_killed(tmp_path):
     with joblib.parallel_config("loky", n_jobs=2):
         other = run()
     assert np.array_equal(alone.losses, other.losses)
+
+
+@pytest.mark.parametrize("loss", ["squared", "probit"])
+def test_rows_that_are_worth_most_are_in_the_mean(loss):
+    """One that is far from all others, and heavy ones: their losses are the most of the mean, proved or estimated."""
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((120, P)), 10.0 ** rng.uniform(-4, 4, 120)
+    x[7] *= 1000
+    y = x @ np.ones(P) + 5 * rng.standard_normal(120)
+    if loss == "probit":
+        y = (y > 0) * 1.0
+    given = lo.losses.Binomial("probit") if loss == "probit" else loss
+    found = lo.scan(x, y, given, lo.penalties.Ridge(1.0), sample_weight=w)
+    model = lo.GLM(x, y, given, lo.penalties.Ridge(1.0), sample_weight=w)
+    cv = lo.cross_validate(lo.fit(model), lo.leave_one_out(120), lo.Exact())
+    assert found.lost == 0 and np.isfinite(found.error).all()
+    assert abs(found.mean - cv.mean) <= found.approximation_error + cv.approximation_error
+    assert (abs(found.losses - cv.losses) <= found.error + cv.error + 1e-9 * cv.losses).all()
+
+
+def test_where_nothing_is_known_of_some_rows_nothing_is_certified(monkeypatch):
+    """Steps that are cut short leave such rows; a mean without them is none of all."""
+    monkeypatch.setattr(_scan._iterated, "FAR", 0)
+    monkeypatch.setattr(_scan._iterated, "PASSES", 1)
+    frame = table("poisson", 300)
+    frame.loc[299, NAMES] = 60 * np.sign(frame[NAMES].corrwith(frame.y))
+    found = lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "poisson", RIDGE, audit=0)
+    assert found.lost > 0 and np.isinf(found.approximation_error)
+    assert "not certified" in str(found) and "nothing is known of their refits" in str(found)

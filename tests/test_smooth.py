@@ -405,3 +405,24 @@ def test_mgcv_has_the_same_basis_the_same_criterion_and_the_same_choice(case, th
     mean = scipy.special.expit(eta) if family == "binomial" else np.exp(eta)
     sp = pulled @ (X.T @ (y - mean)) / (pulled @ pulled)
     assert found.rho[0] - np.log(ratio) == pytest.approx(np.log(sp), abs=1e-3)
+
+
+def test_newton_steps_that_are_far_from_refits_are_told():
+    """A heavy row of a large count: where it leaves, one Newton step goes far too far, and so would all that is made of it."""
+    data = table(40).assign(w=1.0)
+    data.loc[0, ["count", "w"]] = 400, 1000.0
+    found = lo.smooth(lo.Additive("count ~ s(x, k=6)", data, loss="poisson", sample_weight="w"), lo.leave_one_out(40))
+    assert abs(found.value - found.estimate.mean) > 0.1 * found.estimate.scale
+    with pytest.warns(UserWarning, match="one Newton step a refit makes that loss"):
+        _ = found.nested
+    assert "one Newton step a refit" in str(found) and "λ chosen again" not in str(found)
+
+
+def test_what_a_first_order_says_little_of_is_told():
+    """A λ that stays at a bound, and refits whose λ goes far: of six rows of thirty."""
+    model = lo.Additive("y ~ s(v, k=6)", table())
+    stuck = lo.smooth(model, lo.leave_one_out(60), start={"s(v)": 1e300})
+    assert stuck.at_bound and "λ at a bound held there" in str(stuck)
+    found = lo.smooth(lo.Additive("y ~ s(z, k=6)", table(30)), lo.kfold(30, 5, seed=0))
+    far = np.sum(abs(np.log(found.nested.smoothing["s(z)"] / found.smoothing["s(z)"])) > 1.999)
+    assert far and f"which says little of {far} refits" in str(found)

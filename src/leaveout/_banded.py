@@ -39,6 +39,7 @@ REACH = 2.0  # e-folds that a penalty goes in a round
 GAIN = 1e-4  # of a target's loss: no round is made for less
 DAMPING = (0.1, 1e-3, 3.0, 5.0)  # of the first step, the least there is; by what it falls after a step that helps, or rises
 POINTS = 48  # to which targets go in a round, or as many as cost no more than their products
+REFINED = 2  # solves of (I + VVᵀ) e = y, each of what the last left
 CAPACITY = 2**22  # numbers in an array of some targets
 
 
@@ -304,7 +305,10 @@ class PerTarget(Printed):
         coef = np.empty((rows.y.shape[1], model.design.shape[1]))
         for rho, who in _grouped(self.alpha):
             point = Point(rows, rho)
-            left = rows.y[:, who] - point.v @ (point.w.T @ rows.y[:, who])
+            left = np.zeros((len(rows.y), len(who)))
+            for _ in range(REFINED):  # columns far larger than their penalties lose digits: what is left of y is asked again
+                rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
+                left += rest - point.v @ (point.w.T @ rest)
             coef[who] = (rows.whole.T @ left / rho[model.band][:, None]).T
         middle = rows.weight / rows.weight.sum()
         level = middle @ model.y - coef @ (middle @ model.design) if model.intercept else np.zeros(len(coef))

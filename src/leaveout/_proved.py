@@ -37,6 +37,7 @@ EVERYONE = slice(None)
 LEAST = 1e-200  # curvature of a unit: what is less is as good as none
 FINITE = 500.0  # predictors of losses that grow exponentially
 SHORT = 0.1  # M s of a move over which ℓ″ is about what it was
+STRAIGHT = 1e-100  # M k where no ℓ″ changes: no radius is too large
 ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
 
 
@@ -152,7 +153,7 @@ class Table:
             bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
             count, bins, largest = len(bend), len(self.BINS), bend.max(1)
             largest = largest if more is None else np.maximum(largest, more.turn)
-            self.scale = np.where(largest > 0, largest, 1.0)
+            self.scale = np.where(largest > 0, largest, STRAIGHT if more is None else 1.0)
             place = -20 * np.log10(np.maximum(bend / self.scale[:, None], 1e-300))
             place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
             mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(count, bins)
@@ -193,7 +194,8 @@ class Table:
             self.scale, sums = np.ones(1), [*tally]
         else:
             first, bins = int(np.argmax(tally > 0)) if tally.any() else cls.FAR, len(cls.BINS)
-            self.scale = np.array([10.0 ** ((cls.FAR - first) / 20) if first else 1e300])  # of the largest, rounded up
+            largest = 10.0 ** ((cls.FAR - first) / 20) if first else 1e300  # rounded up
+            self.scale = np.array([largest if tally.any() else STRAIGHT])
             mass = np.pad(tally, (0, bins))[first : first + bins]
             mass[-1] += tally[first + bins :].sum()
             sums = [(mass @ part).reshape(1, len(cls.RADII), -1) for part in cls._shares()]

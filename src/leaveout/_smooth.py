@@ -11,6 +11,7 @@ the second derivatives by differences of the exact first ones, two looks at V a 
 """
 
 import functools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -43,6 +44,7 @@ FINE = 3e-2  # of the slope at which `tune` stops: λ to 1e-4 on the tests' data
 FLAT = 1e-6  # of the largest curvature in ρ: directions below it do not move
 BEGIN = 3.0  # of ρ: fewer functions than half are wanted more often than more
 LOOKS = 200
+LARGE = 0.1  # of a standard error, by which the criterion may be off the certified loss
 
 
 class Nested(NamedTuple):
@@ -127,9 +129,24 @@ class Smoothing(Printed):
         return cross_validate(self.fit, self.plan)
 
     @functools.cached_property
+    def _apart(self) -> str:
+        """What is to be said where the criterion's Newton steps have another loss than exact refits, by which its slopes, and
+        all that is made of them, are of little worth."""
+        e = self.estimate
+        if self.method != "NCV" or abs(self.value - e.mean) <= LARGE * e.scale + e.approximation_error:
+            return ""
+        return (
+            f"one Newton step a refit makes that loss {self.value:.6g}, not {e.mean:.6g}: λ was chosen by another loss than it "
+            "has, and what choosing it again costs is not known; look at heavy and far rows, take smaller neighbourhoods"
+        )
+
+    @functools.cached_property
     def nested(self) -> Nested:
-        """λ chosen again in every refit, to first order. ValueError where λ was not chosen by a held-out loss."""
+        """λ chosen again in every refit, to first order; a λ at a bound stays there. ValueError where λ was not chosen by a
+        held-out loss; warns where one Newton step is not about what refits are."""
         criterion = self._chosen()
+        if self._apart:
+            warnings.warn(f"smooth: {self._apart}.", stacklevel=3)
         here, plan, sides = self._second.here, criterion.plan, self._second.sides
         low, high = self.bounds.T
         rho = self.rho + self.choice.moves(plan)
@@ -195,9 +212,16 @@ class Smoothing(Printed):
             se = f" ± {e.se:.2g}" if np.isfinite(e.se) else ""
             lines += [("held-out loss", f"{e.mean:.6g}{se} a unit at this λ, {e.score} ({e._approximation()})")]
         if self.method == "NCV":
-            more = f"{self.estimate.mean + self.nested.optimism:.6g}: λ chosen again in every refit"
-            lines += [("nested", f"{more} ({self.nested.optimism:.2g} more, to first order)")]
+            lines += [("check", self._apart), ("nested", "" if self._apart else self._chosen_again())]
         return [(name, text) for name, text in lines if text]
+
+    def _chosen_again(self) -> str:
+        told = f"{self.estimate.mean + self.nested.optimism:.6g}: λ chosen again in every refit"
+        assert self.plan is not None
+        held = ", λ at a bound held there" if self.at_bound else ""
+        far = int(np.sum(np.abs(self.choice.moves(self.plan)).max(1) >= LONGEST))
+        held += f", which says little of {far} refits, where λ goes {LONGEST:g} e-folds or more" if far else ""
+        return f"{told} ({self.nested.optimism:.2g} more, to first order{held})"
 
 
 def _inverse(curvature: Float[Array, "smooths smooths"], free: Array) -> Float[Array, "smooths smooths"]:

@@ -36,12 +36,14 @@ def iterated(run: "_Run", scan: Scan, at: At, some: Kept, wanted: Int[Array, " r
         return replace(scan, passes=run.passes)
     rows = some.take(places.astype(int))
     loss, error, reached = _refitted(run, at, rows)
+    proved = np.isfinite(error)
     far = np.flatnonzero(~np.isfinite(error) & np.isin(places, opened) & (rows.weight > 0))
     far = far[np.argsort(-rows.error[far], kind="stable")][:FAR]
     if far.size:
-        loss[far], error[far], reached[far] = _by_newton(run, at, rows.take(far))
+        loss[far], error[far], reached[far], proved[far] = _by_newton(run, at, rows.take(far))
     listed = np.isin(places, opened) & np.isfinite(error)
-    found = scan.changed(rows.take(listed), loss[listed], error[listed], at.level)
+    better = rows._replace(loss=loss, error=error, proved=proved)
+    found = scan.changed(rows.take(listed), better.take(listed), at.level)
     mine = [int(np.searchsorted(places, place)) for place in chosen]
     exact = np.where(reached, loss, np.nan)
     return replace(found, passes=run.passes, audit=_audit(rows, mine, list(chosen.values()), exact, error))
@@ -116,11 +118,15 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
     )
 
 
-def _by_newton(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
-    """The same by steps with Hessians of their own, A: of rows that take with them most of what is known of something.
+def _by_newton(
+    run: "_Run", at: At, rows: Kept
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]]:
+    """The same, and what of it is proved, by steps with Hessians of their own, A: of rows that take with them most of what is
+    known of something.
 
     With A ⪰ μH and M‖x‖_{H⁻¹} ≤ m for all rows, over moves of length 2λ no ℓ″ changes by more than a factor of e^{2mλ/√μ}: so
-    C = e^{2mλ/√μ} − 1 in the theorem.
+    C = e^{2mλ/√μ} − 1 in the theorem. Where that says nothing, and steps came to an end, a loss may be off by what the last of
+    them changed: an estimate.
     """
     assert at.table is not None
     plain, theta, outer = Plain(run.loss), np.tile(at.theta, (len(rows.y), 1)), np.einsum("np,nq->npq", rows.x, rows.x)
@@ -146,11 +152,12 @@ def _by_newton(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], 
         after = share * length / np.where(near, 1 - share, 1.0) + noise
         norm = np.sqrt(-np.einsum("np,np->n", rows.x, own))
         digits = 4 * ROUNDING * (1 + np.abs(rows.x) * np.abs(theta)).sum(1)
-        error = change(plain, rows.y, center, center, np.where(near, norm * after + digits, np.inf))
         reached = good & (length <= np.maximum(2 * noise, STILL))
+        half = norm * np.where(near, after, np.where(reached, length, np.inf)) + digits
+        error = change(plain, rows.y, center, center, half)
         if (reached | ~good).all():
             break
-    return plain.derivatives(center, rows.y, (0,))[0], error, reached
+    return plain.derivatives(center, rows.y, (0,))[0], error, reached, near
 
 
 def _audit(rows: Kept, mine: list[int], reasons: list[str], loss: Array, error: Array) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from ._batches import Block
 from ._drawn import Drawn, drawn, estimated, mixed
 
 Array = np.ndarray
-SUMS = 9  # that are told of all rows, by `summed`
+SUMS = 10  # that are told of all rows, by `summed`
 WORST, LONGEST = 64, 4  # rows of the largest errors, and of the longest steps, that are kept to be refitted
 
 
@@ -173,14 +173,14 @@ def worst(some: Kept, wanted: Int[Array, " rows"]) -> Kept:
     return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, wanted))]))
 
 
-def summed(known: Kept, level: float) -> Float[Array, "9"]:
+def summed(known: Kept, level: float) -> Float[Array, "10"]:
     """Of rows with a weight and a loss: how many, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level), Σω²(ℓ − level)², Σω error, of how
-    many there is no error, and of how many it is proved."""
+    many there is no error, of how many it is proved, and of how many of those without one there is a loss."""
     there = np.isfinite(known.loss) & np.isfinite(known.error) & (known.weight > 0)
     w, off, error = known.weight[there], known.loss[there] - level, known.error[there]
-    unknown = np.sum(~there & (known.weight > 0))
+    lost = ~there & (known.weight > 0)
     sums = w.sum(), w @ off, w @ w, w**2 @ off, w**2 @ off**2, w @ error
-    return np.array([there.sum(), *sums, unknown, np.sum(there & known.proved)])
+    return np.array([there.sum(), *sums, lost.sum(), np.sum(there & known.proved), np.sum(lost & np.isfinite(known.loss))])
 
 
 @float64

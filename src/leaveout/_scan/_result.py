@@ -30,7 +30,7 @@ class Scan(Printed):
     count: int
     fitted: dict[str, Array]
     factor: Float[Array, "params params"]
-    totals: Float[Array, "9"]
+    totals: Float[Array, "10"]
     every: dict[str, Array] | None
     folder: Path | None
     audit: pd.DataFrame | None = None
@@ -74,8 +74,8 @@ class Scan(Printed):
 
     @property
     def approximation_error(self) -> float:
-        """How far `mean` is from that of exact refits, at most."""
-        return float(self.totals[6] / self.totals[1])
+        """How far `mean` is from that of exact refits, at most: infinite where nothing is known of some rows."""
+        return float(self.totals[6] / self.totals[1]) if self.totals[9] == 0 else float("inf")
 
     @property
     def no_update(self) -> float:
@@ -87,9 +87,8 @@ class Scan(Printed):
         """Rows of which no loss is proved."""
         return int(self.totals[7])
 
-    def changed(self, rows: Kept, loss: Float[Array, " some"], error: Float[Array, " some"], level: float) -> "Scan":
+    def changed(self, rows: Kept, better: Kept, level: float) -> "Scan":
         """With other losses and errors of some rows, wherever these are kept."""
-        better = rows._replace(loss=loss, error=error, proved=np.isfinite(error))
         self._written(better)
         return replace(self, totals=self.totals - summed(rows, level) + summed(better, level))
 
@@ -111,7 +110,7 @@ class Scan(Printed):
         lines = [
             ("model", what),
             ("held-out loss", f"{mean} (SE rows independent; usually optimistic)"),
-            ("approximation", f"± {self.approximation_error:.1g} on that mean, {self._how}"),
+            ("approximation", self._approximation),
             ("no update", f"{self.no_update:.6g}"),
             ("audit", self._audited()),
             ("losses", "in memory" if self.folder is None else str(self.folder)),
@@ -122,14 +121,27 @@ class Scan(Printed):
     @property
     def _checked(self) -> str:
         found = []
-        if self.lost:
-            which = "1 row is" if self.lost == 1 else f"{self.lost} rows are"
-            found.append(f"{which} not in the mean: the others do not determine what they predict, or nothing is known of it")
-        if self.approximation_error > LARGE * self.se:
+        unknown = int(self.totals[9])
+        for count, why in (
+            (self.lost - unknown, "the others do not determine what they predict"),
+            (
+                unknown,
+                "nothing is known of their refits, whose losses may be large; see lo.GLM on rows with them",
+            ),
+        ):
+            if count:
+                found.append(f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}")
+        if np.isfinite(self.approximation_error) and self.approximation_error > LARGE * self.se:
             found.append(
                 "errors are large beside the standard error, as where some rows are far from all others; see the audit"
             )
         return "; ".join(found) or "none"
+
+    @property
+    def _approximation(self) -> str:
+        if np.isinf(self.approximation_error):
+            return "not certified: the errors of some rows are not known (see checks)"
+        return f"± {self.approximation_error:.1g} on that mean, {self._how}"
 
     @property
     def _how(self) -> str:

@@ -216,7 +216,7 @@ class _Run:
         scan = Scan(self.model, self.rows.count, told, factor, totals, every, self.folder)
         return iterated(self, scan, at, some, wanted, rtol, audit)
 
-    def _left(self, at: At, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "9"], Told | None]:
+    def _left(self, at: At, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], Told | None]:
         """Every row left out: the rows worth a closer look, sums, and losses, errors and proofs, if no file has them."""
         kinds = {"loss": float, "error": float, "proved": bool}
         every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
