@@ -8,12 +8,12 @@ data for some refits at a time.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._closed_form import AbstractClosedForm, Given
+from ._closed_form import AbstractByArrays, AbstractClosedForm, Given
 from ._design import Predictors, bent, weighed
 from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
@@ -275,6 +275,32 @@ class Derived:
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 
+class Hosted(Derived):
+    """The same, where a model has values, gradients and products by array code: one refit after another."""
+
+    kept: ClassVar[int] = 2  # refits at θ of their own whose products go by what a model keeps of these
+
+    @functools.cached_property
+    def arrays(self) -> AbstractByArrays:
+        make = self.objective.costs.arrays
+        assert make is not None
+        return make()
+
+    def look(self, theta, lanes):
+        found = [self.arrays.look(at, w) for at, w in zip(theta, self._weights(lanes), strict=True)]
+        return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
+
+    def gradient(self, theta, lanes):
+        return self.look(theta, lanes)[1]
+
+    def products(self, theta, lanes):
+        weights = self._weights(lanes)
+        return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
+
+    def _weights(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes units"]:
+        return weights_of(self.rows, self.objective.num_units, lanes)
+
+
 def _power(base: int, number: int) -> int:
     """The power nearest to a number, by ratio."""
     return base ** round(np.log(number) / np.log(base))
@@ -293,7 +319,7 @@ def derived(objective: AbstractObjective, like: PyTree, rows: Rows) -> Derived |
     """The same, with held-out losses: by JAX, or as its author gives it."""
     if isinstance(objective, AbstractClosedForm):
         return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
-    return Derived(objective, like, rows)
+    return (Derived if objective.costs.arrays is None else Hosted)(objective, like, rows)
 
 
 @dataclass(frozen=True, eq=False)
