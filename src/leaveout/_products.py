@@ -199,9 +199,9 @@ class Solve:
         assert self.learnt is not None
         if not self.kept:
             return self.learnt
-        *before, beside = self.learnt
-        own = (np.concatenate([old, np.array(new)]) for old, new in zip(before, zip(*self.kept, strict=True), strict=True))
-        return orthonormal(*own, beside)
+        directions, images, beside = self.learnt
+        along, made = (np.array(part) for part in zip(*self.kept, strict=True))
+        return orthonormal(np.concatenate([directions, along]), np.concatenate([images, made]), beside)
 
 
 def solved(
