@@ -10,6 +10,7 @@ import scipy.sparse
 from helpers import call, flat
 
 import leaveout as lo
+from leaveout._functions import Hosted, function
 
 LENGTHS = [4, 1, 3]
 RIDGE = lo.penalties.Ridge(0.7)
@@ -189,6 +190,41 @@ def test_jacobian():
     h = 1e-5
     want = np.array([(losses(start + e) - losses(start - e)) / (2 * h) for e in h * np.eye(len(start))]).T
     np.testing.assert_allclose(call(crf.jacobian, theta), want, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["sparse features", "scores and sparse features"])
+def test_array_code_by_enumeration(kind):
+    """F of sparse features, its gradient and products, of any weights, also where some parameters are not free: differences of
+    sums over all paths."""
+    lengths, K, rng = [4, 1, 3, 4, 2], 3, np.random.default_rng(0)
+    labels, scores, X, theta = problem(K, lengths, features=2)
+    given = scores if "scores" in kind else None
+    free = {"transition": rng.random((K, K)) < 0.7, "weights": rng.random((2, K)) < 0.7}
+    theta = {name: leaf * free.get(name, 1.0) for name, leaf in theta.items()}
+    known, nothing, weights = np.ones(14, bool), np.zeros(14, bool), rng.random(5) * 2
+    x = scipy.sparse.csr_array(X)
+    for mask in ({}, free):
+        crf = lo.CRF(labels, lengths, scores=given, features=x, num_labels=K, penalty=RIDGE, free=mask)
+        F = function(crf, {name: leaf[mask[name]] if name in mask else leaf for name, leaf in theta.items()}, weights)
+        assert isinstance(F.of, Hosted)
+
+        def value(vector, crf=crf, F=F):
+            with jax.enable_x64(True):
+                whole = jax.tree.map(np.asarray, crf.parameters.natural(F.placed(vector)))
+            emission = X @ whole["weights"] + (0 if given is None else scores)
+            lost = [log_sums(whole, emission, lengths, labels, seen) for seen in (nothing, known)]
+            return weights @ (lost[0] - lost[1]) + 0.35 * vector @ vector
+
+        start, h = flat(F.like), 1e-4
+        got, gradient = F.look(start)
+        assert got == pytest.approx(value(start), rel=1e-12)
+        eye = h * np.eye(len(start))
+        np.testing.assert_allclose(gradient, [(value(start + e) - value(start - e)) / (2 * h) for e in eye], atol=1e-6)
+        along = rng.standard_normal(len(start))
+        ends = [F.look(start + sign * h * along)[1] for sign in (1, -1)]
+        np.testing.assert_allclose(F.products(start)(along), (ends[0] - ends[1]) / (2 * h), atol=1e-6)
+        curvature = np.array([F.products(start)(e / h) @ e / h for e in eye])
+        assert (F.of.arrays.diagonal(start) > 0.2 * curvature).all()
 
 
 @pytest.mark.parametrize("drop", ["sequence", "label"])

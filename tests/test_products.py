@@ -105,7 +105,7 @@ def test_solves_learn_from_those_before():
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
     with jax.enable_x64(True):
         inside = np.asarray(fit.whiten(np.asarray(fit.whiten(dense.hessian)).T))
-        directions, images = fit.learnt
+        directions, images, _ = fit.learnt
         np.testing.assert_allclose(directions @ inside, images, atol=1e-6 * np.abs(images).max())
         np.testing.assert_allclose(directions @ images.T, np.eye(len(directions)), atol=1e-6)
         np.testing.assert_allclose(fit.learnt.about(images), directions, atol=1e-6 * np.abs(directions).max())

@@ -32,6 +32,29 @@ Points = Float[np.ndarray, "refits params"]
 Weights = Float[np.ndarray, "refits units"]
 
 
+class AbstractByArrays(abc.ABC):
+    """F(·, w) of another objective, by NumPy, where that takes less time than what is derived and compiled."""
+
+    @abc.abstractmethod
+    def look(
+        self, theta: Float[np.ndarray, " params"], weights: Float[np.ndarray, " units"]
+    ) -> tuple[float, Float[np.ndarray, " params"]]:
+        """F and its gradient; F infinite where there is none."""
+
+    @abc.abstractmethod
+    def product(
+        self,
+        theta: Float[np.ndarray, " params"],
+        weights: Float[np.ndarray, " units"],
+        vector: Float[np.ndarray, " params"],
+    ) -> Float[np.ndarray, " params"]:
+        """∇²F times a vector."""
+
+    @abc.abstractmethod
+    def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+        """That of ∇²F at weights of one, or about that, positive."""
+
+
 class AbstractClosedForm(AbstractObjective):
     """An objective by NumPy: θ is one array `[params]`; `parameters.natural` makes of it what users see, a dict of arrays.
 

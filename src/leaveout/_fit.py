@@ -94,6 +94,12 @@ class Fit(Module, Printed):
         return self.whitener if isinstance(self.whitener, Scaling) else self
 
     @property
+    def scaling(self) -> Scaling:
+        """The same, where it is not."""
+        assert isinstance(self.whitener, Scaling)
+        return self.whitener
+
+    @property
     def num_params(self) -> int:
         return len(self.gradient)
 
@@ -140,7 +146,7 @@ class Fit(Module, Printed):
     @once
     def learnt(self) -> Learnt:
         """What solves with H learn from one another, where it is not formed."""
-        return learn(function(self.objective, self.theta), self.coordinates, self.null_space, self.vector)
+        return learn(function(self.objective, self.theta), self.scaling, self.null_space, self.vector)
 
     @property
     @once
@@ -180,7 +186,7 @@ class Fit(Module, Printed):
         """√(gᵀH⁻¹g)."""
         if self.factor is not None:
             return float(np.linalg.norm(self.root @ gradient))
-        return decrement_of(function(self.objective, self.theta), self.coordinates, self.null_space, self.vector, gradient)
+        return decrement_of(function(self.objective, self.theta), self.scaling, self.null_space, self.vector, gradient)
 
     def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
         """The u at which displacements θ − θ̂ stand."""

@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._closed_form import AbstractClosedForm, Given
+from ._closed_form import AbstractByArrays, AbstractClosedForm, Given
 from ._design import Predictors, Several, bent, weighed
-from ._jax import Array, Arrays, PyTree, compiled, jax, jnp, resident
+from ._jax import Array, PyTree, compiled, jax, jnp, picked, resident
 from ._objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
 from ._once import once
 from ._plan import Rows, few_size
@@ -272,7 +272,7 @@ class Derived:
 
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
             every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
-            of = [_listed(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
+            of = [picked(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
             return program(objective, self.like, (*of, *every[1:]), min(together, size))
 
         found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
@@ -289,14 +289,24 @@ class Derived:
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 
-def _listed(part: Arrays, lanes: Int[np.ndarray, " lanes"]) -> Arrays:
-    """Those of some refits, where they are."""
-    return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
+class Hosted(Derived):
+    """The same, where a model has values, gradients and products by array code: one refit after another."""
 
+    @functools.cached_property
+    def arrays(self) -> AbstractByArrays:
+        return cast(Any, self.objective.costs.arrays)()
 
-@compiled
-def _gathered(part: Array, lanes: Array) -> Array:
-    return part[lanes]
+    def look(self, theta, lanes):
+        weights = weights_of(self.rows, self.objective.num_units, lanes)
+        found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
+        return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
+
+    def gradient(self, theta, lanes):
+        return self.look(theta, lanes)[1]
+
+    def products(self, theta, lanes):
+        weights = weights_of(self.rows, self.objective.num_units, lanes)
+        return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
 
 
 def _power(base: int, number: int) -> int:
@@ -317,7 +327,7 @@ def derived(objective: AbstractObjective, like: PyTree, rows: Rows) -> Derived |
     """The same, with held-out losses: by JAX, or as its author gives it."""
     if isinstance(objective, AbstractClosedForm):
         return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
-    return Derived(objective, like, rows)
+    return (Derived if objective.costs.arrays is None else Hosted)(objective, like, rows)
 
 
 @dataclass(frozen=True, eq=False)

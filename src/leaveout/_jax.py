@@ -273,6 +273,16 @@ def _copied(module: "Module", place: Any) -> Any:
     return out
 
 
+def picked(part: Arrays, lanes: "np.ndarray") -> Arrays:
+    """Those of some refits, where they are."""
+    return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
+
+
+@compiled
+def _gathered(part: "Array", lanes: "Array") -> "Array":
+    return part[lanes]
+
+
 def static(**more: Any) -> Any:
     """A field that is no array: what is compiled is compiled for its value."""
     return dataclasses.field(metadata={"static": True}, **more)

@@ -181,11 +181,12 @@ class Costs(NamedTuple):
 
     lanes: int | None = None  # refits that share a pass
     work: float | None = None  # operations of one gradient, if not about four for each unit and parameter
-    # (a θ, first units, lengths) of runs of units -> a pass over the data that says, near that θ, of all of them when each is
-    # left out: the losses of its units, or None where these are one, and the joint one by which F falls. None where it cannot
+    # (a θ, first units, lengths) of runs of units -> a pass near that θ that says of each, left out, the losses of its units,
+    # None where these are one, and the joint one by which F falls; or None
     runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Array | None, Array]] | None] | None = None
     # the same objective of one of few numbers of units, for which programs are compiled: those behind its own say nothing
     padded: "Callable[[], AbstractObjective] | None" = None
+    arrays: Callable[[], Any] | None = None  # F by array code, an `AbstractByArrays`
 
 
 class AbstractObjective(Module):
@@ -208,9 +209,8 @@ class AbstractObjective(Module):
     ) -> Array:
         """The held-out loss of the listed units given all that are seen, `[width]`, or one joint number, `[]`.
 
-        An `index` as long as there are units lists them all in order.
-        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`; it integrates to one
-        over all held units together. `index == num_units` is padding, whose value is ignored.
+        An `index` as long as there are units lists them all in order; `index == num_units` is padding, whose value is ignored.
+        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`; it integrates to one over all held units.
         """
         whole = weights.at[index].max(held, mode="drop")
         return self.loss(theta, whole) - self.loss(theta, weights)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Int
 
 from .._jax import Module, static
@@ -26,6 +27,13 @@ class Sparse(Module):
 
     def __matmul__(self, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
         return _weighted(self.columns, self.values, weights)
+
+    def compressed(self, steps: Int[np.ndarray, " some"]) -> "scipy.sparse.csr_array":
+        """Those of some steps, row by row."""
+        columns, values = self.columns[steps], self.values[steps]
+        real = columns < self.number
+        start = np.concatenate([[0], np.cumsum(real.sum(1))])
+        return scipy.sparse.csr_array((values[real], columns[real], start), shape=(len(steps), self.number))
 
 
 class Turned(Module):

@@ -30,7 +30,7 @@ from .._jax import static
 from .._objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
 from ..inference.moments import expected_counts
-from . import _lattice, _observations, _tags, penalties
+from . import _indicators, _lattice, _observations, _tags, penalties
 from ._lattice import Block
 
 RIDGE = penalties.Ridge(1.0)
@@ -414,7 +414,8 @@ class CRF(AbstractObjective):
 
     @property
     def costs(self):
-        return Costs(lanes=int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 1, 256)))
+        lanes = int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
+        return Costs(lanes=lanes, arrays=_indicators.arrays(self))
 
     @property
     def note(self):

@@ -17,13 +17,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._fit import Fit
-from .._functions import Derived, Given, derived
+from .._functions import Derived, Given, Hosted, derived
 from .._jax import Array, Arrays, PyTree, compiled, jax
 from .._objective import AbstractLinearPredictor
 from .._plan import Rows
-from .._products import solved
+from .._products import Solve
 
 SINGULAR = 1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
+APART = 2  # refits at θ of their own whose products go by what a model keeps of these
 GATHERED = 2**20  # numbers of the rows that a group of refits gathers
 
 
@@ -72,18 +73,22 @@ class Dense:
         return np.einsum("rij,rj->ri", self.inverse[lanes], gradient)
 
 
-@dataclass(frozen=True, eq=False)
 class Products:
-    """Each fold's own at u, by conjugate gradients down to `tol` of a gradient."""
+    """Each fold's own at u, by conjugate gradients down to `tol` of a gradient; `rest` is what of each last step is left to
+    solve, in the norm of the Hessian."""
 
-    fit: Fit
-    F: Derived | Given
-    tol: float
+    def __init__(self, fit: Fit, F: Derived | Given, tol: float):
+        self.fit, self.F, self.tol, self.rest = fit, F, tol, np.zeros(len(F.rows.index))
 
     def solve(self, gradient, u, lanes):
-        theta = self.fit.at(u)
-        fit = self.fit
-        return solved(self.F, fit.coordinates, fit.null_space, theta, gradient, lanes, self.tol, fit.learnt)
+        fit, theta, step = self.fit, self.fit.at(u), np.empty_like(gradient)
+        apart = isinstance(self.F, Hosted) and (theta != theta[0]).any()
+        size = APART if apart else max(len(lanes), 1)
+        for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
+            solve = Solve(self.F, fit.coordinates, fit.null_space, fit.learnt)
+            step[some] = solve(theta[some], gradient[some], lanes[some], self.tol)
+            self.rest[lanes[some]] = solve.rest
+        return step
 
 
 def is_narrow(fit: Fit, width: int) -> bool:

@@ -1,0 +1,116 @@
+"""Sums over all paths of chains by NumPy: sequences side by side, step by step, the longest first, so that none is padded.
+
+    α_t = (Mᵀ α_{t−1}) ∘ ε_t,    β_{t−1} = M (ε_t ∘ β_t),    p(z_t | x) = α_t ∘ β_t,    M = exp(transition),
+
+ε_t what exp(emission) is by what normalises α_t. Along a direction of the potentials, v_t of emissions and U of transitions,
+the scores s of paths change by ṡ and probabilities by their covariances with it, p(z_t = k) (E[ṡ | z_t = k] − E[ṡ]). Two passes
+alike tell these: a_t = α_t ∘ E[ṡ up to t | z_t], b_t = β_t ∘ E[ṡ beyond t | z_t],
+
+    a_t = α_t ∘ v_t + (Mᵀ a_{t−1} + (M ∘ U)ᵀ α_{t−1}) ∘ ε_t,    b_{t−1} = M (ε_t ∘ (β_t ∘ v_t + b_t)) + (M ∘ U) (ε_t ∘ β_t).
+
+(J. Lafferty, A. McCallum and F. Pereira, Conditional random fields, 2001; what starts and ends add is part of emissions.)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .chain import TINY
+
+Steps = Float[np.ndarray, "steps states"]
+Table = Float[np.ndarray, "states states"]
+Weight = Float[np.ndarray, " steps"]
+
+
+class Packed(NamedTuple):
+    """Where steps stand: the first ones of all sequences, then the second ones, and so on."""
+
+    order: Int[np.ndarray, " steps"]  # of those of all sequences, one after another
+    bounds: list[int]  # where the steps of each time begin, and the end
+    unit: Int[np.ndarray, " steps"]  # the sequence of each
+    last: Int[np.ndarray, " sequences"]  # where sequences end
+
+    @property
+    def moves(self) -> list[tuple[slice, slice]]:
+        """Where steps come from, and where they lead, time by time."""
+        spans = zip(self.bounds, self.bounds[1:], self.bounds[2:], strict=False)
+        return [(slice(start, start + stop - middle), slice(middle, stop)) for start, middle, stop in spans]
+
+
+def packed(lengths: Int[np.ndarray, " sequences"]) -> Packed:
+    """Sequences of these lengths, packed."""
+    longest_first = np.argsort(-lengths, kind="stable")
+    first = (np.cumsum(lengths) - lengths)[longest_first]
+    active = [int(np.count_nonzero(lengths > t)) for t in range(int(lengths.max()))]
+    bounds = np.concatenate([[0], np.cumsum(active)])
+    order = np.concatenate([first[:count] + t for t, count in enumerate(active)])
+    unit = np.concatenate([longest_first[:count] for count in active])
+    last = bounds[lengths[longest_first] - 1] + np.arange(len(lengths))
+    return Packed(order, bounds.tolist(), unit, last)
+
+
+class Passed(NamedTuple):
+    """What a forward and a backward pass know."""
+
+    where: Packed
+    matrix: Table  # M, by its largest entry
+    log_normaliser: Weight  # what each step adds to log Z
+    forward: Steps  # α
+    backward: Steps  # β
+    own: Steps  # ε
+    ahead: Steps  # ε ∘ β
+    states: Steps  # p(z_t | x)
+
+    def pairs(self, weight: Weight) -> Table:
+        """`Σ_t weight_t p(z_{t−1}, z_t | x)`."""
+        return self.matrix * _moved(self.where, self.forward, weight[:, None] * self.ahead)
+
+    def along(self, emission: Steps, transition: Table, weight: Weight) -> tuple[Steps, Table]:
+        """What `states` and `pairs(weight)` change by along a direction of the potentials."""
+        turned = self.matrix * transition
+        a, b = self.forward * emission, np.zeros_like(emission)
+        for before, here in self.where.moves:
+            a[here] += (a[before] @ self.matrix + self.forward[before] @ turned) * self.own[here]
+        inner = self.backward * emission
+        for before, here in reversed(self.where.moves):
+            inner[here] += b[here]
+            inner[here] *= self.own[here]
+            b[before] = inner[here] @ self.matrix.T + self.ahead[here] @ turned.T
+        b *= self.forward
+        change = a * self.backward
+        change += b
+        mean = change.sum(1, keepdims=True)
+        change -= mean * self.states
+        a -= mean * self.forward
+        ahead = weight[:, None] * self.ahead
+        inner *= weight[:, None]
+        both = _moved(self.where, a, ahead) + _moved(self.where, self.forward, inner)
+        return change, self.matrix * both + turned * _moved(self.where, self.forward, ahead)
+
+
+def _moved(where: Packed, before: Steps, here: Steps) -> Table:
+    return sum((before[past].T @ here[now] for past, now in where.moves), np.zeros((before.shape[1], here.shape[1])))
+
+
+def passed(where: Packed, emission: Steps, transition: Table) -> Passed:
+    """Forward–backward; a normaliser that underflows makes log Z infinite."""
+    top, peak = emission.max(1), transition.max()
+    own, matrix = np.exp(emission - top[:, None]), np.exp(transition - peak)
+    forward, total = np.empty_like(own), np.empty(len(own))
+    start = slice(0, where.bounds[1])
+    for before, here in [(None, start), *where.moves]:
+        alpha = forward[here]
+        alpha[:] = own[here] if before is None else (forward[before] @ matrix) * own[here]
+        total[here] = alpha.sum(1)
+        alpha /= np.maximum(total[here], TINY)[:, None]
+    own /= np.maximum(total, TINY)[:, None]
+    backward, ahead = np.ones_like(own), np.empty_like(own)
+    for before, here in reversed(where.moves):
+        np.multiply(own[here], backward[here], out=ahead[here])
+        np.matmul(ahead[here], matrix.T, out=backward[before])
+    np.multiply(own[start], backward[start], out=ahead[start])
+    with np.errstate(divide="ignore"):
+        log_normaliser = np.log(total) + top
+    log_normaliser[where.bounds[1] :] += peak
+    return Passed(where, matrix, log_normaliser, forward, backward, own, ahead, forward * backward)
