@@ -357,7 +357,7 @@ def field(
     if not hasattr(mrf, "edges"):
         got = type(fit if mrf is None else mrf).__name__
         raise TypeError(f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}.")
-    effects = mrf.smoothed(fit.theta)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
+    effects = mrf.smoothed(fit)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
     number, sites = mrf.x.shape[:2] if effects is None else (1, len(effects))
     at = np.asarray(coordinates, float)
     if at.shape != (sites, 2) or not np.isfinite(at).all():
