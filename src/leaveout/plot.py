@@ -56,10 +56,10 @@ def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
     how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "bbox": behind, "zorder": 2}
     there: list[Any] = []
     ax.apply_aspect()
-    for name, *at in zip(written(pd.Index(names)), x, y, strict=True):
+    for name, across, up in zip(written(pd.Index(names)), x, y, strict=True):
         notes = []
         for shift, (ha, va) in sides.items():
-            notes.append(ax.annotate(name, at, shift, ha=ha, va=va, **how))
+            notes.append(ax.annotate(name, (across, up), shift, ha=ha, va=va, **how))
             covered = [notes[-1].get_window_extent().overlaps(box) for box in there]
             if not any(covered):
                 break
