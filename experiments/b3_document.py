@@ -6,10 +6,10 @@ record trained on comes from V with probability p, else from T, whatever the clu
 from 221), at levels p from p₀ to 1, 2,500 times a level (1,000 in Experiment I). Ours draws exactly j records at 12 levels,
 200 times, and chooses λ itself.
 
-    LEAVEOUT_DATA=… python experiments/b3_document.py [--out out] [--replicates 10] [--boot 2500] [--save]
+    LEAVEOUT_DATA=… python experiments/b3_document.py [--out out] [--replicates 10] [--boot 2500] [--save] [--go-on]
 
 A replicate of II or III is half a million fits. They are made in turn, and all is told, and kept, after each: what is stopped
-has as many of one as of the other.
+has as many of one as of the other, and `--go-on` adds to what was kept (curves are drawn of the replicates that it adds).
 """
 
 import argparse
@@ -107,7 +107,11 @@ def iid(s: Setting, draws: int, seed: int) -> float:
     return float(np.mean(values))
 
 
-def begun(make: Callable[[int], Setting], replicates: int, boot: int) -> Experiment:
+def begun(name: str, make: Callable[[int], Setting], replicates: int, boot: int, go_on: bool) -> Experiment:
+    """None so far, or those that were kept."""
+    if go_on:
+        told = saved.kept(f"b3_{name.split()[1]}")["told"]
+        return Experiment(make, replicates, boot, np.array(told["truth"]), told["estimates"], {})
     truth = np.mean([true_losses(make(seed), 1000 + seed) for seed in range(3)], axis=0)
     return Experiment(make, replicates, boot, truth, [], {})
 
@@ -205,7 +209,7 @@ def picture(found: dict[str, Experiment], path: Path) -> None:
         left.set(title=name, ylabel="ê₀ (dashed: truth)")
         right.plot(truth, "k--", label="truth")
         right.plot(lo.datasets.b3_bootstraps(name.split()[1]).truth.mean(1), color="0.6", label="the authors' truth")
-        for label in (OURS, "T2 M", "T4 M"):
+        for label in (each for each in (OURS, "T2 M", "T4 M") if each in x.curves):
             right.plot(np.mean(x.curves[label], axis=0), label=label, linewidth=1)
         right.set(xlabel="leaked records among those trained on", ylabel="loss")
         right.legend(frameon=False)
@@ -237,22 +241,24 @@ def figure_one(truth: NDArray[np.float64], path: Path) -> None:
     print(f"\nFigure 1, and what its 25 % is of:\n{pd.DataFrame(rows).T.to_string(float_format='{:.3f}'.format)}", flush=True)
 
 
-def main(out: Path, replicates: int, boot: int) -> None:
+def main(out: Path, replicates: int, boot: int, go_on: bool) -> None:
     warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)  # one cluster a side, by design
     out.mkdir(parents=True, exist_ok=True)
-    on_theirs()
     hospitals, countries = theirs(heart(), HEART), theirs(census(), CENSUS)
-    refusal("Experiment I", lambda seed: synthetic(seed, 100), LinearRegression(fit_intercept=False), 10)
-    refusal("Experiment III", lambda seed: hospitals, SVC(kernel="linear"), 10)
-    found = {
-        "I synthetic": begun(synthetic, 10, 1000),
-        "III heart disease": begun(lambda seed: hospitals, replicates, boot),
-        "II census": begun(lambda seed: countries, replicates, boot),
+    if not go_on:
+        on_theirs()
+        refusal("Experiment I", lambda seed: synthetic(seed, 100), LinearRegression(fit_intercept=False), 10)
+        refusal("Experiment III", lambda seed: hospitals, SVC(kernel="linear"), 10)
+    settings = {
+        "I synthetic": (synthetic, 10, 1000),
+        "III heart disease": (lambda seed: hospitals, replicates, boot),
+        "II census": (lambda seed: countries, replicates, boot),
     }
+    found = {name: begun(name, *setting, go_on) for name, setting in settings.items()}
     figure_one(found["III heart disease"].truth, out / "b3_heart_leakage.png")
     for seed in range(max(x.replicates for x in found.values())):
         for name, x in found.items():
-            if seed < x.replicates:
+            if len(x.rows) <= seed < x.replicates:
                 replicate(x, seed)
                 tell(name, x)
         picture(found, out / "b3_document.png")
@@ -263,6 +269,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--replicates", type=int, default=10, help="of Experiments II and III")
     parser.add_argument("--boot", type=int, default=2500, help="theirs a level")
+    parser.add_argument("--go-on", action="store_true", help="from the replicates that were kept")
     saved.add_option(parser)
     given = parser.parse_args()
-    main(given.out, given.replicates, given.boot)
+    main(given.out, given.replicates, given.boot, given.go_on)

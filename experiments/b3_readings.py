@@ -41,7 +41,7 @@ def read(data: Data, features: Features, learner: AbstractLearner | None = None,
     """Another learner, or `zeros` where a level is not in the training set, which is what most programs take."""
     _, y, train, test = data
     X = features.X
-    fitted = Hinge(X, y, 1.0, True, False, True) if learner is None else learner
+    fitted = Hinge(X, y, 1.0, True, False, "label") if learner is None else learner
     levels = X[:, X.shape[1] if zeros else features.words :]
     return Setting(fitted, "zero_one", y, np.flatnonzero(train), np.flatnonzero(test), levels, 100, 10.0)
 
@@ -57,16 +57,16 @@ def common(data: Data, columns: tuple[list[str], list[str]]) -> Iterator[tuple[s
     as_numbers = ordinal(frame, *columns)
     yield "as the authors' programs", theirs(data, columns)
     yield "zeros where a level is new", read(data, as_levels, zeros=True)
-    yield "all columns standardised", read(data, as_levels, Hinge(X, y, 1.0, True, True, True))
-    yield "standardised, zeros", read(data, as_levels, Hinge(X, y, 1.0, True, True, True), zeros=True)
-    yield "C = 0.01", read(data, as_levels, Hinge(X, y, 100.0, True, False, True))
-    yield "C = 100", read(data, as_levels, Hinge(X, y, 0.01, True, False, True))
+    yield "all columns standardised", read(data, as_levels, Hinge(X, y, 1.0, True, True, "label"))
+    yield "standardised, zeros", read(data, as_levels, Hinge(X, y, 1.0, True, True, "label"), zeros=True)
+    yield "C = 0.01", read(data, as_levels, Hinge(X, y, 100.0, True, False, "label"))
+    yield "C = 100", read(data, as_levels, Hinge(X, y, 0.01, True, False, "label"))
     yield "words as ordinals", read(data, as_numbers)
     yield (
         "squared hinge (LinearSVC), standardised, zeros",
-        read(data, as_levels, SupportVector(X, y, 1.0, True, True, True), True),
+        read(data, as_levels, SupportVector(X, y, 1.0, True, True, "label"), True),
     )
-    yield "logistic regression, standardised, zeros", read(data, as_levels, Logistic(X, y, 1.0, True, True, True), True)
+    yield "logistic regression, standardised, zeros", read(data, as_levels, Logistic(X, y, 1.0, True, True, "label"), True)
     balanced, radial = SVC(kernel="linear", class_weight="balanced"), SVC()
     yield "classes balanced, standardised, zeros", read(data, as_levels, hosted(as_levels, y, balanced), True)
     yield "radial kernel, standardised, zeros", read(data, as_levels, hosted(as_levels, y, radial), True)
@@ -80,7 +80,7 @@ def of_heart(data: Data) -> Iterator[tuple[str, Setting]]:
     seven = ["age", "sex", "trestbps", "chol", "fbs", "thalach", "oldpeak"]  # demographics and vital signs
     chosen = indicated(frame, seven, [])
     yield "seven columns", read(data, chosen)
-    yield "seven, squared hinge, standardised", read(data, chosen, SupportVector(chosen.X, y, 1.0, True, True, True))
+    yield "seven, squared hinge, standardised", read(data, chosen, SupportVector(chosen.X, y, 1.0, True, True, "label"))
     for left in ("cp", "slope", "thal"):
         yield f"without {left}", read(data, indicated(frame, numbers, [word for word in words if word != left]))
     kept = frame["chol"].to_numpy() > 0

@@ -118,7 +118,7 @@ def theirs(data: tuple[pd.DataFrame, NDArray, NDArray, NDArray], columns: tuple[
     frame, y, train, test = data
     X, words = indicated(frame, *columns)
     return Setting(
-        Hinge(X, y, 1.0, True, False, True),
+        Hinge(X, y, 1.0, True, False, "label"),
         "zero_one",
         y,
         np.flatnonzero(train),

@@ -7,7 +7,6 @@ written by an experiment's `--save`; a printed one is a block of benchmarks/RESU
 is followed by the command that made it, the date, and the seconds that it took, where they were kept.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,11 @@ import numpy as np
 import pandas as pd
 from b3_settings import synthetic
 from hmm_dodgers import PAPER_HOURS
-from saved import PAGES, RESULTS, palette, small
+from saved import PAGES, RESULTS, kept, palette, small
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = Path(__file__).with_name("pages")
 SHORT = {"InfinitesimalJackknife": "IJ", "NoUpdate": "no update", "NewtonStep": "Newton step", "nan": ""}
-
-
-def kept(name: str) -> dict[str, Any]:
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def made(name: str) -> str:

@@ -56,6 +56,10 @@ def save(name: str, rows: list[dict[str, Any]] | pd.DataFrame, **told: Any) -> N
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def kept(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
 def plain(value: Any) -> Any:
     """As JSON knows it, to six digits; what is not a number is null."""
     if isinstance(value, dict):

@@ -199,7 +199,7 @@ def test_predictions_missing_sites_and_labels():
     assert field.parameters.names()[:2] == ["intercept", "deprivation"] and "2 sites" in field.note
     estimate = lo.cross_validate(fit, lo.kfold(30, 5))
     assert np.isnan(estimate.per_unit()[[2, 9]]).all() and np.isfinite(np.delete(estimate.per_unit(), [2, 9])).all()
-    surface = field.smoothed(fit.theta)
+    surface = field.smoothed(fit)
     assert list(surface.index) == names and (surface.sd > 0).all()
     mean = lo.cross_predict(fit, lo.kfold(30, 5))
     assert np.corrcoef(np.delete(mean, [2, 9]), np.delete(y, [2, 9]))[0, 1] > 0.4
@@ -270,7 +270,7 @@ def test_maps_and_influence():
     cv, at = lo.cross_validate(fit, lo.leave_one_out(30), lo.NoUpdate()), np.random.default_rng(0).random((30, 2))
     axes = lo.plot.field(fit, at, cv, named=3)
     drawn = next(group for group in axes.collections if len(group.get_offsets()) == 30)
-    np.testing.assert_array_equal(drawn.get_array(), fit.objective.smoothed(fit.theta).effect)
+    np.testing.assert_array_equal(drawn.get_array(), fit.objective.smoothed(fit).effect)
     assert {text.get_text() for text in axes.texts} == set(names[np.argsort(-cv.per_unit())[:3]])
     told = lo.influence(lo.cross_validate(fit, lo.leave_one_out(30), lo.InfinitesimalJackknife(), audit=0), pairs=0)
     assert "deprivation" in told.parameters and len(told.parameters) == 30

@@ -220,6 +220,8 @@ def test_nodes_of_a_graph_are_sites():
         lo.MRF(CASES.rename({"a": "z"}), graph, lo.emissions.Poisson(), 2, coupling=0.4)
     with pytest.raises(ValueError, match="edges name site 'j', which the data do not have"):
         lo.MRF(CASES.rename({"j": "z"}), np.asarray(SITES)[RING], lo.emissions.Poisson(), 2, coupling=0.4)
+    with pytest.raises(ValueError, match="several sites of the data are called 'a'"):
+        lo.MRF(CASES.rename({"j": "a"}), np.asarray(SITES)[RING], lo.emissions.Poisson(), 2, coupling=0.4)
 
 
 def test_units_of_several_fields_are_pairs():

@@ -105,7 +105,7 @@ def test_what_has_no_batch_is_fitted_by_its_host(estimator, y, loss):
 def test_support_vectors_attain_the_minimum_whatever_the_scales(penalty):
     wide = np.column_stack([100 * X, X[:, :1] > 1, X[:, :1] <= 1, np.zeros(300)])  # scales apart, columns dependent, one empty
     for data in (X, wide):
-        learner = Hinge(data, (C == "yes") * 1.0, penalty, True, False, True)
+        learner = Hinge(data, (C == "yes") * 1.0, penalty, True, False, "label")
         train = RNG.integers(0, 300, (5, 60))
         for rows, found in zip(train, learner.solve(data[train], learner.y[train]), strict=True):
             z = (2 * learner.y[rows] - 1)[:, None] * np.column_stack([data[rows], np.ones(60)])
@@ -122,12 +122,25 @@ def test_support_vectors_of_what_is_degenerate_settle_or_say_that_they_do_not():
     rng = np.random.default_rng(3)
     y = np.arange(40) % 2.0
     for data in (np.column_stack([y, y]), np.zeros((40, 2)), 1e4 * rng.normal(size=(40, 60)), 1e-3 * rng.normal(size=(40, 3))):
-        found = Hinge(data, y, 1.0, True, False, True).solve(data[None], y[None])[0]
+        found = Hinge(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
         host = SVC(kernel="linear", tol=1e-8).fit(data, y)
         loss = lambda beta, b, data=data: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
         assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
     with pytest.raises(ArithmeticError, match=r"1 of 1 fits .* did not settle.*StandardScaler"), np.errstate(all="ignore"):
-        Hinge(data * np.nan, y, 1.0, True, False, True).solve((data * np.nan)[None], y[None])
+        Hinge(data * np.nan, y, 1.0, True, False, "label").solve((data * np.nan)[None], y[None])
+
+
+def test_support_vectors_settle_where_whole_corrections_lead_round_in_a_circle():
+    """Whole years and levels of words, of a kind of which one fit in forty thousand did."""
+    age = [79, 26, 77, 67, 75, 48, 59, 17, 54, 50, 34, 30, 43, 27, 19, 76, 68, 29, 31, 23]
+    school = [14, 14, 8, 6, 15, 9, 13, 3, 12, 16, 5, 3, 3, 11, 8, 8, 13, 7, 12, 13]
+    words = np.eye(4)[[3, 2, 1, 1, 1, 1, 3, 0, 1, 2, 0, 1, 3, 2, 1, 2, 0, 2, 3, 2]]
+    others = np.eye(6)[[4, 4, 4, 5, 1, 3, 4, 1, 0, 5, 0, 4, 5, 3, 2, 1, 4, 0, 5, 5]]
+    data, y = np.column_stack([age, school, words, others]), np.r_[np.ones(7), 0, 1, 1, np.zeros(5), 1, 1, 0, 0, 0]
+    found = Hinge(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
+    host = SVC(kernel="linear", tol=1e-8).fit(data, y)
+    loss = lambda beta, b: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
+    assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
 
 
 def test_fewer_records_than_columns_is_the_shortest_solution():

@@ -490,7 +490,7 @@ def test_units_of_measurement_do_not_matter(data, scale):
         (lambda d: lo.Mixed("gaussian ~ x + (1 | q)", d), "no column 'q'"),
         (lambda d: lo.Mixed("gaussian ~ q + (1 | p)", d), "cannot be read"),
         (lambda d: lo.Mixed("gaussian ~ x + x:x + (1 | p)", d.assign(x=1.0)), "combination of those before"),
-        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(x=np.nan)), "cannot be read"),
+        (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(x=np.nan)), r"Leave these rows out, data\.dropna\(\)"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(p=np.nan)), "missing labels"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(gaussian=np.inf)), "NaN or infinite"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d, "binomial"), "needs y"),

@@ -524,6 +524,8 @@ BAD_GRAPHS = {
     "negative weights": (scipy.sparse.csr_array(-np.eye(4)), ValueError, "negative"),
     "text": ("edges.csv", TypeError, "edges must be"),
     "none": (None, TypeError, "edges must be"),
+    "not sparse": (np.eye(4), TypeError, r"csr_array\(edges\)"),
+    "labels that are numbers": (np.array([[101, 103]]), ValueError, r"as text, .astype\(str\)"),
 }
 
 

@@ -114,7 +114,7 @@ def tested(out: Path, wheel: Path, python: str, tests: Sequence[str]) -> None:
         return
     start = time.perf_counter()
     lenient = ["-W", "ignore::DeprecationWarning"]  # what old dependencies use of new ones is not ours
-    found = run(own, "-m", "pytest", "-q", "-p", "no:cacheprovider", *lenient, "-m", "not slow", *tests, check=False)
+    found = run(own, "-m", "pytest", "-p", "no:cacheprovider", *lenient, "-m", "not slow", *tests, check=False)
     (out / "tests.log").write_text(found.stdout, encoding="utf-8")
     last = [line for line in found.stdout.splitlines() if line.strip()][-1].strip("= ")
     say(f'Oldest dependencies, `pytest -m "not slow" {" ".join(tests)}`: {last}; {time.perf_counter() - start:.0f} s in all.\n')

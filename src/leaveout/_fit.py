@@ -44,6 +44,7 @@ WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
 SHOWN = 12  # names of parameters in a printed fit
+WORDS = 60  # characters of what a part of an objective is said to be
 DENSE, KEPT = 12_000, 700  # parameters up to which H is formed, a gigabyte; and its factor kept in a checkpoint, four megabytes
 
 Curvature = Literal["auto", "dense", "products", "rows"]
@@ -238,10 +239,11 @@ class Fit(Module, Printed):
 
     @property
     def settings(self) -> str:
-        """What the objective is made of, where that can be said in a few words: a loss, a penalty."""
-        parts = {name: repr(part) for name, part in vars(self.objective).items() if isinstance(part, Module)}
-        said = {name: SCALAR.sub(r"\1", text) for name, text in parts.items() if "\n" not in text}
-        return ", ".join(f"{name}={text}" for name, text in said.items())
+        """What the objective is made of: a loss, a penalty, an emission; by its name alone where it takes many words."""
+        parts = {name: part for name, part in vars(self.objective).items() if isinstance(part, Module)}
+        said = {name: SCALAR.sub(r"\1", repr(part)) for name, part in parts.items() if name != "padded"}
+        short = {name: text if len(text) <= WORDS else kind_of(parts[name]) for name, text in said.items() if "\n" not in text}
+        return ", ".join(f"{name}={text}" for name, text in short.items())
 
     @property
     def of_rank(self) -> str:

@@ -48,6 +48,9 @@ def _of_pairs(caller: str, edges: ArrayLike, names: pd.Index | None) -> tuple[Ed
     pairs, own = np.asarray(edges), None
     if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
         own = pd.Index(pd.unique(pairs.ravel())) if names is None else names
+        if not own.is_unique:
+            twice = own[own.duplicated()][0]
+            raise ValueError(f"{caller}: edges name sites, but several sites of the data are called {twice!r}.")
         numbered = own.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
         if (numbered < 0).any():
             raise ValueError(f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have.")
@@ -55,9 +58,11 @@ def _of_pairs(caller: str, edges: ArrayLike, names: pd.Index | None) -> tuple[Ed
     if pairs.size == 0:
         pairs = np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        square = pairs.ndim == 2 and pairs.shape[0] == pairs.shape[1]
         raise TypeError(
             f"{caller}: edges must be integers [edges, 2], a sparse adjacency matrix, a networkx or a libpysal graph; got "
             f"{type(edges).__name__} of shape {list(pairs.shape)}, {pairs.dtype}."
+            f"{' An adjacency matrix goes in as scipy.sparse.csr_array(edges).' if square else ''}"
         )
     return pairs.astype(np.int64), own
 
@@ -100,7 +105,10 @@ def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:
 def _check(caller: str, pairs: Edges, count: int) -> None:
     out = (pairs < 0) | (pairs >= count)
     if out.any():
-        raise ValueError(f"{caller}: edges name site {pairs[out][0]}, but sites are numbered from 0 to {count - 1}.")
+        raise ValueError(
+            f"{caller}: edges name site {pairs[out][0]}, but sites are numbered from 0 to {count - 1}. Whole numbers that are "
+            "labels go in as text, .astype(str), in edges and data."
+        )
     loops = pairs[pairs[:, 0] == pairs[:, 1], 0]
     if loops.size:
         raise ValueError(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROUNDING = 1e-16  # errors below it are drawn there
-NEAR = (0.06, 0.04)  # of the picture: names of points no further apart would cover one another
 COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # of answers
 SAID = {  # of the columns of an `Influence`
     "cook": "Cook's distance",
@@ -51,15 +50,24 @@ def _mean(estimate: Estimate) -> str:
 
 
 def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
-    """Names over points, behind what is drawn there; of points that stand close those of the higher ones higher up."""
-    order = np.argsort(y)
-    at, names = np.column_stack([x, y]).astype(float)[order], np.array(written(pd.Index(names)))[order]
-    place = at / np.maximum(np.ptp(ax.dataLim.get_points(), axis=0), 1e-300)
+    """Names over points, behind what is drawn there; below, to the right or the left where that would cover another name."""
+    sides = {(0, 4): ("center", "bottom"), (0, -4): ("center", "top"), (6, 0): ("left", "center"), (-6, 0): ("right", "center")}
     behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
-    how: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "bbox": behind, "zorder": 2}
-    for k, name in enumerate(names):
-        close = np.abs(place[:k] - place[k]) < NEAR
-        ax.annotate(name, at[k], xytext=(0, 4 + 9 * close.all(1).sum()), **how)
+    how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "bbox": behind, "zorder": 2}
+    there: list[Any] = []
+    ax.apply_aspect()
+    for name, across, up in zip(written(pd.Index(names)), x, y, strict=True):
+        notes = []
+        for shift, (ha, va) in sides.items():
+            notes.append(ax.annotate(name, (across, up), shift, ha=ha, va=va, **how))
+            covered = [notes[-1].get_window_extent().overlaps(box) for box in there]
+            if not any(covered):
+                break
+        best = notes[-1] if not any(covered) else notes[0]
+        for note in notes:
+            if note is not best:
+                note.remove()
+        there.append(best.get_window_extent())
 
 
 def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
@@ -357,7 +365,7 @@ def field(
     if not hasattr(mrf, "edges"):
         got = type(fit if mrf is None else mrf).__name__
         raise TypeError(f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}.")
-    effects = mrf.smoothed(fit.theta)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
+    effects = mrf.smoothed(fit)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
     number, sites = mrf.x.shape[:2] if effects is None else (1, len(effects))
     at = np.asarray(coordinates, float)
     if at.shape != (sites, 2) or not np.isfinite(at).all():
@@ -383,12 +391,12 @@ def field(
         losses = pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
         most = losses.index.to_numpy()
         ax.scatter(*at[most].T, s=90, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
-        for s in most:
-            ax.annotate(str(names[s]), at[s], xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
     if ax.get_legend_handles_labels()[1]:
         ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set_aspect("equal")
     ax.set_axis_off()
+    if estimate is not None:
+        _named(ax, names[most], *at[most].T)
     return ax
 
 

@@ -80,7 +80,8 @@ def _step(
     before = (alpha * u + rest * v).sum(1)
     after = ((alpha + length * dalpha) * (u + length * du) + (rest - length * dalpha) * (v + length * dv)).sum(1)
     centre = ((after / before) ** 3 * before / (2 * alpha.shape[1]))[:, None]
-    changes = towards(centre - dalpha * du, centre + dalpha * dv)
+    bent = length**2 * dalpha  # what the products come to at that length: those of the whole step may lead round in a circle
+    changes = towards(centre - bent * du, centre + bent * dv)
     return changes, SHORT * _length(alpha, rest, u, v, changes)
 
 

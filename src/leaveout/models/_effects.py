@@ -195,7 +195,8 @@ def written(formula: str, data: Any) -> Written:
         y = _response(left.strip(), data, model_matrix)
         designs = [model_matrix(bar.effects, data, na_action="raise") for bar in found]
     except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
-        raise ValueError(f"Mixed: formula {formula!r} cannot be read: {error}") from error
+        lacking = " Leave these rows out, data.dropna(), or fill them in." if "null values" in str(error) else ""
+        raise ValueError(f"Mixed: formula {formula!r} cannot be read: {error}{lacking}") from error
     groups = {bar.factor: factor_codes(data, bar.factor) for bar in found}
     blocks = []
     for bar, design in zip(found, designs, strict=True):

@@ -184,17 +184,16 @@ class GaussianField(AbstractRows):
             )
         return ""
 
-    def smoothed(self, theta: Float[np.ndarray, " params"]) -> pd.DataFrame:
-        """What a fit, at `fit.theta`, says of every site, by its label: the `effect` u_s and its standard deviation `sd` (about
-        the mode, parameters held), the `linear_predictor` without exposure, and the `mean` of the response with it."""
-        at = self.mode(np.asarray(theta)[None], np.ones((1, self.num_units)))
-        every = np.arange(self.num_units)[None]
-        ones = np.ones((1, self.num_units))
+    def smoothed(self, fit: Any) -> pd.DataFrame:
+        """What a fit says of every site, by its label: the `effect` u_s and its standard deviation `sd` (about the mode,
+        parameters held), the `linear_predictor` without exposure, and the `mean` of the response with it."""
+        theta, ones = np.asarray(fit.theta)[None], np.ones((1, self.num_units))
+        at, every = self.mode(theta, ones), np.arange(self.num_units)[None]
         columns = {
             "effect": at.latent.spread(at.u)[0],
             "sd": np.sqrt(at.variance[0]),
             "linear_predictor": at.eta[0] - self.offset,
-            "mean": self.predictions(np.asarray(theta)[None], ones, every, "response")[0],
+            "mean": self.predictions(theta, ones, every, "response")[0],
         }
         return pd.DataFrame(columns, index=self.labels.index)
 
