@@ -25,6 +25,9 @@ RIDGE = lo.penalties.Ridge(ALPHA)
 NAMES = [f"c{j}" for j in range(P)]
 
 
+BLOCK = _batches.BLOCK
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Parts of 250 rows, read 80 at a time."""
@@ -326,8 +329,10 @@ def test_tallies_make_the_table_of_all():
 
 
 @pytest.mark.slow
-def test_workers_of_a_cluster_and_one_that_is_killed(tmp_path):
+def test_workers_of_a_cluster_and_one_that_is_killed(tmp_path, monkeypatch):
     from distributed import Client, LocalCluster
+
+    monkeypatch.setattr(_batches, "BLOCK", BLOCK)  # as workers have it
 
     frame = table(n=60_000)
     name = parquet(tmp_path, frame, files=6, rows=2_000)
