@@ -546,8 +546,8 @@ FAULTS = (
     Fault(
         "directions are kept as they came",
         "_products.py",
-        "return Learnt(turn @ directions, turn @ images)",
-        "return Learnt(directions, images)",
+        "return Learnt(turn @ directions, turn @ images, beside)",
+        "return Learnt(directions, images, beside)",
         "test_products.py",
     ),
     Fault(
