@@ -20,7 +20,7 @@ from ._design import Predictors, weighed
 from ._functions import function, influence, leverage
 from ._jax import Module, PyTree, float64, jnp, static
 from ._kinks import above, posed, turned
-from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
+from ._minimise import Flat, Run, factorised, minimise, scaled_flat, with_flat
 from ._objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, stored
 from ._once import once
 from ._printed import Printed, kind_of
@@ -379,7 +379,7 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
     """Why there is no minimiser, as far as can be told, and the way out."""
     name, largest = kind_of(objective), np.abs(vector).max(initial=0)
     if found.decrement > WARN:
-        what = f"no minimiser of {name} was reached in {STEPS} Newton steps (F = {value:.6g}, decrement {found.decrement:.2g})"
+        what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {found.decrement:.2g})"
     else:
         what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
     known = far_out(objective) or objective.parameters.warning(found.theta)
