@@ -272,10 +272,11 @@ def fit(
     """Minimise `F(·, 1)` and factorise its curvature there.
 
     `theta0`, in natural parameters, is the first start; `num_starts` is how many there are in all: by default one where F is
-    convex or has more than 2,000 parameters, else four, side by side on the cores there are. The others are the objective's
-    own, drawn with `seed`; an objective that does not draw is started around the first, so far off that F would rise by about
-    half a nat a unit. The lowest minimum is the fit, whichever start led there (a basin of one's choice: its θ as `theta0`,
-    and `num_starts=1`); all that were found are `Fit.minima`, and `cross_validate` compares its refits at them.
+    convex or has more than 2,000 parameters, else four, side by side on the cores there are or by joblib's workers. The others
+    are the objective's own, drawn with `seed`; an objective that does not draw is started around the first, so far off that F
+    would rise by about half a nat a unit. The lowest minimum is the fit, whichever start led there (a basin of one's choice:
+    its θ as `theta0`, and `num_starts=1`); all that were found are `Fit.minima`, and `cross_validate` compares its refits at
+    them.
 
     The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
     gradients. An `HMM` goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation
