@@ -18,7 +18,7 @@ import scipy
 
 import leaveout as lo
 from leaveout import _scan
-from leaveout._scan import _batches, _passes
+from leaveout._scan import _batches, _passes, _verb
 
 N, P, ALPHA = 900, 4, 0.7
 RIDGE = lo.penalties.Ridge(ALPHA)
@@ -196,6 +196,36 @@ def test_estimates_count_rounding():
         coef = np.linalg.solve(z.T @ z + ALPHA * np.eye(P), z.T @ (y[rest] - y[rest].mean()))
         exact[out] = 0.5 * (y[out] - y[rest].mean() - (x[out] - mean) @ coef) ** 2
     assert (abs(found.losses - exact) <= found.error).all() and found.error.max() < 1e-3
+
+
+def far_out(spread, n=400):
+    """Weights over ten orders of magnitude, and a column of 1e7 and a little noise."""
+    rng = np.random.default_rng(0)
+    x, heavy = rng.standard_normal((n, 3)), 10 ** rng.uniform(-5, 5, n)
+    y = (rng.random(n) < scipy.special.expit(0.5 * x[:, 0] + x[:, 1])) * 1.0
+    return x * [spread, 1, 1], np.array([1e7, 0, 0]), y, heavy
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber"])
+def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
+    """As in memory: steps by what is left of the Hessian lower F no more, and there is no end of them."""
+    x, center, y, heavy = far_out(0.5)
+    runs, look = [], _verb._Run.at
+    monkeypatch.setattr(_verb._Run, "at", lambda self, theta: runs.append(self) or look(self, theta))
+    for call in (lo.scan, lambda *given, **more: lo.fit(lo.GLM(*given, **more))):
+        with pytest.raises(lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"):
+            call(x + center, y, loss, RIDGE, sample_weight=heavy)
+    assert 0 < runs[0].passes < 50
+
+
+def test_beside_rounding_errors_are_what_they_are_said_to_be():
+    """The same column, spread enough: against refits in which it is centred, where the minimum is the same."""
+    x, center, y, heavy = far_out(300.0)
+    found = lo.scan(x + center, y, "logistic", RIDGE, sample_weight=heavy)
+    fit = lo.fit(lo.GLM(x, y, "logistic", RIDGE, sample_weight=heavy))
+    exact = lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.Exact())
+    assert found.lost == 0 and (np.abs(found.losses - exact.losses) <= found.error + exact.error + 1e-12).all()
+    assert found.passes < 50 and not found.audit.beyond.any()
 
 
 def test_a_row_that_the_first_block_predicts_absurdly():

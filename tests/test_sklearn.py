@@ -392,6 +392,19 @@ def test_r2_of_a_response_that_is_constant_in_a_fold():
     np.testing.assert_allclose(lo.sklearn.cross_val_score(Ridge(), X, y, cv=KFold(6)), want, atol=1e-10)
 
 
+@pytest.mark.parametrize("host", [LOGISTIC, make_pipeline(StandardScaler(), LOGISTIC)], ids=["logistic", "scaled"])
+def test_scorers_that_know_no_positive_class_are_told_of_as_scikit_learn_does(host):
+    given, why = (host, X, np.where(Y["bits"] == 1, "yes", "no")), r"(?s)Scoring failed.*pos_label=1 is not a valid label"
+    more = {"cv": 3, "scoring": ["average_precision", "roc_auc"]}
+    with pytest.warns(UserWarning, match=why):
+        want = cross_validate(*given, **more)
+    with pytest.warns(UserWarning, match=why), pytest.warns(FitFailedWarning, match="a score that is not defined"):
+        found = lo.sklearn.cross_validate(*given, **more)
+    for name in ("average_precision", "roc_auc"):
+        np.testing.assert_allclose(found[f"test_{name}"], want[f"test_{name}"], atol=1e-7)
+    assert np.isnan(found["test_average_precision"]).all()
+
+
 def test_scorers_and_fits_that_fail():
     def broken(host, X, y):
         if len(y) < N:

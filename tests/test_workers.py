@@ -79,7 +79,15 @@ def same(one, other):
         np.testing.assert_array_equal(a, b)
 
 
+def minima(model, **more):
+    """Of a fit from four starts."""
+    found = lo.fit(model, num_starts=4, **more).minima
+    return np.r_[found.value, found.theta.ravel(), found.reached]
+
+
 VERBS = {
+    "starts": lambda: minima(lo.GLM(X, Y, lo.losses.Binomial("cauchit"))),
+    "starts of what JAX derives": lambda: minima(network().objective, seed=1),
     "losses": lambda: lo.cross_validate(FIT, PLAN, metric=("mse", "brier")),
     "a loss of one's own": lambda: lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=squared),
     "predictions": lambda: lo.cross_predict(FIT, PLAN),
@@ -98,7 +106,7 @@ VERBS = {
 }  # fmt: skip
 
 
-SLOW = ("a tuned penalty", "a path", "nested", "a pipeline's predictions", "leakage")
+SLOW = ("starts of what JAX derives", "a tuned penalty", "a path", "nested", "a pipeline's predictions", "leakage")
 
 
 @pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow if verb in SLOW else ()) for verb in VERBS])

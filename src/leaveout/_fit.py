@@ -20,7 +20,7 @@ from ._design import Predictors, weighed
 from ._functions import function, influence, leverage
 from ._jax import Module, PyTree, float64, jnp, static
 from ._kinks import above, posed, turned
-from ._minimise import STEPS, Flat, Run, factorised, minimise, scaled_flat, with_flat
+from ._minimise import Flat, Run, factorised, minimise, scaled_flat, with_flat
 from ._objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, stored
 from ._once import once
 from ._printed import Printed, kind_of
@@ -280,10 +280,11 @@ def fit(
     """Minimise `F(·, 1)` and factorise its curvature there.
 
     `theta0`, in natural parameters, is the first start; `num_starts` is how many there are in all: by default one where F is
-    convex or has more than 2,000 parameters, else four, side by side on the cores there are. The others are the objective's
-    own, drawn with `seed`; an objective that does not draw is started around the first, so far off that F would rise by about
-    half a nat a unit. The lowest minimum is the fit, whichever start led there (a basin of one's choice: its θ as `theta0`,
-    and `num_starts=1`); all that were found are `Fit.minima`, and `cross_validate` compares its refits at them.
+    convex or has more than 2,000 parameters, else four, side by side on the cores there are or by joblib's workers. The others
+    are the objective's own, drawn with `seed`; an objective that does not draw is started around the first, so far off that F
+    would rise by about half a nat a unit. The lowest minimum is the fit, whichever start led there (a basin of one's choice:
+    its θ as `theta0`, and `num_starts=1`); all that were found are `Fit.minima`, and `cross_validate` compares its refits at
+    them.
 
     The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
     gradients. An `HMM` goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation
@@ -387,7 +388,7 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
     """Why there is no minimiser, as far as can be told, and the way out."""
     name, largest = kind_of(objective), np.abs(vector).max(initial=0)
     if found.decrement > WARN:
-        what = f"no minimiser of {name} was reached in {STEPS} Newton steps (F = {value:.6g}, decrement {found.decrement:.2g})"
+        what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {found.decrement:.2g})"
     else:
         what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
     known = far_out(objective) or objective.parameters.warning(found.theta)

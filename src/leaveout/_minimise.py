@@ -39,6 +39,7 @@ SETTLED = 1e-5  # a decrement of which no more than rounding is left
 NOISE = 1e-10  # of F: what is left of it where terms that are 1e6 times as large cancel
 STILL = 1e-3  # of each parameter, or of one: a last step that is longer is of parameters that run away, hardly with a slope
 ROUNDING = 1e-12  # of F
+LEAST = 1e-12  # of a step: where F falls by no more of it, it falls by none
 SMALL = 64  # parameters up to which NumPy's general solver of many matrices takes less time than a call of LAPACK each
 
 Vector = Float[np.ndarray, " params"]
@@ -333,6 +334,7 @@ def newton(
         short &= (size[some] <= ROUNDED * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
         converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
         going[some] &= np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
+        going[some] &= (share > LEAST) | ~fresh[some]  # else the next step is this one again
         slow = not isinstance(F, Closed | Penalised)
         fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
     return Arrived(value, theta, converged, size)
@@ -348,8 +350,8 @@ def _searched(
     step: np.ndarray,
 ) -> Float[np.ndarray, " some"]:
     """Take the steps, halved until F falls enough, or does not rise while its slope along them falls (Hager and Zhang 2005),
-    or all of them where F is too flat to tell; what share of them was taken."""
-    promised, before, origin = np.sum(gradient[some] * step, axis=1), value[some], theta[some]
+    or all of them where F is too flat to tell, or none; what share of them was taken, or tried last."""
+    promised, before, origin, slopes = np.sum(gradient[some] * step, axis=1), value[some], theta[some], gradient[some]
     share, wanting = np.ones(len(some)), np.ones(len(some), bool)
     while wanting.any():
         which = some[wanting]
@@ -358,8 +360,10 @@ def _searched(
         enough = value[some] <= before - 1e-4 * share * promised
         slope = np.abs(np.sum(gradient[some] * step, axis=1))  # F's last digits do not tell where that has fallen enough
         enough |= (value[some] <= before + NOISE * np.abs(before)) & (slope <= 0.8 * promised)
-        wanting &= ~enough & (promised > 1e-12 * np.abs(before)) & (share > 1e-12)
+        wanting &= ~enough & (promised > ROUNDING * np.abs(before)) & (share > LEAST)
         share[wanting] /= 2
+    none = share <= LEAST
+    theta[some[none]], value[some[none]], gradient[some[none]] = origin[none], before[none], slopes[none]
     return share
 
 

@@ -69,6 +69,10 @@ class Slow:
         task = self.bar.add_task(label, total=1)
         return lambda known, done=False: self.bar.update(task, description=f"{label}: {known}", completed=int(done))
 
+    def __reduce__(self) -> tuple:
+        """In another process, where nobody looks."""
+        return Slow, (self.label, self.total)
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         with self.changing:
             if self.clock is not None:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._checkpoint import Told, again, keep, making, there
+from ._checkpoint import Told, kept
 from ._functions import Function, function
-from ._jax import PyTree, carried
+from ._jax import PyTree
 from ._minimise import LARGE, Run
 from ._objective import AbstractObjective, mapped, placed, ravel, stored
 from ._printed import kind_of
 from ._progress import Slow
-from ._stopping import side_by_side
+from ._workers import steps, workers
 
 STARTS = 4  # by default, where F is not convex and a start is affordable
 WIDER = (1, 2, 4)  # times as far: a first start deep in a narrow basin says little of how far off others are
@@ -113,38 +113,40 @@ class Watched(Function):
         return value, gradient
 
 
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Where a start leads, by its number, with a line of progress. All that another process needs to know."""
+
+    starts: list[np.ndarray]
+    F: Function
+    minimise: Callable[[Function, np.ndarray], Run]
+    bar: Slow
+
+    def __call__(self, number: int) -> Told:
+        tell = self.bar.line(f"start {number + 1}")
+        found = self.minimise(Watched(copy.copy(self.F.of), self.F.like, tell), self.starts[number])
+        tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
+        self.bar.advance()
+        return {name: np.asarray(part) for name, part in found._asdict().items()}
+
+    def each(self) -> Iterator[Told]:
+        """Of every start, kept. One goes alone, so that programs are compiled once; the others side by side, or, where joblib
+        has workers, all but one by these."""
+        count = len(self.starts)
+        alone = 1 if count == 1 or workers() < 2 else 0  # else the first tells whether sending the others pays
+        yield from (kept(lambda: self(0)) for _ in range(alone))
+        for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
+            yield told
+
+
 def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Run]) -> list[Run]:
-    """Where each start leads, lowest first, a line of progress each, and kept. One goes alone, so that programs are compiled
-    once; the others side by side."""
+    """Where each start leads, lowest first."""
     runs: list[Run] = []
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
-
-        @carried
-        def run(number: int) -> Run:
-            tell = bar.line(f"start {number + 1}")
-            with making():
-                found = minimise(Watched(copy.copy(F.of), F.like, tell), starts[number])
-            tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
-            bar.advance()
-            return found
-
-        def take(_: int, found: Run) -> None:
-            told = {name: np.asarray(part) for name, part in found._asdict().items()}
-            keep(told)
-            put(told)
-
-        def put(told: Told) -> None:
+        for told in Descent(starts, F, minimise, bar).each():
             runs.append(Run(float(told["value"]), told["theta"], bool(told["converged"])))
-
-        for _ in range(min(there(), len(starts))):
-            put(again())
-            bar.advance()
-        rest = range(len(runs), len(starts))
-        for number in rest[:1]:
-            take(number, run(number))
-        for number, found in side_by_side(run, rest[1:], min(len(starts) - 1, cores()) or 1):
-            take(number, found)
+            bar.advance(max(len(runs) - bar.done, 0))  # of what was made before, or elsewhere
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 

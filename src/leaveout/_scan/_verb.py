@@ -174,9 +174,10 @@ class _Run:
 
     def fitted(self) -> tuple[Told, Float[Array, "params params"]]:
         """The sums at the minimiser, and the factor of its Hessian. A block's own may be far from what the others say."""
-        found = self._descended(self._start())
-        if not found.converged[0]:
-            found = self._descended(np.asarray(self.model.parameters.start(0)))
+        start, own = self._start(), np.asarray(self.model.parameters.start(0))
+        found = self._descended(start)
+        if not found.converged[0] and not np.array_equal(start, own):
+            found = self._descended(own)
         told = self.at(found.theta[0])
         factor = cholesky(told["hessian"], self.model, told["theta"], "scan")
         if not found.converged[0]:
