@@ -276,7 +276,7 @@ def _polished(posed: Posed, theta: Array) -> Found | None:
         if len(place):
             objective = kinked.held(place, sign, theta)
             F = function(objective, theta[place], weights).of
-            if second is not None and isinstance(F, Closed):
+            if second is not None and kinked.norms is None and isinstance(F, Closed):
                 F.constant = functools.partial(_of, second, place)
             found = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
             if not found.converged[0]:
