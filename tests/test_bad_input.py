@@ -376,7 +376,7 @@ def test_an_emission_that_is_no_jax():
 
 
 @pytest.mark.parametrize("penalty", [lo.penalties.Zero(), lo.penalties.Ridge(1.0), lo.penalties.Lasso(1.0)])
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_columns_that_are_as_good_as_the_intercept_are_named(loss, penalty):
     rng = np.random.default_rng(0)

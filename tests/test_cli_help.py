@@ -66,6 +66,7 @@ def test_the_examples_run(command, folder):
             assert (folder / file).stat().st_size > 100
 
 
+@pytest.mark.slow
 def test_a_report_picks_what_the_columns_hold(folder):
     """Of every kind of target its loss; text as categories; what cannot be used is left out, and so it is said."""
     frame = pd.read_csv("patients.csv").assign(same=1, name=[f"p{k}" for k in range(N)], sex=np.arange(N) % 7 % 2 + 1)

@@ -173,6 +173,7 @@ def test_runs_of_steps_are_those_without_padding(plain, monkeypatch):
     np.testing.assert_allclose(*(estimate.losses for estimate in estimates), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_another_length_compiles_nothing():
     def trial(steps, seed=0, lengths=None):
         fit = lo.fit(lo.HMM(counts(steps, seed), lo.emissions.Poisson(), 2, lengths=lengths), num_starts=1)
@@ -191,7 +192,6 @@ def test_another_length_compiles_nothing():
     assert compiled() == before
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_other_lengths_of_sequences_compile_nothing():
     def trial(lengths):
