@@ -151,7 +151,7 @@ def test_what_is_ugly():
 
 
 def test_a_candidate_that_is_too_small_is_passed_over():
-    """Under 1e-15 rounding leaves nothing to tell a fold by where there are more columns than rows; the others are as without."""
+    """Under 1e-15 rounding leaves nothing to tell a fold by with more columns than rows; the others are as without."""
     X, Y, _ = made(n=40)
     plan = lo.leave_one_out(40)
     for shared in (False, True):

@@ -354,7 +354,7 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     losses = np.array(tried)
     known = np.where(np.isnan(losses), np.inf, losses)
     if np.isinf(known).all():
-        raise ValueError("path: the folds are not determined at any of these penalties: give larger ones, or keep units in every fold.")
+        raise ValueError("path: the folds are not determined at any of these penalties, which are too small.")
     best = np.full(losses.shape[1], known.mean(1).argmin()) if model.shared else known.argmin(0)
     error, own = np.empty(losses.shape[1]), np.empty((losses.shape[1], int(plan.held.sum())))
     for k in np.unique(best):
