@@ -150,6 +150,22 @@ def test_what_is_ugly():
         assert abs(found.mean[t] - told.mean()) <= found.error[t] + 1e-10
 
 
+def test_a_candidate_that_is_too_small_is_passed_over():
+    """Under 1e-15 rounding leaves nothing to tell a fold by with more columns than rows; the others are as without."""
+    X, Y, _ = made(n=40)
+    plan = lo.leave_one_out(40)
+    for shared in (False, True):
+        model = lo.BandedRidge(X, Y, shared=shared)
+        with pytest.warns(UserWarning, match=r"penalties \[1e-15, 1e-15, 1e-15\] are passed over.*too small"):
+            found = lo.path(model, [1e-15, 1.0, 10.0], plan)
+        alone = lo.path(model, [1.0, 10.0], plan)
+        assert np.isnan(found.tried[0]).all()
+        np.testing.assert_array_equal(found.tried[1:], alone.tried)
+        np.testing.assert_array_equal(found.alpha, alone.alpha)
+    with pytest.raises(ValueError, match="not determined at any"), pytest.warns(UserWarning, match="passed over"):
+        lo.path(model, [1e-15], plan)
+
+
 def test_what_is_refused():
     X, Y, _ = made()
     model, plan, bad = lo.BandedRidge(X, Y), PLANS["runs"], Y.copy()

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import mixed
-from scipy import integrate, optimize, stats
+from scipy import integrate, optimize, special, stats
 
 import leaveout as lo
+from leaveout.models._conditional import FAMILIES as RESPONSES, Data
 from leaveout.models._effects import bars
+from leaveout.models._marginal import marginal_losses, marginal_means
 
 FAMILIES = {  # densities by SciPy, of the linear predictor and natural parameters
     "gaussian": lambda y, eta, P: stats.norm.logpdf(y, eta, P["scale"]),
@@ -81,6 +83,48 @@ def test_quadrature_is_the_integral(data, family):
     np.testing.assert_allclose(model.look(theta[None], one)[0], want.sum(), rtol=1e-8)
     held = np.arange(2)[None], np.ones((1, 2), bool)
     np.testing.assert_allclose(model.losses(theta[None], one * 1, *held)[0], want[:2], rtol=1e-7)
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0, 20.0, 150.0])
+def test_integrals_over_a_large_deviation_are_those_of_a_fine_grid(spread):
+    """Of 25 nodes about the mode the loss of a row of zero or one is off by 0.12 at 150, and said to be within 5e-7."""
+    mean, variance, none = np.array([0.13 * spread, -1.0, 2.0]), np.full(3, spread**2), np.zeros((0, 1))
+    u = np.linspace(-9 * spread, 9 * spread, 200_001)
+    eta, density = mean[:, None] + u, stats.norm.pdf(u, 0, spread) * (u[1] - u[0])
+    rate = np.exp(np.minimum(eta, 300.0))
+    own = {"binomial": lambda y: special.expit((2 * y - 1) * eta), "poisson": lambda y: stats.poisson.pmf(y, rate)}
+    for family, y in (("binomial", [1.0, 0.0, 0.0]), ("poisson", [0.0, 3.0, 40.0])):
+        y = np.array(y)
+        data = Data(np.zeros((3, 0)), np.zeros(3), y, np.ones(3), np.zeros(3), RESPONSES[family]())
+        want = -np.log(np.sum(own[family](y[:, None]) * density, 1))
+        np.testing.assert_allclose(marginal_losses(data, mean, variance, none), want, rtol=1e-6)
+    want = np.sum(special.expit(eta) * density, 1)
+    np.testing.assert_allclose(marginal_means(RESPONSES["binomial"](), mean, variance, none), want, rtol=1e-6)
+    exact = np.exp(mean + min(spread, 5.0) ** 2 / 2)
+    poisson = marginal_means(RESPONSES["poisson"](), mean, np.minimum(variance, 25.0), none)
+    np.testing.assert_allclose(poisson, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("drop", ["p", "row"])
+def test_scores_of_clusters_that_differ_much_are_integrals(data, drop):
+    model = lo.Mixed("binomial ~ x + (1 | p)", data, "binomial", drop=drop)
+    theta = model.parameters.unconstrained({"coef": np.array([0.5, 1.0]), "covariance[p]": np.array([[400.0]])})
+    u, y, x = np.linspace(-9, 9, 40_001), data["binomial"].to_numpy(), data["x"].to_numpy()
+
+    def log(rows):
+        each = sum(special.log_expit((2 * y[j] - 1) * (0.5 + x[j] + 20 * u)) for j in rows)
+        return np.log(np.sum(np.exp(each - 0.5 * u**2)) * (u[1] - u[0]) / np.sqrt(2 * np.pi))
+
+    code = pd.factorize(data["p"])[0] if drop == "row" else model.code
+    mates = [np.flatnonzero(code == code[k]) if drop == "row" else np.flatnonzero(code == k) for k in range(3)]
+    held, weights = np.arange(3)[None], np.ones((1, model.num_units))
+    if drop == "row":
+        weights[0, 0] = 0.0
+        held = np.arange(1)[None]
+        want = [log(mates[0][mates[0] != 0]) - log(mates[0])]
+    else:
+        want = [-log(rows) for rows in mates]
+    np.testing.assert_allclose(model.losses(theta[None], weights, held, np.ones(held.shape, bool))[0], want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["(1 + x | p)", "(1 + x || p)", "(1 + x | p) + (1 | h)"])

@@ -17,6 +17,7 @@ its loss at the penalties that are reported, never between them.
 """
 
 import functools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -272,7 +273,7 @@ class PerTarget(Printed):
 
     `alpha` is `[targets, bands]`; `losses`, half the squared residuals of the scored entries of `plan`, `[entries, targets]`;
     `error` what of a target's mean loss may be rounding; nothing else is approximate. `tried` has the mean losses of all
-    candidates, `[candidates, targets]`, where a path was asked for.
+    candidates, `[candidates, targets]`, where a path was asked for: NaN where they do not determine every fold.
     """
 
     model: BandedRidge
@@ -343,10 +344,18 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     rows, tried = Rows(model, _fitting(model, plan, "path")), []
     with Slow("penalties", len(alpha)) as bar:
         for each in alpha:
-            tried.append(Point(rows, each).losses(np.arange(rows.y.shape[1])))
+            try:
+                tried.append(Point(rows, each).losses(np.arange(rows.y.shape[1])))
+            except np.linalg.LinAlgError:
+                tried.append(np.full(rows.y.shape[1], np.nan))
+                told = "they are too small for these columns, or a fold leaves no unit"
+                warnings.warn(f"path: penalties {each.tolist()} are passed over: {told}.", stacklevel=4)
             bar.advance()
     losses = np.array(tried)
-    best = np.full(losses.shape[1], losses.mean(1).argmin()) if model.shared else losses.argmin(0)
+    known = np.where(np.isnan(losses), np.inf, losses)
+    if np.isinf(known).all():
+        raise ValueError("path: the folds are not determined at any of these penalties, which are too small.")
+    best = np.full(losses.shape[1], known.mean(1).argmin()) if model.shared else known.argmin(0)
     error, own = np.empty(losses.shape[1]), np.empty((losses.shape[1], int(plan.held.sum())))
     for k in np.unique(best):
         point = Point(rows, alpha[k])

@@ -8,6 +8,7 @@ response's own.
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 
 from ._conditional import Data
 from ._effects import Factor
-from ._marginal import Clusters, Ragged, Rule, Slopes, forward, marginal_losses
+from ._marginal import NODES, Clusters, Ragged, Rule, Slopes, forward, marginal_losses
 
 NUMBERS = 2**17  # numbers of rows, nodes and refits that are looked at together: about what a cache holds
-SCORED = {1: 15, 2: 7, 3: 5}  # nodes an effect for scores, which are few; with more effects those of the fit
+SCORED = {1: NODES, 2: 7, 3: 5}  # nodes an effect for scores, which are few; with more effects those of the fit
 PUSH = 0.02  # of a weight, and the differences of fourth order by it: ∂²F/∂θ∂w_n of rows
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
 
@@ -158,7 +159,7 @@ class Grouped:
 
     def joint(self, theta: NDArray, weights: NDArray, lane: NDArray, cluster: NDArray, state: NDArray | None) -> NDArray:
         """−log of the density of the listed clusters, each at the θ of a refit: new ones, whatever else is seen."""
-        return self._by_chunks(cluster, lambda some: self.gathered(theta, lane[some], cluster[some])[0].value(self.scoring))
+        return self._by_chunks(cluster, lambda some: self.gathered(theta, lane[some], cluster[some])[0].score(self.scoring))
 
     def pointwise(self, theta: NDArray, weights: NDArray, lane: NDArray, cluster: NDArray, state: NDArray | None) -> NDArray:
         """The sum over their rows of −log of each row's own density."""
@@ -174,16 +175,18 @@ class Grouped:
         self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, state: NDArray | None
     ) -> NDArray:
         """−log p(y_i | what is seen of its cluster) of listed rows, each in a refit; without weights all others are seen."""
-        return self._ratio(theta, weights, lane, unit, self.scoring)
+        return self._ratio(theta, weights, lane, unit, lambda found: found.score(self.scoring))
 
     def taken_away(self, theta: NDArray, unit: NDArray) -> NDArray:
         """By what F falls at θ `[1, params]` as each listed unit is left out by itself."""
         lane = np.zeros(len(unit), np.int64)
         if not self.apart:
-            return self._ratio(theta, None, lane, unit, self.rule)
+            return self._ratio(theta, None, lane, unit, lambda found: found.value(self.rule))
         return self._by_chunks(unit, lambda some: self.gathered(theta, lane[some], unit[some])[0].value(self.rule))
 
-    def _ratio(self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, rule: Rule | None) -> NDArray:
+    def _ratio(
+        self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, told: Callable[[Clusters], NDArray]
+    ) -> NDArray:
         """f with a row less f without."""
         where = np.empty(len(self.order), np.int64)
         where[self.order] = np.arange(len(self.order))
@@ -193,7 +196,7 @@ class Grouped:
             out = []
             for asked in (True, False):
                 own = self._omega(weights, lane[some], cluster[some], unit[some], asked)
-                out.append(self.gathered(theta, lane[some], cluster[some], own)[0].value(rule))
+                out.append(told(self.gathered(theta, lane[some], cluster[some], own)[0]))
             return out[0] - out[1]
 
         return self._by_chunks(cluster, one)

@@ -21,6 +21,7 @@ Arrays are `[..., rows]` of rows sorted by cluster, `[..., clusters]`, and have 
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +30,12 @@ from numpy.typing import NDArray
 
 from ._conditional import AbstractResponse, Data
 
-NODES = 25  # of the integral over one predictor
+# Nodes of an integral over one effect, and fewer that must agree; else it is summed at even distances, as far off the mode,
+# from so many intervals on, which are halved until the logarithm stays; NaN after so many that have it move by more.
+NODES, FEWER, AGREED = 25, 15, 1e-6
+REACH, INTERVALS, MOST, STAYS, MOVED = 9.0, 64, 2**15, 1e-10, 1e-6
+OVERFLOW = 40.0  # a deviation of the predictor, beyond which the mean of its exponential is no number
+ROOM = 2**20  # numbers of nodes and rows at a time
 STEPS = 100  # Newton's, halved ones among them: from far off in a Poisson response ten halvings come before five steps
 SHORT = 1e-9  # of a mode: the next step is a square of it
 ROUNDING = 1e-10  # of h, by which it may seem to rise
@@ -174,6 +180,38 @@ class Clusters:
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         return self._value(mode, told)
 
+    def score(self, rule: Rule | None) -> NDArray[np.float64]:
+        """f of each cluster by a rule; of one effect where fewer nodes say otherwise, as beside a step that is narrow for its
+        deviation, by even sums."""
+        mode = self.mode()
+        told = _Nodes(self, mode, rule, False) if rule is not None else None
+        found = self._value(mode, told)
+        if told is None or len(self.a) > 1:
+            return found
+        apart = np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, FEWER), False)) - found) > AGREED
+        hard = apart.reshape(-1, apart.shape[-1]).any(0)
+        if hard.any():
+            found[..., hard] = self._taken(hard)._summed(mode.b[0][..., hard])
+        return found
+
+    def _taken(self, some: NDArray) -> "Clusters":
+        """Some clusters."""
+        rows, sizes = some[self.rows.cluster], np.bincount(self.rows.cluster)[some]
+        tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
+        parts = self.e[..., rows], self.a[..., rows], tau, self.y[rows], self.omega[..., rows], self.fixed[rows]
+        return Clusters(self.response, Ragged.of(sizes), *parts)
+
+    def _summed(self, middle: NDArray) -> NDArray:
+        """f of one effect, by even sums about the modes: h + ½b² curves by one at least, so that nothing is left beyond."""
+
+        def log(move: NDArray) -> NDArray:
+            b = middle + move
+            (loss,) = self.response.orders(self._predictors(b[None]), self.tau[:, None], self.y, (0,))
+            return -self.rows.total(self.omega * loss) - 0.5 * b**2
+
+        fixed = self.rows.total(self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed))
+        return fixed + 0.5 * np.log(2 * np.pi) - evenly(log, np.full(middle.shape, REACH), self.e.size)
+
     def _value(self, mode: Mode, told: "_Nodes | None") -> NDArray:
         fixed = self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
         half = np.sum(np.log(np.einsum("ii...->i...", mode.low)), 0) + self.rows.total(fixed)
@@ -249,20 +287,64 @@ def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
+def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDArray[np.float64]:
+    """log ∫ exp(log(x)) dx over ± `reach`, by the trapezoidal rule; `log` takes x `[nodes, ...]` and makes `size` numbers of
+    each node."""
+
+    def summed(share: NDArray) -> NDArray:
+        parts = np.array_split(share, -(-len(share) * size // ROOM))
+        each = [np.logaddexp.reduce(log(np.multiply.outer(part, reach))) for part in parts]
+        return np.logaddexp.reduce(each)
+
+    with np.errstate(all="ignore"):
+        count, total = INTERVALS, summed(np.linspace(-1, 1, INTERVALS + 1))
+        now, moved = total - np.log(count), np.full(reach.shape, np.inf)
+        while moved.max(initial=0.0) > STAYS and count < MOST:
+            total = np.logaddexp(total, summed((2 * np.arange(count) + 1) / count - 1))
+            count, last = 2 * count, now
+            now = total - np.log(count)
+            moved = np.where(now == last, 0.0, np.abs(now - last))
+    return np.where(moved <= MOVED, now, np.nan) + np.log(2 * reach)
+
+
 def marginal_losses(data: Data, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
     """−log ∫ p(y_i | η, τ) N(η; m, v) dη of rows, each by itself, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
     alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
-    return rows.value(None if data.response.quadratic else Rule.of(1, NODES))
+    return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
 
 def marginal_means(response: AbstractResponse, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
     """∫ E[y | η, τ] N(η; m, v) dη likewise; of an ordinal response the probabilities of the levels, at the end."""
     if response.quadratic:
         return mean
-    z, w = np.polynomial.hermite_e.hermegauss(NODES)
-    spread, share = np.sqrt(np.maximum(variance, 0.0)), w / np.sqrt(2 * np.pi)
-    return sum(weight * response.mean(mean + spread * node, tau) for node, weight in zip(z, share, strict=True))
+    spread = np.sqrt(np.maximum(variance, 0.0))
+    found, fewer = (_expected(response, mean, spread, tau, nodes) for nodes in (NODES, FEWER))
+    apart = (np.abs(fewer - found) > AGREED * np.abs(found)) & (found > 0)
+    hard = apart.any(-1) if found.ndim > mean.ndim else apart
+    if hard.any():
+        own = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
+        found[hard] = _evenly_expected(response, mean[hard], spread[hard], own, found[hard].shape)
+    return found
+
+
+def _expected(response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int) -> NDArray[np.float64]:
+    z, w = np.polynomial.hermite_e.hermegauss(nodes)
+    each = (share * response.mean(mean + spread * node, tau) for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True))
+    return np.asarray(sum(each))
+
+
+def _evenly_expected(
+    response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Of listed rows, by even sums, as far out as exponentials of the predictor want that are numbers."""
+
+    def log(z: NDArray) -> NDArray:
+        alone = z.reshape(len(z), len(mean), -1)[..., 0]
+        return np.log(response.mean(mean + spread * alone, tau[:, None])) - 0.5 * z**2
+
+    reach = np.broadcast_to((REACH + np.minimum(spread, OVERFLOW)).reshape(-1, *[1] * (len(shape) - 1)), shape)
+    return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
 def with_coefficients(own: NDArray, X: NDArray, bend: NDArray) -> NDArray[np.float64]:
