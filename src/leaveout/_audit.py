@@ -21,6 +21,7 @@ from ._functions import function, listed, weights_of
 from ._kinks import NoMinimiser, minimised
 from ._progress import Slow
 from ._workers import steps
+from .refit._least_norm import least_norm
 
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
@@ -108,8 +109,9 @@ def affordable(gradients: float) -> int:
 
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
-    """The minimiser that descent from `start` reaches, whitened, and whether it was reached."""
-    F, whitened = function(fit.objective, fit.theta, weights), fit.whiten
+    """The minimiser that descent from `start` reaches, whitened, and whether it was reached; steps keep off flat directions,
+    along which F has nothing but its rounding."""
+    F, whitened, flat = function(fit.objective, fit.theta, weights), fit.whiten, np.asarray(fit.null_space)
 
     def look(u):
         value, slope = F.look(fit.at(u))
@@ -121,7 +123,7 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
         if not size:
             return u, True
         product = F.products(fit.at(u))
-        along = lambda v, of=product: whitened(of(fit.unwhiten(np.ravel(v))))
+        along = lambda v, of=product: _along(of, flat, fit.unwhiten(np.ravel(v)), whitened)
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
         with np.errstate(divide="ignore", invalid="ignore"):  # of rounding along what nothing determines
             step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
@@ -141,8 +143,42 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
     return u, False
 
 
+def _along(product: Callable[[Array], Array], flat: Array, move: Array, whitened: Callable[[Array], Array]) -> Array:
+    """∇²F times a move, and as much curvature along flat directions as the coordinates have there."""
+    return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
+
+
+def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
+    """Least squares of least norm, by SciPy's `lstsq` on the rows that stay, in a basis of full rank of what is no flat
+    direction; whether rounding leaves the rank open. None of other models."""
+    if (known := least_norm(fit)) is None:
+        return None
+    model, p = fit.objective, known.x.shape[1]
+    ridge = np.asarray(model.penalty.diagonal(p), float) * np.ones(p)
+    omega = weights * known.weight
+    x, y = known.x[omega > 0], known.y[omega > 0]
+    omega = omega[omega > 0]
+    mean = omega @ x / omega.sum() if known.intercept else np.zeros(p)
+    level = omega @ y / omega.sum() if known.intercept else 0.0
+    flat = np.asarray(fit.null_space)[:, :p]
+    basis = np.eye(p) if known.cut or not len(flat) else scipy.linalg.null_space(flat)
+    rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
+    target = np.sqrt(omega) * (y - level)
+    if ridge.any():
+        rows, target = np.r_[rows, np.sqrt(ridge)[:, None] * basis], np.r_[target, np.zeros(p)]
+    size = 32 * max(rows.shape) * 2.0**-52
+    found, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(known.cut, size))
+    assert s is not None
+    least = max(known.cut, size) * s.max(initial=0.0)
+    clear = not np.any((s > least * (0.999 if known.cut else 1.0)) & (s < least * (1.001 if known.cut else 1e3)))
+    coef = basis @ found
+    return (np.append(coef, level - mean @ coef) if known.intercept else coef), clear
+
+
 def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " params"]) -> tuple[Float[Array, " params"], bool]:
     """The minimiser that descent from θ reaches, and whether it was reached."""
+    if (solved := _solved(fit, weights)) is not None:
+        return solved
     u, reached = repeated(fit, weights, fit.back(start - fit.vector))
     return fit.at(u), reached
 

@@ -359,7 +359,8 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return known
     hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
-    return known if factorised(with_flat(hessian, known), DOUBTFUL) is not None else unseen(objective, theta)
+    clear = factorised(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(objective, "cut", 0.0)
+    return known if clear else unseen(objective, theta)
 
 
 def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
@@ -469,6 +470,8 @@ def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
     (value, gradient), hessian = F.look(vector), F.hessian(vector)
     check_finite(objective, theta, caller, value, gradient, hessian)
     null_space = stored(scaled_flat(flat, hessian))
+    if len(null_space) and getattr(objective, "cut", 0.0):  # these directions F does see, but their host does not
+        gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
     hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
     known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
     return known | {"factor": cholesky(hessian, objective, theta, caller)}

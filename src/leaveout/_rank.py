@@ -11,6 +11,8 @@ by the curvature FᵀF put beside H: steps that gradients ask for, which N never
 A direction that is flat at θ̂ only, as under separation, is none of these.
 """
 
+from typing import Any
+
 import numpy as np
 import scipy
 from jaxtyping import Float
@@ -28,6 +30,8 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
     """F, with the model's own symmetries among the directions; empty where every direction is seen, or nobody looked."""
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return np.asarray(objective.parameters.symmetries(theta), float)
+    if getattr(objective, "cut", 0.0):
+        return _functionals(objective, theta, _cut(objective))
     size = np.asarray(ravel(theta)).size
     root = _root(objective, size)
     scale = np.linalg.norm(root, axis=0)
@@ -39,6 +43,17 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
         null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
     return _functionals(objective, theta, null / scale)
+
+
+def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
+    """Directions that the host takes for unseen: those of its centred rows' smallest singular values."""
+    x, weight = objective.design[:, : objective.num_features], objective.sample_weight
+    weight = np.ones(len(x)) if weight is None else weight
+    mean = weight @ x / weight.sum() if objective.intercept else np.zeros(x.shape[1])
+    root = np.linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
+    _, s, vectors = np.linalg.svd(root, full_matrices=True)
+    null = vectors[np.sum(s > objective.cut * s.max(initial=0.0)) :]
+    return np.c_[null, -null @ mean] if objective.intercept else null
 
 
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:

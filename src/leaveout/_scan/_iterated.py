@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from .._audit import REASONS, SLACK
 from .._design import Plain
 from .._proved import ROUNDING, change
-from ..refit._anchor import SINGULAR
 from ._passes import WORST, At, Kept, bends, pulls
 from ._result import Scan
 
@@ -83,7 +82,7 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
     z, lost = rows.x @ at.root.T, rows.weight
     size = np.einsum("np,np->n", z, z)
     kept = 1 - lost * curvature * size
-    determined = kept > SINGULAR
+    determined = kept > at.floor
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
 
     def solved(gradient: Array) -> Array:
@@ -139,7 +138,7 @@ def _by_newton(
         gradient = told["gradient"] + theta @ run.penalty - slope[:, None] * rows.x
         hessian = told["hessian"] + run.penalty - curvature[:, None, None] * outer
         least = np.linalg.eigvalsh(at.root @ hessian @ at.root.T)[:, 0]
-        good = least > SINGULAR
+        good = least > at.floor
         hessian[~good], least = np.eye(len(at.theta)), np.where(good, least, 1.0)
         step, own = (-np.linalg.solve(hessian, part[..., None])[..., 0] for part in (gradient, rows.x))
         noise = 4 * at.noise / np.sqrt(least)

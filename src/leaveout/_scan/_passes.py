@@ -22,13 +22,14 @@ from .._design import Dense, Loss, Plain, weighed
 from .._jax import float64
 from .._proved import ROUNDING, Table, change
 from ..models.losses import AbstractLoss
-from ..refit._anchor import shaky
+from ..refit._anchor import SINGULAR, shaky, unsure
 from ..refit._linear import Row, stepped, within
 from ._batches import Block
 from ._drawn import Drawn, drawn, estimated, mixed
 
 Array = np.ndarray
 SUMS = 10  # that are told of all rows, by `summed`
+SUMMED = 2**12  # terms of a sum over all rows, one after another: these come in blocks
 WORST, LONGEST = 64, 4  # rows of the largest errors, and of the longest steps, that are kept to be refitted
 
 
@@ -46,6 +47,12 @@ class At(NamedTuple):
     table: Table | None = None
     sample: Drawn | None = None
     allowed: float = np.inf  # how far a loss may be off before the sample is asked
+
+    @property
+    def floor(self) -> float:
+        """What a row must leave of the information along every direction, for that to be known to be determined."""
+        off = 4 * float(unsure(self.root, self.scale, SUMMED))
+        return max(SINGULAR, off) if off < 2 else np.inf
 
 
 class Kept(NamedTuple):
@@ -155,7 +162,7 @@ def _stepped(block: Block, loss: Plain, at: At) -> Kept:
     rounded = lambda center, move: 4 * ROUNDING * (1 + np.abs(center) + bulk) + at.blur * np.abs(move)
     units, grown, table = block.start + np.arange(len(eta)), np.ones(len(eta)), at.table
     rest = float(at.leftover @ at.leftover)
-    one = stepped(units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded)
+    one = stepped(units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded, at.floor)
     error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
     some = np.flatnonzero(~within(error, np.full(len(error), at.allowed)) & one.determined)
     if at.sample is not None and some.size:

@@ -19,6 +19,7 @@ from .._plan import Rows
 from .._proved import ROUNDING, Bend, More, Table
 from .._sparse import Sparse
 from . import _cubic as cubic, _sampled as sampled
+from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
 PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
@@ -26,6 +27,9 @@ GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p
 KEPT = 2**22  # numbers in whitened rows that are kept: of 20,000 x 500 they would be a third copy of the rows
 MANY = 4  # as many of them are asked for: then they are whitened together
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
+PLAIN = 1e-8  # of the largest eigenvalue of H: what is above it is no rounding
+NEARLY = 100.0  # times as much as orthogonal columns have of ‖|R| s‖², from where columns nearly repeat one another
+CONDITION = 1e-8  # what rounding may make of the whitened H, from where it is measured, and errors allow for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,7 @@ class Anchor:
     noise: float
     scale: Float[Array, " params"]  # √H_jj
     blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
+    floor: float  # a fold that keeps no more of the information along some direction is not known to determine it
     table: Table
     norms: Norms | None  # of groups, at w = 1
     reach: Reach | None  # of these
@@ -177,7 +182,16 @@ def anchored(fit: Fit) -> Anchor:
     table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
-    rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, table, norms, reach
+    off = unsure(root, np.sqrt(diagonal), len(eta))
+    condition = off / ((len(eta) + 4 * len(root) + 8) * 2.0**-53)
+    if condition > NEARLY * len(root):
+        blur = max(blur, ROUNDING * condition)
+    if off > CONDITION:
+        bend = kappa * model.bending(theta[None])[0] + flat
+        off = min(off, measured(model, root, weight, roots, curvature, bend))
+        blur = max(blur, off)
+    floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit))
+    rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, floor, table, norms, reach
     return Anchor(
         model,
         len(model.y),
@@ -195,6 +209,45 @@ def anchored(fit: Fit) -> Anchor:
         root @ np.asarray(fit.gradient),
         *rest,
     )
+
+
+def _cut(fit: Fit) -> float:
+    """What a fold must keep for a host's own tolerance for rank not to matter."""
+    objective: Any = fit.objective
+    cut = getattr(objective, "cut", 0.0)
+    if not cut:
+        return 0.0
+    hessian = fit.hessian
+    if objective.intercept:
+        hessian = hessian[:-1, :-1] - np.outer(hessian[-1, :-1], hessian[-1, :-1]) / hessian[-1, -1]
+    values = np.linalg.eigvalsh(hessian)
+    if values[0] > PLAIN * values[-1]:
+        return cut_floor(cut, np.sqrt(values))
+    known = least_norm(fit)
+    return np.inf if known is None else known.floor
+
+
+def unsure(root: Float[Array, "... rank params"], scale: Float[Array, "... params"], n: int) -> Any:
+    """How far R H Rᵀ may be from the identity, of a factor by Cholesky: δ ≤ (n + 4p + 8) u ‖|R| s‖², s² the diagonal of H.
+
+    So a sum of n products is off by, and the factor of it, and its inverse. Where δ ≥ ½ that H has an inverse is not known.
+    """
+    reach = np.einsum("...ij,...j->...i", np.abs(root), scale)
+    return (n + 4 * root.shape[-1] + 8) * 2.0**-53 * np.sum(reach**2, axis=-1)
+
+
+def measured(model: Predictors, root: Array, weight: Array, roots: Array | None, curvature: Array, bend: Array) -> float:
+    """The same by the whitened rows Z of all of H, whose condition enters by its root: |fl(ZᵀZ) − I|, and what Z is off by."""
+    n, p = len(weight), root.shape[1]
+    z = model.design.whitened(np.arange(n), root)
+    z = np.sqrt(weight * curvature)[:, None] * z if roots is None else np.sqrt(weight)[:, None, None] * (roots.swapaxes(1, 2) @ z)
+    z = z.reshape(-1, len(root))
+    inner = root @ bend @ root.T
+    own = z.T @ z
+    scale = np.sqrt(np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(bend))
+    reach, size = float(np.linalg.norm(np.abs(root) @ scale)), float(np.trace(own + inner))
+    lost = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # of Z
+    return float(np.linalg.norm(own + inner - np.eye(len(root)))) + (n + 8) * 2.0**-53 * size + 2 * np.sqrt(size) * lost + lost**2
 
 
 def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None:
@@ -251,16 +304,16 @@ class Metric:
         if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
             self.z = anchor.whitened(units)
             self.carrying = anchor.carrying(units, self.z)
-            self._low_rank(lost)
+            self._low_rank(lost, anchor)
         else:
             self._dense(anchor, rows, each, delta, units)
 
-    def _low_rank(self, lost: Array) -> None:
+    def _low_rank(self, lost: Array, anchor: Anchor) -> None:
         z, width = self.carrying, lost.shape[1]
         gram = z @ z.swapaxes(1, 2)
         if width == 1:
             self.kept = np.minimum(1.0, 1 - lost[:, 0] * gram[:, 0, 0])
-            good = self.kept > SINGULAR
+            good = self.kept > anchor.floor
             self.core = np.where(good, lost[:, 0] / np.where(good, 1 - lost[:, 0] * gram[:, 0, 0], 1.0), 0.0)[:, None, None]
         else:
             root = np.sqrt(np.abs(lost))
@@ -268,7 +321,7 @@ class Metric:
             inner = root[:, :, None] * gram * root[:, None, :]
             gone = np.where(sign > 0, 1.0, 0.0)
             self.kept = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
-            good = self.kept > SINGULAR
+            good = self.kept > anchor.floor
             whole = np.eye(width) - lost[:, :, None] * gram
             whole[~good] = np.eye(width)
             self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
@@ -288,7 +341,7 @@ class Metric:
             own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
         values, vectors = np.linalg.eigh(whole)
-        self.kept = np.where(values[:, 0] > SINGULAR, np.minimum(values[:, 0], 1.0), 0.0)
+        self.kept = np.where(values[:, 0] > anchor.floor, np.minimum(values[:, 0], 1.0), 0.0)
         values = np.where(self.kept[:, None] > 0, values, 1.0)
         self.inverse = (vectors / values[:, None, :]) @ vectors.swapaxes(1, 2)
 

@@ -27,9 +27,10 @@ from .._plan import CAPACITY, Rows
 from .._proved import ROUNDING, Ball, change
 from .._results import RESULTS
 from . import _cubic as cubic, _sampled as sampled
-from ._anchor import SINGULAR, anchored, total
+from ._anchor import anchored, total
 from ._conjugate import conjugate
 from ._enclosure import HURRY, STEPS, Enclosure
+from ._least_norm import least_norm
 
 Array = np.ndarray
 ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps cost a unit
@@ -84,7 +85,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
         return lost + anchor.blur * total(np.abs(move), 1)
 
     ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
-    return stepped(unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded)
+    return stepped(unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded, anchor.floor)
 
 
 def stepped(
@@ -95,14 +96,16 @@ def stepped(
     noise: Float[Array, " refits"],
     ball: Callable[[Array, Array], Ball],
     rounded: Callable[[Array, Array], Array],
+    floor: Float[Array, " refits"] | float,
 ) -> OneRow:
     """Single rows after one step with their own Hessian, I − `lost` z ℓ″ zᵀ: no vector of parameters is formed.
 
-    `rest` is ‖gradient‖² that the fit left, whitened; `ball` proves how near a λ is, `rounded` tells what of a predictor is.
+    `rest` is ‖gradient‖² that the fit left, whitened; `ball` proves how near a λ is, `rounded` tells what of a predictor
+    is; what is kept must be more than the `floor`, or nothing is known to be determined.
     """
     pull, bend = over(lost, row.slope), over(lost, row.curvature)
     kept = 1 - lost * row.share
-    determined = kept > SINGULAR
+    determined = kept > floor
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
     along = row.common - bent(row.inner, pull)  # z · gradient
     own = 1 / kept if row.inner.ndim == 1 else _inverted(row.inner, np.where(determined[:, None, None], bend, 0.0))
@@ -344,6 +347,9 @@ def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosur
         lanes = conjugate(state, lanes, asked)
     lanes = lanes[: 0 if hurry and dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
+    if least_norm(state.fit) is not None:  # a quadratic without a Hessian of its own that is known to have an inverse
+        rest = lanes[state.metric.kept[lanes] == 0]
+        state.result[rest], lanes = RESULTS.undetermined, np.setdiff1d(lanes, rest)
     if lanes.size:
         state.proved[lanes] = True
         state.newton(lanes, asked)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from .._design import over, weighed
 from .._proved import ROUNDING, Ball, Bend, ball, gaps
 from .._results import RESULTS
-from ._anchor import shaky
+from ._anchor import shaky, unsure
 
 if TYPE_CHECKING:
     from ._enclosure import Enclosure
@@ -74,14 +74,14 @@ class Newton:
         pulled = weighed(omega, slope)
         raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalised(theta)[1]
         hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta) + anchor.flat
-        root, bad = inverse_roots(hessian)
+        root, bad, lost = inverse_roots(hessian, eta.shape[1])
         for k in which[bad]:
             self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)  # curvature lost on the way
         self.begun[which] = True
         if bad.all():
             return
-        which, root, raw, eta, curvature, omega, pulled = (
-            part[~bad] for part in (which, root, raw, eta, curvature, omega, pulled)
+        which, root, raw, eta, curvature, omega, pulled, lost = (
+            part[~bad] for part in (which, root, raw, eta, curvature, omega, pulled, lost)
         )
         whitened = np.einsum("rp,rpk->rk", raw, root)
         norm, share, length, _ = model.design.extents(root, model.shares(eta, curvature))
@@ -93,7 +93,7 @@ class Newton:
         gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size[:, None] * norm, reference)
         found = ball(gap, reference, omega * share, size, 2 * size, self._bent(which, root, 2 * size))
         state.radius[self.lanes[which]] = self._across(root) * found.after
-        self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, enough)
+        self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, lost, enough)
 
     def _bent(self, which: Array, root: Float[Array, "lanes params rank"], radius: Array) -> Array | float:
         """What norms of groups add to C, from the candidates and in their own metrics."""
@@ -124,7 +124,7 @@ class Newton:
         return (length[1:] < GONE * length[0]).any(1)
 
     def _advance(
-        self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, enough: Callable
+        self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, lost: Array, enough: Callable
     ) -> None:
         """Take the steps, shortened until F falls where nothing is proved of them, and see whether that is enough."""
         state = self.state
@@ -144,7 +144,7 @@ class Newton:
         self.F[which] = new
         lanes = self.lanes[which]
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u[which], decrement + noise, noise
-        after = np.where(length == 1, found.after, np.inf)
+        after = np.where(length == 1, found.after + 2 * lost * decrement + noise, np.inf)  # by which the step itself may be off
         own = norm if norm.shape[1] == state.units.shape[1] else np.take_along_axis(norm, state.units[lanes], axis=1)
         state._place(lanes, after, own)
         done = enough(lanes)
@@ -158,9 +158,10 @@ class Newton:
 
 
 def inverse_roots(
-    hessian: Float[Array, "refits p p"],
-) -> tuple[Float[Array, "refits p p"], Bool[Array, " refits"]]:
-    """R with R Rᵀ the inverse of each, and which are singular; judged with the diagonal scaled to one."""
+    hessian: Float[Array, "refits p p"], n: int
+) -> tuple[Float[Array, "refits p p"], Bool[Array, " refits"], Float[Array, " refits"]]:
+    """R with R Rᵀ the inverse of each, sums over n units; which are not known to have one, and what of R is rounding; judged
+    with the diagonal scaled to one."""
     diagonal = np.einsum("rpp->rp", hessian)
     bad = ~(diagonal > 0).all(1) | ~np.isfinite(hessian).all((1, 2))
     scale = 1 / np.sqrt(np.where(bad[:, None], 1.0, diagonal))
@@ -178,4 +179,6 @@ def inverse_roots(
     pivots = np.einsum("rpp->rp", factor).min(1) ** 2
     bad |= pivots < 1e-14
     inverse = np.stack([scipy.linalg.lapack.dtrtri(f, lower=1)[0] for f in factor])
-    return scale[:, :, None] * inverse.swapaxes(1, 2), bad
+    off = unsure(inverse, np.ones(scale.shape), n)
+    bad |= ~(off < 0.5)
+    return scale[:, :, None] * inverse.swapaxes(1, 2), bad, off

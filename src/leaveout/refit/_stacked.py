@@ -22,7 +22,7 @@ from .._fit import DOUBTFUL
 from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
 from .._sparse import Sparse
 from . import _sampled as sampled
-from ._anchor import shaky
+from ._anchor import SINGULAR, shaky
 from ._enclosure import HURRY, STALLED, STEPS
 from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, OneRow, Row, stepped, within
 from ._newton import inverse_roots
@@ -83,7 +83,8 @@ class Stack:
         self.weight = model.weigh(np.ones((1, len(model.y))))[0][0]
         self.slope, self.curvature = model.loss.derivatives(self.eta, model.y, (1, 2))
         hessian = self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
-        self.root, self.bad = inverse_roots(hessian)
+        self.root, self.bad, off = inverse_roots(hessian, len(model.y))
+        self.floor = np.maximum(SINGULAR, 4 * off)
         own = np.einsum("kpp->kp", hessian)
         with np.errstate(divide="ignore"):
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
@@ -146,7 +147,7 @@ class Stack:
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
         rounded = lambda center, move: self._rounded(self.penalty, self.unit, center, move)
         rest = each(np.sum(self.leftover**2, axis=1))
-        return stepped(self.unit, lost, row, rest, each(self.noise), ball, rounded)
+        return stepped(self.unit, lost, row, rest, each(self.noise), ball, rounded, each(self.floor))
 
     def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
         """What rounding takes of predictors."""

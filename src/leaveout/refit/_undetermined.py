@@ -16,6 +16,7 @@ from .._functions import ONE, function, weights_of
 from .._minimise import newton
 from .._plan import Rows
 from .._results import RESULTS
+from ._least_norm import DEAR, least_norm
 from ._refitted import Refitted
 
 NOTHING = 1e-9  # of the full fit's curvature along a direction: ten times what a refit's own Hessian is called singular at
@@ -24,6 +25,7 @@ SEEN = 1e-6  # of a unit's row, along undetermined directions: a thousand times 
 
 def completed(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
     """The batch with what its undetermined refits do determine: θ, errors, and as `held` the units that are predicted."""
+    rows, done = _of_least_norm(fit, rows, done)
     lost = done.result == RESULTS.undetermined
     if not lost.any():
         return rows, done
@@ -41,6 +43,49 @@ def completed(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
             if scores is not None:  # those of the others are no functions of θ alone
                 scores[lane] = losses
     return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores)
+
+
+def _of_least_norm(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
+    """The batch with the refits of least squares that its Hessians do not tell: these are known by a factor of the rows."""
+    lost = np.flatnonzero(done.result == RESULTS.undetermined)
+    known = least_norm(fit) if lost.size else None
+    model = fit.predictors
+    if known is None or model is None or fit.objective.num_units * fit.num_params * len(lost) * _side(fit) > DEAR:
+        return rows, done
+    theta, error, result = np.array(done.theta), np.array(done.error), np.array(done.result)
+    proved = None if done.proved is None else np.array(done.proved)
+    losses = np.zeros(rows.index.shape) if done.scores is None else np.array(done.scores)
+    near = np.zeros(len(lost))
+    for place, lane in enumerate(lost):
+        found = known.refit(weights_of(rows, fit.objective.num_units, np.array([lane]))[0])
+        if found is None:
+            near[place] = np.inf
+            continue
+        coef, level, off = found
+        theta[lane] = np.append(coef, level) if known.intercept else coef
+        units = np.where(rows.index[lane] < len(known.y), rows.index[lane], 0)
+        residual = known.x[units] @ coef + level - known.y[units]
+        losses[lane] = np.where(rows.held[lane], 0.5 * residual**2, 0.0)
+        error[lane] = np.sum(np.where(rows.held[lane], off * (np.abs(residual) + 0.5 * off), 0.0))
+        near[place], result[lane] = off, RESULTS.successful
+        if proved is not None:
+            proved[lane] = False
+
+    def ball():
+        center, radius = np.zeros((len(theta), fit.num_params)), np.full(len(theta), np.inf)
+        if done.ball is not None:
+            center, radius = (np.array(part) for part in done.ball())
+        center[lost] = fit.back(np.where(np.isfinite(theta[lost]), theta[lost] - fit.vector, 0.0))
+        radius[lost] = near * np.sqrt(fit.objective.num_units)
+        return center, radius
+
+    scores = losses if done.scores is not None else None
+    return rows, replace(done, make=lambda: theta, error=error, result=result, scores=scores, proved=proved, ball=ball)
+
+
+def _side(fit: Fit) -> int:
+    """The smaller side of the rows of a fit."""
+    return min(fit.objective.num_units, fit.num_params)
 
 
 def _within(

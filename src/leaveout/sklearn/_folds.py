@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
@@ -24,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._asked import Scored, natural, reach
 from .._checkpoint import Told, making
 from .._evaluate import fold_thetas
-from .._fit import Fit, fit
+from .._fit import Fit, anchor, fit
 from .._plan import Plan, from_splits
 from .._workers import steps
 from ..interop.sklearn import described, from_sklearn, inner, placed, read, rescales
@@ -74,7 +75,8 @@ def fitted(estimator: Any, data: Data, *, anew: bool = False) -> tuple[Any, Fit]
             "lo.from_sklearn and lo.cross_validate, whose results say by how much."
         )
     host = estimator if _is_at_rest(estimator, data) else clone(estimator).fit(data.X, data.y, **data.params)
-    return host, fit(*read(host, data.X, data.y, data.weight, scaled=anew and rescales(host)))
+    model, theta = read(host, data.X, data.y, data.weight, scaled=anew and rescales(host))
+    return host, anchor(model, theta) if model.cut else fit(model, theta)  # of a host that cuts, θ is what it makes of the rows
 
 
 def is_rescaled(found: Fit) -> bool:
@@ -236,7 +238,7 @@ class Refitted:
         return {"scores": found, "seconds": np.asarray(self.fit_seconds[k]), "failed": np.array(why)}
 
 
-def refitted(host: Any, data: Data) -> tuple[Any, Fit]:
+def refitted(host: Any, data: Data) -> tuple[Any, Fit | None]:
     """A fitted host with all that learns in it fitted on other rows."""
     new = copy.copy(host)
     if isinstance(host, Pipeline):
@@ -251,6 +253,8 @@ def refitted(host: Any, data: Data) -> tuple[Any, Fit]:
         y = np.ravel(new.transformer_.transform(data.y.reshape(-1, 1)))
         new.regressor_, found = refitted(host.regressor_, data._replace(y=y))
         return new, found
+    if type(host) is LinearRegression:  # which is solved at once, by a tolerance of its own
+        return clone(host).fit(data.X, data.y, sample_weight=data.weight), None
     own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, sample_weight=data.weight)
     found = fit(*read(own, data.X, data.y, data.weight))
     return placed(own, found.parameters), found
@@ -264,9 +268,9 @@ def _is_alike(host: Any, data: Data) -> bool:
     return bool(data.X.shape[1] == host.n_features_in_ and same and (classes is None or np.isin(classes, data.y).all()))
 
 
-def _with_next(host: Any, found: Fit) -> tuple[Any, Any]:
+def _with_next(host: Any, found: Fit | None) -> tuple[Any, Any]:
     """A host, and what one more Newton step would make of it: what is left to go; itself where that is nothing."""
-    if found.decrement < NOTHING:
+    if found is None or found.decrement < NOTHING:
         return host, host
     theta = found.vector - found.solve(found.gradient)
     return host, placed(host, {name: values[0] for name, values in natural(found, theta[None]).items()})

@@ -1,0 +1,191 @@
+"""Least squares by a factor of its rows: refits whose Hessians rounding hides, or whose rows leave directions undetermined.
+
+    F(θ, w) = ½ Σ_n w_n s_n (x_nᵀβ + b + o_n − y_n)² + ½ Σ_j r_j β_j²,      r = 0, or r_j > 0
+
+Hosts go on with the solution of least norm where the data determine no other, and so does this. With √W(X − x̄)R^{-½} = Q s Vᵀ and
+u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve S_oo r_o = (S y)_o,
+
+    S = S₁ + S₀,      S₁ = √W (I − uuᵀ − QQᵀ) √W,      S₀ = √W Q diag(1/(s² + 1)) Qᵀ √W      under a ridge,
+                                                       and infinitely smaller, √W Q s⁻² Qᵀ √W,  without one:
+
+there S₁ tells what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place of y_o. Where
+other weights change, or it is not clear which directions the rows o alone determine, the refit itself is made by an SVD.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .._fit import Fit
+from .._once import once
+from ..models._scaled import StandardisedGLM
+from ..models.linear import GLM
+from ..models.losses import Squared
+from ..models.penalties import PerWeight
+
+Array = np.ndarray
+UNIT = 2.0**-53
+CAUTION = 32  # times what rounding usually makes of a sum
+CLEAR = 1e3  # times its rounding, from which a number is known not to be zero
+DEAR = 1e12  # operations that the refits of a plan may cost which are made one by one
+
+
+class Whole(NamedTuple):
+    """Q, s, V of all rows, their mean and √weight, the `gap`, whether the rank is `certain`, u, whether nothing is left of least
+    squares, the mean response, and √weight times what is left of the response."""
+
+    Q: Array
+    s: Array
+    V: Array
+    mean: Array
+    root: Array
+    gap: float
+    certain: bool
+    u: Array
+    full: bool
+    level: float
+    target: Array
+
+
+class LeastNorm:
+    """The rows of a least-squares fit, factorised; `gap` is the relative size of the smallest singular value that counts."""
+
+    def __init__(self, fit: Fit, ridge: Float[Array, " features"]):
+        model = fit.objective
+        n, p = model.num_units, model.num_features
+        self.x, self.cut, self.intercept = np.asarray(model.design)[:, :p], model.cut, model.intercept
+        self.y = model.y - (0.0 if model.offset is None else model.offset)
+        self.weight = np.ones(n) if model.sample_weight is None else model.sample_weight
+        self.penalised = bool(ridge.any())
+        self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # β of what is solved for
+        if len(fit.null_space) and not self.cut:
+            self.back = scipy.linalg.null_space(fit.null_space[:, :p])
+        self.z = self.x @ self.back
+        self.spare = UNIT * CAUTION * np.sqrt(n + p)
+
+    @functools.cached_property
+    def whole(self) -> "Whole":
+        """The factor of all rows."""
+        Q, s, V, mean, root, gap, clear = self._factor(self.weight)
+        u = root / np.linalg.norm(root) if self.intercept else np.zeros(len(root))
+        Q = Q - np.outer(u, u @ Q)  # centring left 1e-16 / s along u
+        level = float(u @ (root * self.y) / np.linalg.norm(root)) if self.intercept else 0.0
+        full = len(s) == np.sum(self.weight > 0) - self.intercept
+        certain = clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
+        return Whole(Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level))
+
+    def _singular(self) -> Float[Array, " features"]:
+        mean = self.weight @ self.x / self.weight.sum() if self.intercept else np.zeros(self.x.shape[1])
+        return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
+
+    def _factor(self, weight: Float[Array, " units"]) -> tuple[Array, Array, Array, Array, Array, float, bool]:
+        """Q, s, V of the rows with weights, centred, up to the host's cut; the mean, √weight, the gap, and whether the cut is
+        clear: no singular value so near to it that rounding decides."""
+        root = np.sqrt(weight)
+        mean = weight @ self.z / weight.sum() if self.intercept else np.zeros(self.z.shape[1])
+        Q, s, V = np.linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
+        largest = float(s.max(initial=0.0))
+        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))  # what centring rounds
+        rounding = self.spare * shift
+        least = max(self.cut * largest, rounding)
+        good = s > least
+        away = rounding if least > rounding else least * (CLEAR - 1)  # it is the cut that counts, or zero
+        low = least - rounding if least > rounding else least
+        clear = self.penalised or not np.any((s > low) & (s < least + away))
+        if self.penalised:
+            good = s > 0
+        kept = s[good]
+        gap = float(shift / max(kept.min(initial=largest), 1.0 if self.penalised else 0.0)) if len(kept) else 1.0
+        return Q[:, good], kept, V[good].T, mean, root, gap, bool(clear)
+
+    @functools.cached_property
+    def floor(self) -> float:
+        """See `cut_floor`."""
+        return cut_floor(self.cut, self._singular()) if self.cut else 0.0
+
+    def refit(self, weights: Float[Array, " units"]) -> tuple[Float[Array, " features"], float, float] | None:
+        """β, the intercept, and what predictions may be off; None where it is not clear what the rows determine."""
+        out = np.flatnonzero((weights == 0) & (self.weight > 0))
+        if np.all((weights == 1) | (weights == 0)) and self.whole.certain and (found := self._without(out)) is not None:
+            return found
+        omega = weights * self.weight
+        if not omega.any():
+            return None
+        Q, s, V, mean, root, gap, clear = self._factor(omega)
+        if not clear:
+            return None
+        level = omega @ self.y / omega.sum() if self.intercept else 0.0
+        damped = s / (s**2 + 1) if self.penalised else 1 / s
+        b = V @ (damped * (Q.T @ (root * (self.y - level))))
+        size = float(np.linalg.norm(root * (self.y - level)) / np.sqrt(omega.max()))
+        return self.back @ b, float(level - mean @ b), self.spare * gap * size + self._digits(level)
+
+    def _digits(self, level: float) -> float:
+        return self.spare * float(np.abs(self.y).max() + abs(level))
+
+    def _without(self, o: Int[Array, " out"]) -> tuple[Float[Array, " features"], float, float] | None:
+        """By the inverse's block of the rows that leave; None where it does not tell."""
+        whole = self.whole
+        root, Q, s = whole.root[o], whole.Q[o], whole.s
+        fuzz = self.spare * whole.gap
+        one = np.zeros((len(o), len(o))) if whole.full else np.eye(len(o)) - np.outer(whole.u[o], whole.u[o]) - Q @ Q.T
+        t = whole.Q.T @ whole.target
+        apart = np.zeros(len(o)) if whole.full else whole.target[o] - Q @ t
+        if not whole.full:
+            apart = apart - whole.u[o] * (whole.u @ whole.target)
+        if self.penalised:
+            ridged = Q / np.sqrt(s**2 + 1)
+            inner = one + ridged @ ridged.T
+            values, vectors = np.linalg.eigh(inner)
+            if not values[0] > CLEAR * (self.spare if whole.full else fuzz) * (values[-1] if whole.full else 1.0):
+                return None
+            r = vectors @ ((vectors.T @ (apart + Q @ (t / (s**2 + 1)))) / values)
+            worst = float(np.sqrt(values[-1] / values[0])) if whole.full else float(1 / values[0])
+        else:
+            values, vectors = np.linalg.eigh(one)
+            seen = values > max(np.sqrt(fuzz), CLEAR * fuzz)
+            if np.any(~seen & (values > CLEAR * fuzz)) or (self.cut * whole.gap) ** 2 * 10 > values[seen].min(initial=1.0):
+                return None
+            V1, V0 = vectors[:, seen], vectors[:, ~seen]
+            r = V1 @ ((V1.T @ apart) / values[seen])
+            worst = float(1 / values[seen].min(initial=1.0))
+            if V0.shape[1]:
+                B = (Q / s).T
+                r = r + V0 @ np.linalg.lstsq(B @ V0, t / s - B @ r, rcond=None)[0]
+        moved = -(Q.T @ r)  # of t, where predictions take the place of y
+        damped = s / (s**2 + 1) if self.penalised else 1 / s
+        b = whole.V @ (damped * (t + moved))
+        r = r / root
+        level = whole.level - float(self.weight[o] @ r) / float(self.weight.sum()) if self.intercept else 0.0
+        size = float(np.linalg.norm(whole.target) / np.sqrt(self.weight.max()))
+        off = fuzz * worst * (size + float(np.abs(r).max(initial=0.0)))
+        return self.back @ b, level - float(whole.mean @ b), off + self._digits(level)
+
+
+def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
+    """The share of the information that a refit must keep along every direction, for no cut of its host's to matter there, by the
+    singular values of all rows; infinite where it cuts what these data do see."""
+    largest = s.max(initial=0.0)
+    seen, rounding = s > cut * largest, UNIT * CAUTION * CLEAR * len(s) * largest
+    if not seen.any() or np.any(~seen & (s > rounding)):
+        return np.inf
+    return float(10 * (cut * largest / s[seen].min()) ** 2)
+
+
+@once
+def least_norm(fit: Fit) -> LeastNorm | None:
+    """What is known of a fit by least squares, with no penalty or with a ridge on every coefficient; None of other fits."""
+    model = fit.objective
+    if not isinstance(model, GLM) or isinstance(model, StandardisedGLM) or not isinstance(model.design, np.ndarray):
+        return None
+    loss, penalty = model.loss_function, model.penalty
+    if not isinstance(loss, Squared) or loss.self_concordance != 0 or model.class_code is not None or penalty.kinked:
+        return None
+    ridge = penalty.diagonal(model.num_features)
+    if fit.factor is None or isinstance(penalty, PerWeight) or ridge is None:
+        return None
+    ridge = np.broadcast_to(np.asarray(ridge, float), model.num_features)
+    return LeastNorm(fit, ridge) if (ridge > 0).all() or not ridge.any() else None
