@@ -28,6 +28,7 @@ KEPT = 2**22  # numbers in whitened rows that are kept: of 20,000 x 500 they wou
 MANY = 4  # as many of them are asked for: then they are whitened together
 SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 PLAIN = 1e-8  # of the largest eigenvalue of H: what is above it is no rounding
+KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are made by a factor of the rows instead
 NEARLY = 100.0  # times as much as orthogonal columns have of ‖|R| s‖², from where columns nearly repeat one another
 CONDITION = 1e-8  # what rounding may make of the whitened H, from where it is measured, and errors allow for it
 
@@ -186,11 +187,15 @@ def anchored(fit: Fit) -> Anchor:
     condition = off / ((len(eta) + 4 * len(root) + 8) * 2.0**-53)
     if condition > NEARLY * len(root):
         blur = max(blur, ROUNDING * condition)
+        bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
+        noise += ROUNDING * float(weight @ (shaky(np.zeros_like(slope), curvature, eta) * bulk * length))
     if off > CONDITION:
         bend = kappa * model.bending(theta[None])[0] + flat
         off = min(off, measured(model, root, weight, roots, curvature, bend))
         blur = max(blur, off)
     floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit))
+    if condition > NEARLY * len(root) and least_norm(fit) is not None:
+        floor = max(floor, KNOWN * condition)
     rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, floor, table, norms, reach
     return Anchor(
         model,
