@@ -153,8 +153,7 @@ def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " p
     direction; whether rounding leaves the rank open. None of other models."""
     if (known := least_norm(fit)) is None:
         return None
-    model, p = fit.objective, known.x.shape[1]
-    ridge = np.asarray(model.penalty.diagonal(p), float) * np.ones(p)
+    p, ridge = known.x.shape[1], known.ridge
     omega = weights * known.weight
     x, y = known.x[omega > 0], known.y[omega > 0]
     omega = omega[omega > 0]

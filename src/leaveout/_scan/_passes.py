@@ -162,7 +162,9 @@ def _stepped(block: Block, loss: Plain, at: At) -> Kept:
     rounded = lambda center, move: 4 * ROUNDING * (1 + np.abs(center) + bulk) + at.blur * np.abs(move)
     units, grown, table = block.start + np.arange(len(eta)), np.ones(len(eta)), at.table
     rest = float(at.leftover @ at.leftover)
-    one = stepped(units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded, at.floor)
+    one = stepped(
+        units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded, at.floor
+    )
     error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
     some = np.flatnonzero(~within(error, np.full(len(error), at.allowed)) & one.determined)
     if at.sample is not None and some.size:

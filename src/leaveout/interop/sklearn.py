@@ -276,7 +276,7 @@ def read(
     remark = "; ".join(filter(None, (*remarks, host.chosen)))
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
     if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
-        objective = objective.cutting(float(getattr(estimator, "tol", 0.0)))  # before 1.7 scikit-learn went by rounding
+        vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before 1.7 scikit-learn went by rounding
     return objective.reading(functools.partial(_new, fitted), labels.index), _parameters(objective, host, estimator)
 
 

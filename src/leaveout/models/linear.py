@@ -54,7 +54,9 @@ class AbstractRegression(AbstractLinearPredictor):
     remark: str = static()
     scale: str = static()
     labels: Names = static()
-    cut: float = static()  # of the largest singular value of the centred rows: what is less a host takes for zero; 0 by rounding
+    cut: float = (
+        static()
+    )  # of the largest singular value of the centred rows: what is less a host takes for zero; 0 by rounding
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
         """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
@@ -280,12 +282,6 @@ class AbstractRegression(AbstractLinearPredictor):
         labels of its rows, where these columns have none."""
         out = copy.copy(self)
         vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
-        return out
-
-    def cutting(self, cut: float) -> Self:
-        """The same model of a host that takes singular values below such a share of the largest for zero."""
-        out = copy.copy(self)
-        vars(out)["cut"] = cut
         return out
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:

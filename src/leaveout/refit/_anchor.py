@@ -183,19 +183,12 @@ def anchored(fit: Fit) -> Anchor:
     table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
-    off = unsure(root, np.sqrt(diagonal), len(eta))
-    condition = off / ((len(eta) + 4 * len(root) + 8) * 2.0**-53)
+    off, condition = _rounded(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
     if condition > NEARLY * len(root):
-        blur = max(blur, ROUNDING * condition)
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
         noise += ROUNDING * float(weight @ (shaky(np.zeros_like(slope), curvature, eta) * bulk * length))
-    if off > CONDITION:
-        bend = kappa * model.bending(theta[None])[0] + flat
-        off = min(off, measured(model, root, weight, roots, curvature, bend))
-        blur = max(blur, off)
-    floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit))
-    if condition > NEARLY * len(root) and least_norm(fit) is not None:
-        floor = max(floor, KNOWN * condition)
+        blur = max(blur, ROUNDING * condition, off if off > CONDITION else 0.0)
+    floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit), KNOWN * condition if least_norm(fit) else 0.0)
     rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, floor, table, norms, reach
     return Anchor(
         model,
@@ -214,6 +207,25 @@ def anchored(fit: Fit) -> Anchor:
         root @ np.asarray(fit.gradient),
         *rest,
     )
+
+
+def _rounded(
+    fit: Fit,
+    model: Predictors,
+    root: Array,
+    scale: Array,
+    weight: Array,
+    roots: Array | None,
+    curvature: Array,
+    flat: Array | float,
+    kappa: float,
+) -> tuple[float, float]:
+    """How far R H Rᵀ may be from the identity, measured where its bound is large, and ‖|R| s‖²."""
+    off = float(unsure(root, scale, len(weight)))
+    condition = off / ((len(weight) + 4 * len(root) + 8) * 2.0**-53)
+    if off > CONDITION:
+        off = min(off, measured(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat))
+    return off, condition
 
 
 def _cut(fit: Fit) -> float:
@@ -245,14 +257,20 @@ def measured(model: Predictors, root: Array, weight: Array, roots: Array | None,
     """The same by the whitened rows Z of all of H, whose condition enters by its root: |fl(ZᵀZ) − I|, and what Z is off by."""
     n, p = len(weight), root.shape[1]
     z = model.design.whitened(np.arange(n), root)
-    z = np.sqrt(weight * curvature)[:, None] * z if roots is None else np.sqrt(weight)[:, None, None] * (roots.swapaxes(1, 2) @ z)
+    z = (
+        np.sqrt(weight * curvature)[:, None] * z
+        if roots is None
+        else np.sqrt(weight)[:, None, None] * (roots.swapaxes(1, 2) @ z)
+    )
     z = z.reshape(-1, len(root))
     inner = root @ bend @ root.T
     own = z.T @ z
     scale = np.sqrt(np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(bend))
     reach, size = float(np.linalg.norm(np.abs(root) @ scale)), float(np.trace(own + inner))
     lost = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # of Z
-    return float(np.linalg.norm(own + inner - np.eye(len(root)))) + (n + 8) * 2.0**-53 * size + 2 * np.sqrt(size) * lost + lost**2
+    return (
+        float(np.linalg.norm(own + inner - np.eye(len(root)))) + (n + 8) * 2.0**-53 * size + 2 * np.sqrt(size) * lost + lost**2
+    )
 
 
 def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None:

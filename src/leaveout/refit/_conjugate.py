@@ -60,6 +60,8 @@ class _Group:
         """The lanes that are not brought near enough: F falls no more, or is too flat to tell how near."""
         lost = [np.zeros(0, int)]
         for _ in range(ROUNDS):
+            if not self.lanes.size:
+                break
             gradient, change, noise = self._gradient()
             size = self._judged(gradient, noise)
             done = np.isfinite(self.least) & enough(self.lanes)

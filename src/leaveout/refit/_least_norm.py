@@ -2,14 +2,14 @@
 
     F(θ, w) = ½ Σ_n w_n s_n (x_nᵀβ + b + o_n − y_n)² + ½ Σ_j r_j β_j²,      r = 0, or r_j > 0
 
-Hosts go on with the solution of least norm where the data determine no other, and so does this. With √W(X − x̄)R^{-½} = Q s Vᵀ and
-u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve S_oo r_o = (S y)_o,
+Hosts go on with the solution of least norm where the data determine no other, and so does this. With
+√W(X − x̄)R^{-½} = Q s Vᵀ and u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve S_oo r_o = (S y)_o,
 
     S = S₁ + S₀,      S₁ = √W (I − uuᵀ − QQᵀ) √W,      S₀ = √W Q diag(1/(s² + 1)) Qᵀ √W      under a ridge,
                                                        and infinitely smaller, √W Q s⁻² Qᵀ √W,  without one:
 
-there S₁ tells what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place of y_o. Where
-other weights change, or it is not clear which directions the rows o alone determine, the refit itself is made by an SVD.
+there S₁ tells what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place of y_o.
+Where other weights change, or it is not clear which directions the rows o alone determine, the refit itself is made by an SVD.
 """
 
 import functools
@@ -19,12 +19,9 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from .._design import Dense, Predictors
 from .._fit import Fit
 from .._once import once
-from ..models._scaled import StandardisedGLM
-from ..models.linear import GLM
-from ..models.losses import Squared
-from ..models.penalties import PerWeight
 
 Array = np.ndarray
 UNIT = 2.0**-53
@@ -34,8 +31,8 @@ DEAR = 1e12  # operations that the refits of a plan may cost which are made one 
 
 
 class Whole(NamedTuple):
-    """Q, s, V of all rows, their mean and √weight, the `gap`, whether the rank is `certain`, u, whether nothing is left of least
-    squares, the mean response, and √weight times what is left of the response."""
+    """Q, s, V of all rows, their mean and √weight, the `gap`, whether the rank is `certain`, u, whether nothing is left of
+    least squares, the mean response, and √weight times what is left of the response."""
 
     Q: Array
     s: Array
@@ -53,12 +50,11 @@ class Whole(NamedTuple):
 class LeastNorm:
     """The rows of a least-squares fit, factorised; `gap` is the relative size of the smallest singular value that counts."""
 
-    def __init__(self, fit: Fit, ridge: Float[Array, " features"]):
-        model = fit.objective
-        n, p = model.num_units, model.num_features
-        self.x, self.cut, self.intercept = np.asarray(model.design)[:, :p], model.cut, model.intercept
-        self.y = model.y - (0.0 if model.offset is None else model.offset)
-        self.weight = np.ones(n) if model.sample_weight is None else model.sample_weight
+    def __init__(self, fit: Fit, model: Predictors, y: Array, intercept: bool, ridge: Float[Array, " features"]):
+        n, p = len(y), len(ridge)
+        self.x, self.cut, self.intercept = model.design.x[:, :p], getattr(fit.objective, "cut", 0.0), intercept
+        self.y, self.ridge = y - model.offset, ridge
+        self.weight = model.weigh(np.ones((1, n)))[0][0]
         self.penalised = bool(ridge.any())
         self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # β of what is solved for
         if len(fit.null_space) and not self.cut:
@@ -166,8 +162,8 @@ class LeastNorm:
 
 
 def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
-    """The share of the information that a refit must keep along every direction, for no cut of its host's to matter there, by the
-    singular values of all rows; infinite where it cuts what these data do see."""
+    """The share of the information that a refit must keep along every direction, for no cut of its host's to matter there, by
+    the singular values of all rows; infinite where it cuts what these data do see."""
     largest = s.max(initial=0.0)
     seen, rounding = s > cut * largest, UNIT * CAUTION * CLEAR * len(s) * largest
     if not seen.any() or np.any(~seen & (s > rounding)):
@@ -178,14 +174,15 @@ def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
 @once
 def least_norm(fit: Fit) -> LeastNorm | None:
     """What is known of a fit by least squares, with no penalty or with a ridge on every coefficient; None of other fits."""
-    model = fit.objective
-    if not isinstance(model, GLM) or isinstance(model, StandardisedGLM) or not isinstance(model.design, np.ndarray):
+    model, objective = fit.predictors, fit.objective
+    if model is None or not isinstance(model.design, Dense) or not model.separate or model.norms is not None:
         return None
-    loss, penalty = model.loss_function, model.penalty
-    if not isinstance(loss, Squared) or loss.self_concordance != 0 or model.class_code is not None or penalty.kinked:
+    n, p = model.design.shape
+    if np.any(model.unit_loss.self_concordance != 0) or n != objective.num_units or objective.parameters.kinks() is not None:
         return None
-    ridge = penalty.diagonal(model.num_features)
-    if fit.factor is None or isinstance(penalty, PerWeight) or ridge is None:
+    slope, curvature = model.unit_loss.derivatives(np.zeros(n), model.y, (1, 2))
+    intercept, penalty = bool(getattr(objective, "intercept", False)), np.asarray(model.penalty)
+    ridge = np.diag(penalty)[: p - intercept]
+    if np.any(curvature != 1) or not np.array_equal(penalty, np.diag(np.diag(penalty))):
         return None
-    ridge = np.broadcast_to(np.asarray(ridge, float), model.num_features)
-    return LeastNorm(fit, ridge) if (ridge > 0).all() or not ridge.any() else None
+    return LeastNorm(fit, model, -slope, intercept, ridge) if (ridge > 0).all() or not ridge.any() else None

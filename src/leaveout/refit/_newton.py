@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from .._design import over, weighed
 from .._proved import ROUNDING, Ball, Bend, ball, gaps
 from .._results import RESULTS
-from ._anchor import shaky, unsure
+from ._anchor import CONDITION, shaky, unsure
 
 if TYPE_CHECKING:
     from ._enclosure import Enclosure
@@ -144,7 +144,8 @@ class Newton:
         self.F[which] = new
         lanes = self.lanes[which]
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u[which], decrement + noise, noise
-        after = np.where(length == 1, found.after + 2 * lost * decrement + noise, np.inf)  # by which the step itself may be off
+        off = np.where(lost > CONDITION, 2 * lost * decrement + noise, 0.0)  # by which the step itself may be
+        after = np.where(length == 1, found.after + off, np.inf)
         own = norm if norm.shape[1] == state.units.shape[1] else np.take_along_axis(norm, state.units[lanes], axis=1)
         state._place(lanes, after, own)
         done = enough(lanes)
