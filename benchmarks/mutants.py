@@ -32,6 +32,34 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "least squares: a fixed tolerance where a host has one of its own",
+        "refit/_least_norm.py",
+        "least = max(self.cut * largest, rounding)",
+        "least = rounding",
+        "test_rank.py",
+    ),
+    Fault(
+        "least squares: what only the norm tells left out",
+        "refit/_least_norm.py",
+        "if V0.shape[1]:",
+        "if False:",
+        "test_rank.py",
+    ),
+    Fault(
+        "rank: the rounding of 1 - h does not count",
+        "refit/_anchor.py",
+        "floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit), KNOWN * condition if least_norm(fit) else 0.0)",
+        "floor = SINGULAR",
+        "test_rank.py",
+    ),
+    Fault(
+        "audit: flat directions without curvature",
+        "_audit.py",
+        "whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))",
+        "whitened(product(move))",
+        "test_rank.py",
+    ),
+    Fault(
         "mixed: the mode's own way of moving left out of slopes",
         "models/_marginal.py",
         "through = v - omega * bend * along",
