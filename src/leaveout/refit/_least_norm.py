@@ -2,8 +2,9 @@
 
     F(θ, w) = ½ Σ_n w_n s_n (x_nᵀβ + b + o_n − y_n)² + ½ Σ_j r_j β_j²,      r = 0, or r_j > 0
 
-Hosts go on with the solution of least norm where the data determine no other, and so does this. With
-√W(X − x̄)R^{-½} = Q s Vᵀ and u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve S_oo r_o = (S y)_o,
+Hosts go on with the solution of least norm where the data determine no other, and so does this.
+With √W(X − x̄)R^{-½} = Q s Vᵀ and u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve
+S_oo r_o = (S y)_o,
 
     S = S₁ + S₀,      S₁ = √W (I − uuᵀ − QQᵀ) √W,      S₀ = √W Q diag(1/(s² + 1)) Qᵀ √W      under a ridge,
                                                        and infinitely smaller, √W Q s⁻² Qᵀ √W,  without one:
