@@ -75,7 +75,7 @@ def test_files_are_short():
 
 
 def test_functions_are_short():
-    """Forty-six lines, from the first statement on: what a user reads of a verb, or in the help of a command, is not its code."""
+    """Forty-six lines, from the first statement on: what a user reads of a verb, or in a command's help, is not its code."""
     long = {}
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -470,7 +470,7 @@ def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
     (value, gradient), hessian = F.look(vector), F.hessian(vector)
     check_finite(objective, theta, caller, value, gradient, hessian)
     null_space = stored(scaled_flat(flat, hessian))
-    if len(null_space) and getattr(objective, "cut", 0.0):  # these directions F does see, but their host does not
+    if len(null_space) and getattr(objective, "cut", None):  # these directions F does see, but their host does not
         gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
     hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
     known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
