@@ -1619,6 +1619,48 @@ FAULTS = (
         "out[part.fold][place[part.rows]] *= 1.0",
         "test_leakage_report.py",
     ),
+    Fault(
+        "a plan's groups in the order of the plan where the fit lacks rows",
+        "_plan.py",
+        "None if part is None else part[units] for part in",
+        "None if part is None else part[: len(units)] for part in",
+        "test_statsmodels.py",
+    ),
+    Fault(
+        "rows that statsmodels dropped are numbered anew",
+        "interop/statsmodels.py",
+        "np.delete(np.arange(len(exog) + len(dropped)), dropped)",
+        "np.arange(len(exog))",
+        "test_statsmodels.py",
+    ),
+    Fault(
+        "one repetition whatever it costs",
+        "_audit.py",
+        "int(SHARE * gradients / REPEATING), int(one)",
+        "int(SHARE * gradients / REPEATING), 1",
+        "test_proved.py",
+    ),
+    Fault(
+        "new rows of a process at the distances of one length",
+        "models/gaussian_process.py",
+        "cdist(rows / lengths, self.X / lengths)",
+        "cdist(rows / lengths[0], self.X / lengths[0])",
+        "test_predict.py",
+    ),
+    Fault(
+        "predictions without the intercept of classes",
+        "_prediction.py",
+        'np.concatenate([known["coef"], known["intercept"][..., None]], -1)',
+        'np.concatenate([known["coef"], 0 * known["intercept"][..., None]], -1)',
+        "test_predict.py",
+    ),
+    Fault(
+        "a pipeline's names in reverse",
+        "interop/sklearn.py",
+        "tuple(map(str, estimator[:-1].get_feature_names_out()))",
+        "tuple(map(str, estimator[:-1].get_feature_names_out()[::-1]))",
+        "test_predict.py",
+    ),
 )
 
 

@@ -69,24 +69,6 @@ def test_records_are_no_leaves():
         )
 
 
-def test_files_are_short():
-    lengths = {path.name: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
-    assert max(lengths.values()) <= 510, lengths
-
-
-def test_functions_are_short():
-    """Forty-six lines, from the first statement on: what a user reads of a verb, or in a command's help, is not its code."""
-    long = {}
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
-                body = node.body[ast.get_docstring(node) is not None :]
-                lines = node.end_lineno - body[0].lineno + 1 if body else 0
-                if lines > 46:
-                    long[f"{path.relative_to(SOURCE).with_suffix('').as_posix()}.{node.name}"] = lines
-    assert not long, long
-
-
 HEAVY = ("jax", "equinox", "sklearn", "scipy.linalg", "pandas", "matplotlib")
 
 

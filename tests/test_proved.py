@@ -405,6 +405,16 @@ def test_how_much_is_audited(monkeypatch):
         lo.cross_validate(fit, lo.groups(group), audit=-1)
 
 
+def test_a_repetition_that_costs_more_than_the_rest_is_left_and_said(monkeypatch):
+    assert _audit.affordable(1e4, 1e9) == 33 and _audit.affordable(100.0, 1e9) == 1  # a tenth; one within half of the whole
+    assert _audit.affordable(29.0, 1e9) == 0 and _audit.affordable(29.0, 1e6) == 1  # more than the rest; nobody waits for it
+    fit, *_, group = fitted("plain", "logistic", 0)
+    monkeypatch.setattr(_audit, "TRIFLE", 0.0)
+    monkeypatch.setattr(_audit, "REPEATING", 1e6)
+    found = lo.cross_validate(fit, lo.groups(group))
+    assert found.audit is None and "none: one refit repeated exactly would cost more than all the rest" in str(found)
+
+
 def test_copies_and_heavy_rows_are_told():
     X, y, *_ = problem("plain", "logistic", 0)
     twice = np.r_[np.arange(80), np.arange(10)]

@@ -297,3 +297,30 @@ def test_formulas_missing_rows_and_names():
 def test_results_that_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("labels", ["names", "numbers", "no frame"])
+def test_a_plan_of_all_rows_is_matched_by_label(labels):
+    """Hosts drop rows with missing values; a plan of a column of the data has them still."""
+    frame = pd.DataFrame({"a": X[:, 1], "y": Y["real"], "clinic": np.arange(N) % 7})
+    frame.loc[[3, 17, 30], "a"] = np.nan
+    if labels == "names":
+        frame.index = [f"patient {i}" for i in range(N)]
+    if labels == "no frame":
+        results = sm.OLS(frame.y.to_numpy(), sm.add_constant(frame[["a"]].to_numpy()), missing="drop").fit()
+    else:
+        results = sm.OLS.from_formula("y ~ a", frame).fit()
+    used = frame.dropna()
+    wanted = np.zeros(len(used))
+    for clinic in range(7):
+        out = (used.clinic == clinic).to_numpy()
+        wanted[out] = sm.OLS.from_formula("y ~ a", used[~out]).fit().predict(used[out])
+    fit = lo.from_statsmodels(results)
+    with pytest.warns(UserWarning, match="3 of the plan's 90 units are not among those of the fit, such as"):
+        found = lo.cross_predict(fit, lo.groups(frame.clinic), lo.Exact())
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    with pytest.warns(UserWarning, match="they leave the plan"):
+        estimate = lo.cross_validate(fit, lo.groups(frame.clinic))
+    assert list(estimate.names()) == list(used.index) and "SE over 7 groups" in str(estimate)
+    with pytest.raises(ValueError, match="the plan is for 90 units, but the fit has 87"):
+        lo.cross_predict(fit, lo.groups(frame.clinic.to_numpy()))

@@ -53,7 +53,7 @@ from ._plan import (
     neighbourhoods as neighbourhoods,
     random_subsets as random_subsets,
 )
-from ._prediction import interval as interval
+from ._prediction import interval as interval, predict as predict
 from ._report import report as report
 from ._results import RESULTS as RESULTS
 from ._scan import Scan as Scan, scan as scan

@@ -2,7 +2,8 @@
 
 From where a refit stands, Newton's method by conjugate gradients (SciPy's) with a line search on F(·, w) itself: none of the
 strategies' metrics, bounds or estimates. Which refits, and how many, does not depend on the clock: those of the longest first
-step, of the largest error, and some at random; at most a tenth of the operations of the call, and one at least.
+step, of the largest error, and some at random; at most a tenth of the operations of the call, or one where that is no more than
+half of them.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from .refit._least_norm import least_norm
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
 REPEATING = 30  # gradients that one repetition takes, about
+TRIFLE = 2e8  # operations that take a tenth of a second or less
 STEPS = 60  # of Newton's method
 REACHED = 1e-9  # of the length of the way: a step that is shorter is the last
 SLACK = 1e-8  # of a loss: what two programs may differ by for rounding
@@ -103,9 +105,11 @@ def foremost(refits: Array, moved: Array, error: Array, proved: Array, number: i
     return np.unique(np.concatenate(_places(refits, moved, error, proved, number)))
 
 
-def affordable(gradients: float) -> int:
-    """Repetitions that a tenth of a call's operations, counted in gradients, pays for; one at least."""
-    return max(1, int(SHARE * gradients / REPEATING))
+def affordable(gradients: float, operations: float) -> int:
+    """The number of repetitions that a tenth of a call pays for, given its gradients and the operations of one of these. One is
+    made too where it takes half of the whole or less, or so little that nobody waits for it."""
+    one = gradients >= REPEATING or REPEATING * operations <= TRIFLE
+    return max(int(SHARE * gradients / REPEATING), int(one))
 
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:

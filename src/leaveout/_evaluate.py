@@ -10,6 +10,7 @@ batch some refits are repeated (`_audit`), and compared at the fit's other minim
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,7 +27,7 @@ from ._checkpoint import File, Told, keeping
 from ._estimate import Estimate
 from ._fingerprint import fingerprint
 from ._fit import Fit
-from ._functions import weights_of
+from ._functions import weights_of, work
 from ._jax import Module, PyTree, float64
 from ._kinks import without
 from ._metrics import Metric, measure, measures
@@ -34,7 +35,7 @@ from ._objective import AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
 from ._printed import kind_of
-from ._read import count
+from ._read import count, counted
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
 from ._walk import Merge, Walk, blank, one_thread, put
@@ -72,8 +73,8 @@ def cross_validate(
     −log of a probability), "squared_error", "absolute_error", "zero_one" or "crps", each where the model has it; scores of one
     name compare models of other losses. `metric` names measures of the pooled held-out
     predictions (`auc`, `accuracy`, `brier`, `mse`, `mae`), kept in `Estimate.metrics`.
-    `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, one at least
-    (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
+    `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, or one within half of
+    them (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
     that were judged like it are iterated to the end.
     `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers.
 
@@ -277,8 +278,16 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
             f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
         )
     count, units = objective.num_units, objective.units
+    plan = _of_units(caller, plan, units.names)
     if plan.num_units != count:
-        raise ValueError(f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}.")
+        labelled = (
+            ""
+            if units.names is None
+            else ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
+        )
+        raise ValueError(
+            f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}{labelled}."
+        )
     if not units.repeatable and np.any(plan.weight > 1):
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
@@ -288,6 +297,22 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
     return plan.matched(caller, units.names)
+
+
+def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
+    """The plan over the units of a fit that lacks some of its labels, as hosts drop rows with missing values, with a warning."""
+    if names is None or plan.names is None or plan.num_units <= len(names) or not (names.is_unique and plan.names.is_unique):
+        return plan
+    units = plan.names.get_indexer(names)
+    if (units < 0).any() or counted(names):  # labels 0, 1, … may number what is left anew
+        return plan
+    missing = plan.names.difference(names, sort=False)
+    warnings.warn(
+        f"{caller}: {len(missing)} of the plan's {plan.num_units} units are not among those of the fit, such as "
+        f"{missing.tolist()[0]!r}; they leave the plan.",
+        stacklevel=5,
+    )
+    return plan.only(units)
 
 
 def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
@@ -423,10 +448,13 @@ class Gathered:
         found = replace(found, audit=table, labels=found.labels | {"audit": audit})
         return found if np.isnan(self.draws).any() or not self.draws.size else found.sharing(self.draws, *self.left.tolist())
 
-    def _audited(self, improve: bool) -> tuple[pd.DataFrame, str]:
+    def _audited(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
         """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""
         found, candidates = self.found, self.candidates
-        chosen = candidates.chosen(affordable(self.gradients))
+        fit = self.asked.fit
+        chosen = candidates.chosen(affordable(self.gradients, work(fit.objective, fit.num_params)))
+        if not chosen and candidates.exists.any():
+            return None, "none: one refit repeated exactly would cost more than all the rest of the call"
         table = audited(self.asked, found, chosen, candidates.start)
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
         found.result[missed] = RESULTS.missed

@@ -121,6 +121,8 @@ class Units:
     kinds: tuple[str, ...] = ("response", "link")  # of predictions
     classes: int = 0  # of the target, where it is the number of one
     distribution: Callable[[], Distribution | None] = lambda: None  # of the target, where one is asked for
+    # (fit, data of other units, kind, offset) -> their predictions, where the model has some
+    predict_new: Callable[[Any, Any, str, Any], Any] | None = None
     features: Callable[[], Mapping[str, np.ndarray]] = dict  # columns of numbers by name, of rows
     score: str = ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or what else; "" where that is not known
 

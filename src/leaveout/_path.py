@@ -24,7 +24,7 @@ from ._errors import naives
 from ._estimate import Estimate
 from ._evaluate import DEFAULT, adapted, blank, cross_validate, keep_freed, settled, some_of, walked
 from ._fit import DOUBTFUL, Fit, anchored_at, fit
-from ._functions import TOGETHER, Penalised
+from ._functions import TOGETHER, Penalised, work
 from ._jax import float64
 from ._kinks import at_zeros
 from ._lasso import applies as along, lassos
@@ -88,8 +88,8 @@ def path(
     such a one (n times scikit-learn's alpha). `plan` and `refit` are as in `cross_validate`, and so is every estimate, but
     that the penalties share the operations of one such call: of many rows left out by themselves fewer refits are proved and
     more estimated, and `audit` refits of the whole path are repeated exactly, as many as a tenth of its operations pay for,
-    one at least. Where one is off by more than was reported, every penalty is cross-validated by itself. `checkpoint` is as in
-    `cross_validate`; Ctrl-C raises `Interrupted` with the path of the penalties that are done.
+    or one within half of them. Where one is off by more than was reported, every penalty is cross-validated by itself.
+    `checkpoint` is as in `cross_validate`; Ctrl-C raises `Interrupted` with the path of the penalties that are done.
 
     Of a `BandedRidge` `penalties` are numbers, `[candidates]` or `[candidates, bands]`, every refit is in closed form, and a
     `PerTarget` has the best of them for each target.
@@ -114,7 +114,7 @@ def path(
     try:
         with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
             _find(found, objective, named, plan, refit, audit)
-            said, tables = _checked(found, plan, refit, audit)
+            said, tables = _checked(found, objective, plan, refit, audit)
     except KeyboardInterrupt:
         raise _stopped(found, named, plan, labels) from None
     points = tuple(Point(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
@@ -122,10 +122,10 @@ def path(
 
 
 def _checked(
-    found: dict[Any, Judged], plan: Plan, refit: AbstractRefit, audit: int
+    found: dict[Any, Judged], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
 ) -> tuple[str, dict[Any, pd.DataFrame | None]]:
     """A sentence on the audits, and their tables; after a miss nothing that was judged like it is taken for granted."""
-    said, tables, missed = _audited(found, audit)
+    said, tables, missed = _audited(found, audit, work(objective, objective.design.shape[1]))
     if not missed:
         return said, tables
     judged = dict(found)
@@ -389,9 +389,10 @@ def _anchored(objective: Model, theta: np.ndarray) -> Fit:
     return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
 
 
-def _audited(found: dict[Any, Judged], audit: int) -> tuple[str, dict[Any, pd.DataFrame], int]:
-    """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed."""
-    number = min(audit, affordable(sum(each.gradients for each in found.values()))) if audit else 0
+def _audited(found: dict[Any, Judged], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
+    """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed. A
+    gradient takes so many `operations`."""
+    number = min(audit, affordable(sum(each.gradients for each in found.values()), operations)) if audit else 0
     order = sorted(found, key=lambda value: -found[value].error)
     wanted: dict[Any, dict[int, str]] = {}
     for turn in range(number):

@@ -147,6 +147,28 @@ class Plan(Printed):
         clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
         return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
 
+    def only(self, units: NDArray[np.int64]) -> "Plan":
+        """The plan over some of its units, in this order: the others leave every refit. Refits that then leave nothing out, or
+        score nothing where they did, leave the plan."""
+        place = np.full(self.num_units, -1)
+        place[units] = np.arange(len(units))
+        kept = place[self.index] >= 0
+        count = lambda entries: np.bincount(self.refit[entries], minlength=self.num_refits)
+        refits = np.flatnonzero((count(kept) > 0) & ((count(kept & self.held) > 0) | (count(self.held) == 0)))
+        kept &= np.isin(self.refit, refits)
+        clusters, blocks = (None if part is None else part[units] for part in (self.clusters, self.blocks))
+        return replace(
+            self,
+            indptr=np.r_[0, np.cumsum(count(kept)[refits])],
+            index=place[self.index[kept]],
+            weight=self.weight[kept],
+            held=self.held[kept],
+            num_units=len(units),
+            clusters=clusters,
+            blocks=blocks,
+            names=None if self.names is None else self.names[units],
+        )
+
     def known(self, **facts: Any) -> "Plan":
         """The same refits with less that is `held`, or other `serial`, `blocks` and `names`: nothing to check again."""
         plan = copy.copy(self)

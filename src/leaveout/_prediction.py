@@ -17,7 +17,7 @@ costs no more memory than they do.
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -104,18 +104,106 @@ def interval(
     plan = _plan(objective, method, groups, plan, refit)
     _, X_new, offset = matched("interval", X_new=X_new, offset=offset)
     design = objective.new_rows("interval", X_new)
-    shift = _shift(objective, offset, len(design))
+    shift = _shift("interval", objective, offset, len(design))
     of = known(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
     with stoppable("interval"), keeping("interval", checkpoint, of):
         found = _refits(fit, plan, refit)
         low, high, widening = _all_ends(_ends(fit, plan, found, level, method), fit, found, design, shift)
-    loose = _undetermined(fit, design)
+    loose = _undetermined("interval", fit, design)
     low, high = np.where(loose, -np.inf, low), np.where(loose, np.inf, high)
     here = Refits(fit.vector[None], np.zeros(1), True)
     whole = np.concatenate([mean.value[:, 0] for mean in _means(fit, here, design, shift)])
     table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
     table.attrs |= _told(fit, plan, method, level) | {"widened": float(widening.max(initial=0.0)), "proved": found.proved}
     return table
+
+
+@float64
+def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike | None = None) -> pd.Series | pd.DataFrame:
+    """Predict the response of new rows by a fit.
+
+    For rows with a linear predictor the prediction is the mean, `g⁻¹(x'θ̂ + offset)`, g being the link.
+
+    Parameters
+    ----------
+    fit : Fit
+        Any fit whose model predicts other units than its own: of `GLM`, `Regression`, `Additive`, `Mixed`, `Cox`,
+        `GaussianProcess`, `CRF`, or of another library.
+    X_new : array-like [rows, features] or DataFrame
+        New rows, as the data of the fit were. The columns of a DataFrame are matched by name, and go through the formula of the
+        model or the transformers of the host. For `Mixed` these are the columns of the formula, or `(X, groups)`; levels that
+        the fit has not seen are drawn from the population. For `CRF` these are the features of new sentences.
+    kind : {"response", "link", "label", "state"}, optional
+        "response" is the mean of the response, a probability of each class for classes, the relative risk for `Cox`; "link" is
+        the linear predictor; "label" and "state" are the labels of `CRF` and their probabilities. The default is the first that
+        the model has.
+    offset : array-like [rows], optional
+        The offsets of the new rows, where the model has one.
+
+    Returns
+    -------
+    Series or DataFrame
+        One prediction a row, or one column a class, under the labels of `X_new`.
+
+    Raises
+    ------
+    TypeError
+        If the model has no predictions of other units, as fields and hidden Markov models have not.
+    ValueError
+        If `kind` is not one of the model's, columns are missing, values are missing or infinite, or an offset is missing.
+
+    Warns
+    -----
+    UserWarning
+        If rows lie outside the span of the data: their predictions are those of the coefficients of least norm.
+
+    See Also
+    --------
+    interval : intervals for the responses of new rows.
+    cross_predict : held-out predictions of the units of the fit.
+
+    Examples
+    --------
+    >>> import numpy as np, leaveout as lo
+    >>> X = np.arange(6.0)[:, None]
+    >>> fit = lo.fit(lo.GLM(X, 1 + 2 * X[:, 0], "squared"))
+    >>> lo.predict(fit, [[10.0]]).round(6).tolist()
+    [21.0]
+    """
+    if not isinstance(fit, Fit):
+        raise TypeError(f"predict: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
+    units = fit.objective.units
+    kind = units.kinds[0] if kind is None else kind
+    if kind not in units.kinds:
+        raise ValueError(f"predict: kind must be one of {', '.join(map(repr, units.kinds))}; got {kind!r}.")
+    if isinstance(fit.objective, AbstractRegression):
+        return _predictions(fit, X_new, kind, offset)
+    if units.predict_new is None:
+        raise TypeError(
+            f"predict: {called(fit.objective)} has no predictions of other units than those it was fitted on. Held-out "
+            "predictions of these are lo.cross_predict(fit, plan)."
+        )
+    return units.predict_new(fit, X_new, kind, offset)
+
+
+def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> pd.Series | pd.DataFrame:
+    """The predictions of new rows of a regression."""
+    objective: Any = fit.objective
+    _, X_new, offset = matched("predict", X_new=X_new, offset=offset)
+    design = objective.new_rows("predict", X_new)
+    shift = _shift("predict", objective, offset, len(design))
+    if objective.parameters.kinks() is None:
+        _undetermined("predict", fit, design)
+    known: Any = fit.parameters
+    coefficients = np.concatenate([known["coef"], known["intercept"][..., None]], -1) if objective.intercept else known["coef"]
+    eta = design @ coefficients.T
+    eta = eta if shift is None else eta + shift
+    own = (fit.vector[design.shape[1] :],) if objective.own else ()
+    with np.errstate(over="ignore"):  # a mean beyond float64 is infinite
+        found = np.asarray(eta if kind == "link" else objective.loss_function.inverse_link(eta, *own))
+    if found.ndim > 1:
+        return pd.DataFrame(found, index=index_of(X_new), columns=list(objective.classes or objective.levels))
+    return pd.Series(found, index=index_of(X_new), name="prediction")
 
 
 def _regression(fit: Fit) -> AbstractRegression:
@@ -166,12 +254,13 @@ def _plan(
     return plan
 
 
-def _shift(objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, " rows"] | None:
-    """What new rows have beside x'θ, if anything."""
+def _shift(caller: str, objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, "rows ..."] | None:
+    """The offsets of new rows; None if the model has none."""
     if (offset is None) != (objective.offset is None):
         had = "has an offset: give that of the new rows as offset=" if offset is None else "has no offset, but one was given"
-        raise ValueError(f"interval: the model {had}.")
-    return None if offset is None else column("interval", "offset", offset, rows)
+        raise ValueError(f"{caller}: the model {had}.")
+    each = (len(objective.classes),) if objective.classes else ()
+    return None if offset is None else column(caller, "offset", offset, rows, each)
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
@@ -210,8 +299,8 @@ def _radius(fit: Fit, done: Refitted) -> Float[Array, " refits"]:
     return radius + np.linalg.norm(fit.back(done.theta - fit.vector) - center, axis=1)
 
 
-def _warn(message: str) -> None:
-    warnings.warn(f"interval: {message}", stacklevel=5)
+def _warn(message: str, caller: str = "interval") -> None:
+    warnings.warn(f"{caller}: {message}", stacklevel=5)
 
 
 def _means(fit: Fit, refits: Refits, design: Design, shift: Float[Array, " rows"] | None) -> Iterator[Means]:
@@ -256,14 +345,21 @@ def _response(
     return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
 
 
-def _undetermined(fit: Fit, design: Design) -> Bool[Array, " rows"]:
+def _undetermined(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
     """Rows outside the span of those that were fitted: a prediction is whatever the coefficients of least norm make of them."""
     if not len(fit.null_space):
         return np.zeros(len(design), bool)
-    flat = fit.flat[: design.shape[1]]
-    loose = (np.abs(design @ flat) > SPANNED * (abs(design) @ np.abs(flat))).any(1)
+    q, several = design.shape[1], len(cast(AbstractRegression, fit.objective).classes)
+    parts = fit.flat.reshape(several, q, -1) if several else fit.flat[None, :q]
+    moved = np.stack([design @ part for part in parts])
+    if several:
+        moved -= moved.mean(0)  # what moves the predictors of all classes alike moves no probability
+    loose = (np.abs(moved) > SPANNED * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
     if loose.any():
-        _warn(f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.")
+        _warn(
+            f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.",
+            caller,
+        )
     return loose
 
 

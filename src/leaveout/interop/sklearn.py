@@ -18,6 +18,7 @@ import scipy
 from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
@@ -271,13 +272,31 @@ def read(
         off = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
         width = ROUNDED if host.ridge else max(10 * ROUNDED, 2 / np.size(y))  # which there is the only curvature
         host = replace(host, loss=host.loss.over(width * (off or 1.0)))
+    names = () if hasattr(X, "columns") else _feature_names(fitted)
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.chosen)))
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
     if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before 1.7 scikit-learn went by rounding
-    return objective.reading(functools.partial(_new, fitted), labels.index), _parameters(objective, host, estimator)
+    names = names if len(names) == np.shape(X)[1] else ()
+    return objective.reading(functools.partial(_new, fitted), labels.index, names), _parameters(objective, host, estimator)
+
+
+def _feature_names(estimator: Any) -> tuple[str, ...]:
+    """The columns that a fitted pipeline hands to its last step, by the names that its transformers give them; none where a
+    transformer gives none, or some twice."""
+    if searches(estimator):
+        return _feature_names(estimator.best_estimator_)
+    if isinstance(estimator, TransformedTargetRegressor):
+        return _feature_names(estimator.regressor_)
+    if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
+        return ()
+    try:
+        names = tuple(map(str, estimator[:-1].get_feature_names_out()))
+    except (AttributeError, ValueError, NotFittedError):
+        return ()
+    return names if len(set(names)) == len(names) else ()
 
 
 def _new(estimator: Any, X: Any) -> Any:
@@ -286,14 +305,14 @@ def _new(estimator: Any, X: Any) -> Any:
         return _new(estimator.best_estimator_, X)
     if isinstance(estimator, TransformedTargetRegressor):
         raise TypeError(
-            "interval: TransformedTargetRegressor predicts a transformed response; fit its regressor to that, and transform "
-            "the ends back."
+            "TransformedTargetRegressor: the fit is of the transformed response. Fit its regressor to that, and transform "
+            "predictions and ends of intervals back; or call the estimator's own predict."
         )
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and isinstance(X, pd.DataFrame):
         missing = sorted(set(known) - set(X.columns))
         if missing and not isinstance(estimator, Pipeline):  # whose transformers know which columns they need
-            raise ValueError(f"interval: X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
+            raise ValueError(f"X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
         X = X if missing else X[list(known)]
     return _new(estimator.steps[-1][1], _transformed(estimator, X)) if isinstance(estimator, Pipeline) else X
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._fit import Fit, anchor
+from .._read import counted
 from ..models import losses
 from ..models.cox import Cox
 from ..models.linear import GLM, Regression
@@ -111,12 +112,19 @@ def _frame(model: Any) -> Any:
     names = list(getattr(model, "exog_names", []))[: exog.shape[1]]
     rows = getattr(getattr(model, "data", None), "row_labels", None)
     index = pd.Index(rows) if rows is not None and len(rows) == len(exog) else None
+    dropped = _dropped(model)
+    if dropped and (index is None or counted(index)):  # which numbers the rows that are left anew
+        index = pd.Index(np.delete(np.arange(len(exog) + len(dropped)), dropped))
     return pd.DataFrame(exog, index=index, columns=names) if len(set(names)) == exog.shape[1] else exog
 
 
+def _dropped(model: Any) -> list[int]:
+    """The places of the rows that statsmodels dropped, as they have missing values."""
+    return list(getattr(getattr(model, "data", None), "missing_row_idx", None) or ())
+
+
 def _remark(model: Any, *more: str) -> str:
-    dropped = getattr(getattr(model, "data", None), "missing_row_idx", None)
-    gone = 0 if dropped is None else len(dropped)
+    gone = len(_dropped(model))
     first = f"{gone} rows with missing values are not among the units: statsmodels dropped them" if gone else ""
     return "; ".join(filter(None, (first, *more)))
 

@@ -19,16 +19,17 @@ from typing import Literal, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from .._jax import compiled, static
 from .._objective import AbstractObjective, Costs, Parameters, Units, aligned, float64, stored
-from .._read import Names, codes, matched
+from .._read import Names, codes, index_of, matched
 from .._sparse import Sparse
 from . import penalties
 from ._partial import Alone, Sums, alone, efron, running
-from ._rows import column, design, pick, shift
+from ._rows import column, design, new_rows, pick, shift
 
 
 class Cox(AbstractObjective):
@@ -167,7 +168,19 @@ class Cox(AbstractObjective):
     def units(self):
         order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        return Units(names=self.labels.index, score="−log partial likelihood", response=order, features=columns)
+        known = {"features": columns, "predict_new": self._predict_new}
+        return Units(names=self.labels.index, score="−log partial likelihood", response=order, **known)
+
+    def _predict_new(self, fit, X, kind, offset):
+        """Linear predictors of new rows, or their exponentials: risks relative to a row of zeros."""
+        if (offset is None) != (self.offset is None):
+            raise ValueError(
+                f"predict: the model has {'no ' if self.offset is None else 'an '}offset; give the same of new rows."
+            )
+        _, X, offset = matched("predict", X=X, offset=offset)
+        rows = np.asarray(new_rows("predict", X, self.names, False))
+        eta = rows @ fit.vector + (0.0 if offset is None else column("predict", "offset", offset, len(rows)))
+        return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
 
     @property
     def convex(self):

@@ -23,6 +23,7 @@ from typing import Any, Literal, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
@@ -408,9 +409,31 @@ class CRF(AbstractObjective):
 
     @property
     def units(self):
+        known = {
+            "kinds": ("label", "state"),
+            "response": self.codes,
+            "score": LOG_PROBABILITY,
+            "predict_new": self._predict_new,
+        }
         if self.drop == "label":
-            return Units(self.steps.index, serial=True, kinds=("label", "state"), response=self.codes, score=LOG_PROBABILITY)
-        return Units(kinds=("label", "state"), response=self.codes, score=LOG_PROBABILITY)
+            return Units(self.steps.index, serial=True, **known)
+        return Units(**known)
+
+    def _predict_new(self, fit, features, kind, offset):
+        """Labels of new sentences of a host, or the probabilities of these."""
+        if offset is not None:
+            raise ValueError("predict: a CRF has no offset, but one was given.")
+        if self.steps.read is None:
+            raise TypeError(
+                "predict: new sequences of this CRF need lengths, and scores or features: "
+                "fit.objective.predict(fit, lengths=..., features=...)."
+            )
+        found = self.predict(fit, kind=kind, features=features)
+        return (
+            pd.DataFrame(found, columns=list(self.names.of(np.arange(self.num_labels))))
+            if kind == "state"
+            else pd.Series(found, name="prediction")
+        )
 
     @property
     def costs(self):

@@ -15,6 +15,7 @@ import functools
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
@@ -23,6 +24,7 @@ from .._closed_form import STEP, AbstractClosedForm
 from .._jax import static
 from .._objective import LOG_DENSITY, Costs, Parameters, Units, stored
 from .._read import Names, matched, numbers
+from ._rows import new_rows
 
 Array = np.ndarray
 RATE = 2.0  # of standard deviations, on the scale of y
@@ -83,6 +85,7 @@ class GaussianProcess(AbstractClosedForm):
     kernel: str = static()
     flat: bool = static()
     names: Names = static()
+    columns: tuple[str, ...] = static()
 
     def __init__(
         self,
@@ -98,6 +101,8 @@ class GaussianProcess(AbstractClosedForm):
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianProcess: prior must be 'default' or None; got {prior!r}.")
         self.names, X, y = matched("GaussianProcess", X=X, y=y)
+        count = 1 if np.ndim(X) < 2 else np.shape(X)[1]
+        self.columns = tuple(map(str, X.columns)) if hasattr(X, "columns") else tuple(f"x{j}" for j in range(count))
         self.X, self.y = _read(X, y)
         deviation = self.X.std(0)
         self.spread = stored(deviation if ard else [np.sqrt(np.mean(deviation**2))])
@@ -109,7 +114,21 @@ class GaussianProcess(AbstractClosedForm):
 
     @property
     def units(self):
-        return Units(names=self.names.index, serial=None, target=self.y, score=LOG_DENSITY)
+        return Units(names=self.names.index, serial=None, target=self.y, score=LOG_DENSITY, predict_new=self._predict_new)
+
+    def _predict_new(self, fit, X, kind, offset):
+        """Means of f + μ at new rows, k(x, X) (K + σ²I)⁻¹ (y − μ) + μ."""
+        del kind  # the link is the identity
+        if offset is not None:
+            raise ValueError("predict: the model has no offset, but one was given.")
+        labels, X = matched("predict", X=X)
+        rows = np.asarray(new_rows("predict", X, self.columns, False))
+        at = self._solved(fit.vector, np.ones(self.num_units))
+        assert at is not None
+        lengths = np.broadcast_to(np.exp(fit.vector[2:-1]), rows.shape[1:])
+        apart = scipy.spatial.distance.cdist(rows / lengths, self.X / lengths)
+        covariance = np.exp(2 * fit.vector[1]) * KERNELS[self.kernel](apart)[0]
+        return pd.Series(fit.vector[0] + covariance @ (at.S * at.beta), index=labels.index, name="prediction")
 
     @property
     def parameters(self):

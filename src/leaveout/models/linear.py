@@ -277,11 +277,13 @@ class AbstractRegression(AbstractLinearPredictor):
         eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
         return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
 
-    def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None) -> Self:
+    def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()) -> Self:
         """The same model of a host that makes its columns of data itself: so does `read` those of new rows. `index` are the
-        labels of its rows, where these columns have none."""
+        labels of its rows, and `names` those of its columns, where these have none."""
         out = copy.copy(self)
         vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
+        if names:
+            vars(out)["names"] = names + self.names[len(names) :]
         return out
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:

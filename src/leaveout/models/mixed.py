@@ -389,7 +389,15 @@ class Mixed(AbstractClosedForm):
         blocks = None if apart else self.factors[0].code if rows else sharing(self.factors, self.drop)
         levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
         names, score = self.labels.index if rows else levels, self.data.response.scale(y)
-        return Units(names=names, target=y if rows else None, score=score, serial=not apart, blocks=blocks)
+        known = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
+        return Units(names=names, target=y if rows else None, score=score, **known)
+
+    def _predict_new(self, fit, data, kind, offset):
+        """The mean responses of new rows, those of levels that the fit has not seen over the population."""
+        if kind != "response":
+            raise ValueError(f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}.")
+        found = predicted(self, fit, data, 0.9, False, offset)
+        return found["mean"].rename("prediction") if "mean" in found else found
 
     # for users
 
