@@ -410,6 +410,18 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     and one above 1 raises `ValueError` unless `throw=False`; under a penalty with kinks or bounds √(2 (F(θ) − min F)) counts
     as one, as θ of parameters that these hold is not kept. `curvature` is as in `fit`.
     """
+    found, left = standing(objective, theta, curvature)
+    if left > WARN:
+        message = unsettled(objective, left)
+        if left > REFUSE and throw:
+            raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
+        warn(message)
+    warn(objective.parameters.warning(found.theta))
+    return found
+
+
+def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
+    """The fit at a θ found elsewhere, and how far that is from stationary, as a decrement."""
     whole = turned(_checked(objective, "anchor"), curvature, "anchor")
     objective, least = posed(whole, theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
@@ -420,19 +432,17 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
         leaves = stored_leaves(objective.parameters.unconstrained(theta))
     flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
     found = anchored_at(objective, leaves, "anchor", flat)
-    left = max(float(found.decrement), np.sqrt(2 * above(whole, theta, least)))
-    if left > WARN:
-        message = (
-            f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
-            f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
-            "these data, with this penalty and these weights? If its solver only stopped early, go on from it: "
-            "lo.fit(objective, theta0=theta)."
-        )
-        if left > REFUSE and throw:
-            raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
-        warn(message)
-    warn(objective.parameters.warning(found.theta))
-    return found
+    return found, max(float(found.decrement), np.sqrt(2 * above(whole, theta, least)))
+
+
+def unsettled(objective: AbstractObjective, left: float) -> str:
+    """What is said of a θ that is so far from stationary."""
+    return (
+        f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
+        f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
+        "these data, with this penalty and these weights? If its solver only stopped early, go on from it: "
+        "lo.fit(objective, theta0=theta)."
+    )
 
 
 def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:

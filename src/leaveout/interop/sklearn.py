@@ -17,13 +17,14 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
+from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._fit import Fit, anchor, fit
+from .._fit import Fit, fit
 from .._functions import function
 from .._kinks import look
 from .._read import matched
@@ -31,6 +32,7 @@ from ..models._scaled import StandardisedGLM
 from ..models.linear import GLM, Regression
 from ..models.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
 from ..models.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
+from ._arrived import arrived, is_repeated
 
 
 @runtime_checkable
@@ -230,11 +232,23 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     TransformedTargetRegressor (losses are of the transformed target), a GridSearchCV or the like (its `best_estimator_`; the
     choice is not left out). `sample_weight` is what was given to `fit`.
 
+    Where its solver stopped before its minimum, as with few iterations or columns of very different sizes, the fit is at the
+    minimum, and a warning says how far that is.
+
     Raises TypeError on other estimators, `NotFittedError` on one that is not fitted, ValueError where its
-    coefficients are not stationary on these data.
+    coefficients are not stationary on these data, and fitting it to them anew does not give them either.
     """
     objective, theta = read(estimator, X, y, sample_weight)
-    return _beside(objective, theta) if isinstance(objective.loss_function, AbstractRounded) else anchor(objective, theta)
+    if isinstance(objective.loss_function, AbstractRounded):
+        return _beside(objective, theta)
+    return arrived("from_sklearn", objective, theta, lambda: _is_of(estimator, X, y, sample_weight))
+
+
+def _is_of(estimator: Any, X: Any, y: Any, weight: ArrayLike | None) -> bool:
+    """Was a host fitted on these data? It stops at the same place when it is fitted to them again."""
+    _, X, y, weight = matched("from_sklearn", X=X, y=y, sample_weight=weight)
+    last, X, y, _ = opened(estimator, _columns(estimator, X), y)
+    return is_repeated(lambda: clone(last).fit(X, y, **({} if weight is None else {"sample_weight": weight})).coef_, last.coef_)
 
 
 def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
