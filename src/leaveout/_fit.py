@@ -420,6 +420,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     return found
 
 
+@float64
 def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
     """The fit at a θ found elsewhere, and how far that is from stationary, as a decrement."""
     whole = turned(_checked(objective, "anchor"), curvature, "anchor")

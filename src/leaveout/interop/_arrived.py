@@ -9,12 +9,13 @@ import numpy as np
 
 from .._definite import warn
 from .._fit import REFUSE, WARN, Fit, fit, standing, unsettled
-from .._jax import PyTree
+from .._jax import PyTree, float64
 from .._objective import AbstractObjective, leaves_of
 
 ITERATED = "raise max_iter or scale the columns"  # what its user can do
 
 
+@float64
 def arrived(caller: str, objective: AbstractObjective, theta: PyTree, stopped: Callable[[], bool], way: str = ITERATED) -> Fit:
     """The fit at a host's θ̂; where its solver stopped early, at the minimum to which Newton's method goes on from there, with a
     warning of how far that is.

@@ -178,6 +178,7 @@ def _descended(estimator: Any) -> Described:
     return Described(loss, alpha, estimator.fit_intercept, labels, weight, averaged="rows")
 
 
+DENSE = 2**27  # numbers, a gibibyte: sparse columns of a model that wants dense ones are written out up to it
 UNDONE = 0.02  # of its least value, by which a host's objective may be above it
 ROUNDED = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
 SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, of classes or of numbers
@@ -428,6 +429,8 @@ def _objective(
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
     penalty = penalty_of(host)
+    if penalty is not None and (host.l1 or host.positive) and scipy.sparse.issparse(X) and np.prod(X.shape) <= DENSE:
+        X = X.toarray()  # type: ignore[union-attr]  # what has kinks or bounds wants columns as they are
     glm: Any = StandardisedGLM if host.scaled else GLM
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
