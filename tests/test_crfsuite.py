@@ -210,3 +210,17 @@ def test_documents_are_kept():
     tagged = lo.datasets.read_conll(lines)
     assert tagged.documents == [1, 1, 2] and tagged.lengths == [1, 2, 1]
     assert lo.datasets.read_conll(["a O", "", "b O"]).documents is None
+
+
+def test_a_label_that_only_one_sentence_has_is_flagged_where_that_is_left_out():
+    """The host's refit does not know it: its probability is zero there, and a finite loss is none of the host's."""
+    X, y = corpus()
+    y = [["rare" if (n, t) == (4, 0) else label for t, label in enumerate(labels)] for n, labels in enumerate(y)]
+    assert "rare" not in trained(X[:4] + X[5:], y[:4] + y[5:]).classes_
+    fit = lo.from_crfsuite(trained(X, y), X, y)
+    assert lo.cross_validate(fit, lo.leave_one_out(30)).flagged().tolist() == [4]
+    step = sum(map(len, y[:4]))
+    fit = lo.from_crfsuite(trained(X, y), X, y, drop="label")
+    every = np.arange(sum(map(len, y)))
+    found = lo.cross_validate(fit, lo.from_splits([(every[every != t], [t]) for t in (step, step + 1)], len(every)))
+    assert 0 in found.flagged() and 1 not in found.flagged()

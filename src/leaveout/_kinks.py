@@ -283,11 +283,9 @@ def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], b
         place, sign = _active(kinked, theta)
         columns = _scaled(kinked, place, np.sqrt(at.curvature), at.ridge)
         length = np.sqrt(np.sum(columns**2, axis=0))
-        null = (
-            scipy.linalg.null_space(columns / length, rcond=DEPENDENT) / length[:, None]
-            if len(place) and length.all()
-            else length[:0]
-        )
+        if not len(place) or not length.all():
+            break
+        null = scipy.linalg.null_space(columns / length, rcond=DEPENDENT) / length[:, None]
         own, slope = theta[place], at.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break

@@ -179,6 +179,7 @@ class CRF(AbstractObjective):
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
+            shares=self._shares,
             penalty_curvature=self._penalty_curvature,
             warning=self._warning,
         )
@@ -209,6 +210,14 @@ class CRF(AbstractObjective):
         if not isinstance(self.penalty, penalties.Zero):
             return np.zeros((0, self._size))
         return _lattice.flat_directions(self.num_labels)
+
+    def _shares(self, theta):
+        """How many steps of each unit have each label: a refit that sees none of a label does not know it."""
+        del theta
+        units = self.sequence if self.drop == "sequence" else np.arange(len(self.codes))
+        out = np.zeros((self.num_units, self.num_labels))
+        np.add.at(out, (units, self.codes), 1.0)
+        return out
 
     def _names(self) -> list[str]:
         one = self.names.one
