@@ -30,6 +30,7 @@ from ._influence import (
     studentized_residuals as studentized_residuals,
 )
 from ._nested import nested as nested
+from ._new_rows import predict as predict
 from ._objective import (
     AbstractLinearPredictor as AbstractLinearPredictor,
     AbstractObjective as AbstractObjective,

@@ -104,12 +104,12 @@ def interval(
     plan = _plan(objective, method, groups, plan, refit)
     _, X_new, offset = matched("interval", X_new=X_new, offset=offset)
     design = objective.new_rows("interval", X_new)
-    shift = _shift(objective, offset, len(design))
+    shift = shift_of("interval", objective, offset, len(design))
     of = known(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
     with stoppable("interval"), keeping("interval", checkpoint, of):
         found = _refits(fit, plan, refit)
         low, high, widening = _all_ends(_ends(fit, plan, found, level, method), fit, found, design, shift)
-    loose = _undetermined(fit, design)
+    loose = undetermined("interval", fit, design)
     low, high = np.where(loose, -np.inf, low), np.where(loose, np.inf, high)
     here = Refits(fit.vector[None], np.zeros(1), True)
     whole = np.concatenate([mean.value[:, 0] for mean in _means(fit, here, design, shift)])
@@ -166,12 +166,14 @@ def _plan(
     return plan
 
 
-def _shift(objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, " rows"] | None:
+def shift_of(
+    caller: str, objective: AbstractRegression, offset: ArrayLike | None, rows: int, outputs: tuple[int, ...] = ()
+) -> Float[Array, "rows ..."] | None:
     """What new rows have beside x'θ, if anything."""
     if (offset is None) != (objective.offset is None):
         had = "has an offset: give that of the new rows as offset=" if offset is None else "has no offset, but one was given"
-        raise ValueError(f"interval: the model {had}.")
-    return None if offset is None else column("interval", "offset", offset, rows)
+        raise ValueError(f"{caller}: the model {had}.")
+    return None if offset is None else column(caller, "offset", offset, rows, outputs)
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
@@ -256,14 +258,15 @@ def _response(
     return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
 
 
-def _undetermined(fit: Fit, design: Design) -> Bool[Array, " rows"]:
+def undetermined(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
     """Rows outside the span of those that were fitted: a prediction is whatever the coefficients of least norm make of them."""
     if not len(fit.null_space):
         return np.zeros(len(design), bool)
     flat = fit.flat[: design.shape[1]]
     loose = (np.abs(design @ flat) > SPANNED * (abs(design) @ np.abs(flat))).any(1)
     if loose.any():
-        _warn(f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.")
+        said = f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps."
+        warnings.warn(f"{caller}: {said}", stacklevel=5)
     return loose
 
 

@@ -33,6 +33,7 @@ from ..models.linear import GLM, Regression
 from ..models.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
 from ..models.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
 from ._arrived import arrived, is_repeated
+from ._columns import named
 
 
 @runtime_checkable
@@ -289,7 +290,7 @@ def read(
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.chosen)))
-    objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
+    objective = named(_objective(host, estimator, X, np.asarray(y), sample_weight, remark), fitted)  # y in the order of X
     return objective.reading(functools.partial(_new, fitted), labels.index), _parameters(objective, host, estimator)
 
 
