@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from .._jax import static
 from .._objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
-from ..inference.moments import expected_counts
+from ..inference.moments import expected_counts, memory
 from . import _indicators, _lattice, _observations, _tags, penalties
 from ._lattice import Block
 
@@ -179,7 +179,7 @@ class CRF(AbstractObjective):
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
-            shares=self._shares,
+            shares=lambda theta: _tags.counts(self),  # a refit that sees no step of a label does not know it
             penalty_curvature=self._penalty_curvature,
             warning=self._warning,
         )
@@ -210,14 +210,6 @@ class CRF(AbstractObjective):
         if not isinstance(self.penalty, penalties.Zero):
             return np.zeros((0, self._size))
         return _lattice.flat_directions(self.num_labels)
-
-    def _shares(self, theta):
-        """How many steps of each unit have each label: a refit that sees none of a label does not know it."""
-        del theta
-        units = self.sequence if self.drop == "sequence" else np.arange(len(self.codes))
-        out = np.zeros((self.num_units, self.num_labels))
-        np.add.at(out, (units, self.codes), 1.0)
-        return out
 
     def _names(self) -> list[str]:
         one = self.names.one
@@ -424,7 +416,8 @@ class CRF(AbstractObjective):
     @property
     def costs(self):
         lanes = int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
-        return Costs(lanes=lanes, arrays=_indicators.arrays(self))
+        formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
+        return Costs(lanes=lanes, arrays=_indicators.arrays(self), formed=formed)
 
     @property
     def note(self):
