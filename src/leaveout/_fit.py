@@ -433,8 +433,8 @@ def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature =
         warn(f"anchor: {what}")
         leaves = stored_leaves(objective.parameters.unconstrained(theta))
     flat = None if _by_products(objective, leaves, curvature, "anchor") else _known_flat(objective, leaves)
-    found = anchored_at(objective, leaves, "anchor", flat)
-    return found, max(float(found.decrement), np.sqrt(2 * above(whole, theta, least)))
+    found, fallen = anchored_at(objective, leaves, "anchor", flat), above(whole, theta, least)
+    return found, max(float(found.decrement), np.sqrt(2 * fallen))
 
 
 def unsettled(objective: AbstractObjective, left: float) -> str:
@@ -460,8 +460,8 @@ def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvatu
     """Is H left unformed?"""
     if curvature not in ("auto", "dense", "products", "rows"):
         raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
-    large = sum(np.size(leaf) for leaf in leaves_of(theta)) > DENSE or objective.costs.formed > FORMED
-    return curvature == "products" or (curvature == "auto" and large)
+    auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > FORMED)
+    return auto or curvature == "products"
 
 
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:

@@ -423,15 +423,15 @@ def _columns(estimator: Any, X: Any) -> Any:
 
 
 def _objective(
-    host: Described, estimator: Any, X: ArrayLike, y: np.ndarray, weight: ArrayLike | None, remark: str
+    host: Described, estimator: Any, X: Any, y: np.ndarray, weight: ArrayLike | None, remark: str
 ) -> GLM | Regression:
     """The host's objective on these data."""
     name = type(estimator).__name__
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
     penalty = penalty_of(host)
-    if penalty is not None and (host.l1 or host.positive) and scipy.sparse.issparse(X) and np.prod(X.shape) <= DENSE:
-        X = X.toarray()  # type: ignore[union-attr]  # what has kinks or bounds wants columns as they are
+    if penalty is not None and (host.l1 or host.positive) and scipy.sparse.issparse(X) and np.prod(np.shape(X)) <= DENSE:
+        X = X.toarray()  # what has kinks or bounds wants columns as they are
     glm: Any = StandardisedGLM if host.scaled else GLM
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
