@@ -292,8 +292,7 @@ def fit(
     and what it learns on the way, and on by Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are
     made, and L-BFGS goes on between them in coordinates in which the last one is the identity.
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, "auto", those beyond 12,000
-    parameters or where making H takes 8 GiB, or "rows", of a `GLM` under a `Ridge`, a matrix of its rows. `checkpoint` names a
-    file: a killed call goes on.
+    parameters or where making H takes 8 GiB, or "rows", of a `GLM` under a `Ridge`. With `checkpoint` a killed call goes on.
 
     Of linear predictors with a convex loss whose rows and penalty leave directions unseen (repeated columns, p > n) the
     minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
