@@ -210,3 +210,28 @@ def test_documents_are_kept():
     tagged = lo.datasets.read_conll(lines)
     assert tagged.documents == [1, 1, 2] and tagged.lengths == [1, 2, 1]
     assert lo.datasets.read_conll(["a O", "", "b O"]).documents is None
+
+
+def test_a_label_that_only_one_sentence_has_is_flagged_where_that_is_left_out():
+    """The host's refit does not know it: its probability is zero there, and a finite loss is none of the host's."""
+    X, y = corpus()
+    y = [["rare" if (n, t) == (4, 0) else label for t, label in enumerate(labels)] for n, labels in enumerate(y)]
+    assert "rare" not in trained(X[:4] + X[5:], y[:4] + y[5:]).classes_
+    fit = lo.from_crfsuite(trained(X, y), X, y)
+    assert lo.cross_validate(fit, lo.leave_one_out(30)).flagged().tolist() == [4]
+    step = sum(map(len, y[:4]))
+    fit = lo.from_crfsuite(trained(X, y), X, y, drop="label")
+    every = np.arange(sum(map(len, y)))
+    found = lo.cross_validate(fit, lo.from_splits([(every[every != t], [t]) for t in (step, step + 1)], len(every)))
+    assert 0 in found.flagged() and 1 not in found.flagged()
+
+
+def test_a_hessian_that_does_not_fit_is_not_formed():
+    """Of thousands of features each has a weight of a label or two: H of these would fit, but not its making of all."""
+    rng = np.random.default_rng(0)
+    y = [[str(k) for k in rng.integers(0, 16, 3)] for _ in range(120)]
+    X = [[{f"r{n} {t} {k}": 1.0 for k in range(7)} | {label: 1.0} for t, label in enumerate(own)] for n, own in enumerate(y)]
+    fit = lo.from_crfsuite(trained(X, y, every=False, epsilon=1e-6), X, y)
+    assert fit.num_params <= 12_000 and fit.objective.costs.formed > 2**33 and fit.factor is None
+    found = lo.cross_validate(fit, lo.from_splits([(np.arange(1, 120), [0])], 120))
+    assert np.isfinite(found.mean)

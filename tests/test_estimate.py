@@ -290,3 +290,19 @@ def test_the_difference_of_two_models_has_both_errors():
     np.testing.assert_allclose(table.loc[other, "difference"], difference.mean())
     np.testing.assert_allclose(table.loc[other, "se_difference"], difference.std(ddof=1) / np.sqrt(60))
     np.testing.assert_allclose(table.loc[other, "approximation_error"], a.approximation_error + b.approximation_error)
+
+
+def test_parameters_of_refits_that_score_nothing_are_iterated():
+    """Fay's replicate weights hold no unit out: no loss is there for a tolerance to be of."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    y = rng.binomial(1, 1 / (1 + np.exp(-2 * X[:, 0]))).astype(float)
+    weight = np.where(rng.integers(0, 2, (16, 40)) == 1, 1.7, 0.3)
+    entries = np.tile(np.arange(40), 16)
+    plan = lo.Plan(np.arange(17) * 40, entries, weight.ravel(), np.zeros(640, bool), 40)
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)))
+    found, exact = lo.fold_parameters(fit, plan)["coef"], lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    for k in range(16):
+        own = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=weight[k])).parameters["coef"]
+        np.testing.assert_allclose(exact[k], own, atol=1e-7)
+        assert np.linalg.norm(found[k] - own) < 0.02 * np.linalg.norm(own - fit.parameters["coef"])

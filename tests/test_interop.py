@@ -1,5 +1,8 @@
 """Hosts: zero gradient at their parameters, and a fold's exact refit is the host's own refit on that fold."""
 
+import re
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -308,7 +311,7 @@ def test_what_a_host_minimises_is_read_before_it_is_fitted():
         ),
         (
             lambda: lo.from_sklearn(
-                SGDRegressor(max_iter=2, tol=None, random_state=0).fit(50 * X, Y["real"]), 50 * X, Y["real"]
+                SGDRegressor(max_iter=2, tol=None, random_state=0).fit(50 * X, Y["real"]), 50 * X, Y["real"][::-1]
             ),
             ValueError,
             "not stationary",
@@ -360,15 +363,34 @@ def test_hosts_that_are_refused(make, error, message):
         make()
 
 
-def test_an_early_stopped_host_is_taken_and_said():
+def test_an_early_stopped_host_is_taken_to_its_minimum_and_said():
     host = LogisticRegression(C=10.0, max_iter=4, tol=1e-12)
     with pytest.warns(Warning):
         host.fit(X, Y["binary"])
-    with pytest.warns(UserWarning, match="not stationary"):
+    with pytest.warns(UserWarning, match=r"stopped before its minimum: its loss would still fall by .* raise max_iter") as told:
         fit = lo.from_sklearn(host, X, Y["binary"])
-    assert fit.decrement > 0.01
+    assert len(told) == 1 and fit.decrement < 1e-6 and "stopped before its minimum" in fit.objective.note
     tight = lo.from_sklearn(clone(host).set_params(**TIGHT).fit(X, Y["binary"]), X, Y["binary"])
     plan = lo.leave_one_out(N)
     np.testing.assert_allclose(
         lo.cross_validate(fit, plan, lo.Exact()).losses, lo.cross_validate(tight, plan, lo.Exact()).losses, atol=1e-7
     )
+
+
+def test_columns_of_very_different_sizes_stop_a_host_far_from_its_minimum():
+    """Its own advice then is of `max_iter` and of scales, and says by how much the loss would still fall."""
+    columns = X * [1.0, 1e3, 1e-2, 1.0] + [0, 5e3, 0, 0]
+    y = (X[:, 0] + X[:, 1] + np.random.default_rng(0).normal(size=N) > 0).astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        host = LogisticRegression(max_iter=20).fit(columns, y)
+    least = lo.fit(lo.GLM(columns, y, "logistic", lo.penalties.Ridge(1.0)))
+    at = np.c_[columns, np.ones(N)] @ np.append(host.coef_, host.intercept_)
+    fall = np.logaddexp(0, at).sum() - y @ at + 0.5 * np.sum(host.coef_**2) - float(least.value)
+    assert fall > 0.5
+    with pytest.warns(UserWarning, match=rf"fall by {re.escape(f'{fall:.2g}')};") as told:
+        fit = lo.from_sklearn(host, columns, y)
+    assert len(told) == 1
+    np.testing.assert_allclose(float(fit.value), float(least.value), rtol=1e-10)
+    with pytest.raises(ValueError, match="not stationary"):  # it was fitted on other data, which is no early stop
+        lo.from_sklearn(host, columns, y[::-1])

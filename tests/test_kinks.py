@@ -10,6 +10,9 @@ import pytest
 import scipy
 from sklearn.base import clone
 from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso, LassoCV, LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
 import leaveout as lo
 from leaveout import _kinks, _lasso
@@ -535,3 +538,25 @@ def test_what_is_refused():
         lo.fit(lo.GLM(np.c_[X, 2 * X], y, "squared", lo.penalties.Lasso(np.r_[np.zeros(4), 0.0, 1, 1, 1])))
     empty = glm("squared", lo.penalties.Lasso(1e6))
     assert not empty.parameters["coef"].any() and lo.cross_validate(empty, plan).proved.all()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_coefficients_of_all_levels_are_not_unique_but_predictions_are(sparse):
+    """A minimiser on columns that do not depend on one another predicts what every other minimiser does."""
+    rng = np.random.default_rng(1)
+    rows = np.c_[rng.choice(list("abcd"), 50), rng.choice(list("uvwxyz"), 50)].astype(object)
+    y = 2.0 * (rows[:, 0] == "a") - (rows[:, 1] == "u") + rng.normal(size=50)
+    levels = OneHotEncoder(sparse_output=sparse, categories=[list("abcd"), list("uvwxyz")])
+    host = make_pipeline(levels, Lasso(0.003, tol=1e-12, max_iter=100_000)).fit(rows, y)
+    cv = lo.cross_validate(lo.from_sklearn(host, rows, y), lo.leave_one_out(50))
+    for i, loss in enumerate(cv.per_unit()):
+        others = np.arange(50) != i
+        left = y[i] - clone(host).fit(rows[others], y[others]).predict(rows[[i]])[0]
+        np.testing.assert_allclose(loss, 0.5 * left**2, atol=1e-8)
+    assert not len(cv.flagged())
+    found = lo.sklearn.cross_validate(host, rows, y, cv=5)["test_score"]
+    np.testing.assert_allclose(found, cross_validate(host, rows, y, cv=5)["test_score"], atol=1e-8)
+    grid = {"lasso__alpha": [0.003, 0.02]}
+    ours, theirs = (search(host, grid, cv=5).fit(rows, y) for search in (lo.sklearn.OneFitSearchCV, GridSearchCV))
+    for name in ("split0_test_score", "mean_test_score"):
+        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=1e-8)

@@ -10,7 +10,7 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from helpers import fitted
 from sklearn.compose import make_column_transformer
-from sklearn.linear_model import LinearRegression, PoissonRegressor, Ridge, RidgeClassifier
+from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeClassifier
 from sklearn.model_selection import KFold, LeaveOneOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -282,3 +282,43 @@ def test_rows_outside_the_span_of_the_data_have_no_ends():
     with pytest.warns(UserWarning, match="interval: 1 of 15 rows are outside the span of the data"):
         found = lo.interval(fit, new)
     assert np.isinf(found[["low", "high"]]).all(axis=1).tolist() == [k == 3 for k in range(15)]
+
+
+def test_new_rows_are_predicted_with_their_labels():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    new = pd.DataFrame(rng.normal(size=(4, 3)), columns=list("cab"), index=list("wxyz"))
+    targets = {
+        "binary": X.a > 0.3 * X.b,
+        "three": pd.cut(X.a + 0.3 * rng.normal(size=60), 3, labels=["p", "q", "r"]).astype(str),
+    }
+    for y in targets.values():
+        host = LogisticRegression(tol=1e-10, max_iter=9999).fit(X, y)
+        found, want = lo.predict(lo.from_sklearn(host, X, y), new), host.predict_proba(new[list("abc")])
+        assert list(found.index) == list("wxyz")
+        np.testing.assert_allclose(found, want if want.shape[1] > 2 else want[:, 1], atol=1e-6)
+        assert want.shape[1] == 2 or list(found.columns) == list(host.classes_)
+    lasso = make_pipeline(StandardScaler(), Lasso(0.1, tol=1e-12)).fit(X, X.a)
+    np.testing.assert_allclose(lo.predict(lo.from_sklearn(lasso, X, X.a), new), lasso.predict(new[list("abc")]), atol=1e-8)
+    counts = lo.fit(lo.GLM(X, np.arange(60) % 4, "poisson", offset=np.ones(60)))
+    with pytest.raises(ValueError, match="predict: the model has an offset"):
+        lo.predict(counts, new)
+    np.testing.assert_allclose(
+        lo.predict(counts, new, "link", offset=np.full(4, 2.0)),
+        2 + counts.parameters["intercept"] + new[list("abc")] @ counts.parameters["coef"],
+        atol=1e-12,
+    )
+    with pytest.raises(TypeError, match=r"predict: new rows have predictions by lo\.GLM"):
+        lo.predict(lo.fit(lo.GaussianProcess(X[["a"]], X.b)), new)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_coefficients_of_a_pipeline_are_called_as_it_calls_its_columns(sparse):
+    rows = pd.DataFrame({"town": list("abcab") * 6, "size": np.arange(30.0) % 7})
+    levels = make_column_transformer(
+        (OneHotEncoder(sparse_output=sparse), ["town"]), remainder="passthrough", sparse_threshold=1
+    )
+    host = make_pipeline(levels, Ridge()).fit(rows, rows["size"])
+    fit = lo.from_sklearn(host, rows, rows["size"])
+    assert fit.objective.parameters.names()[:2] == ["onehotencoder__town_a", "onehotencoder__town_b"]
+    np.testing.assert_allclose(lo.predict(fit, rows[:3]), host.predict(rows[:3]), atol=1e-8)

@@ -200,8 +200,12 @@ def cross_predict(
 @float64
 def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> PyTree:
     """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`. `checkpoint` is as
-    in `cross_validate`."""
-    return natural(fit, fold_thetas(fit, plan, refit, "fold_parameters", checkpoint))
+    in `cross_validate`.
+
+    Tolerances are of parameters, whether or not a plan holds units out: `Certified(rtol)` goes on until what is left of the way
+    is at most `rtol` of its first step, in the norm √(dᵀHd), as `Exact(rtol)` does.
+    """
+    return natural(fit, fold_thetas(fit, plan, refit.of_parameters(), "fold_parameters", checkpoint))
 
 
 def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> NDArray[np.float64]:
@@ -300,7 +304,7 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
 
 
 def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
-    """The plan over the units of a fit that lacks some of its labels, as hosts drop rows with missing values, with a warning."""
+    """The plan over the units of a fit that lacks some labels, as hosts drop rows with missing values; warns of these."""
     if names is None or plan.names is None or plan.num_units <= len(names) or not (names.is_unique and plan.names.is_unique):
         return plan
     units = plan.names.get_indexer(names)

@@ -46,6 +46,7 @@ SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
 SHOWN = 12  # names of parameters in a printed fit
 WORDS = 60  # characters of what a part of an objective is said to be
 DENSE, KEPT = 12_000, 700  # parameters up to which H is formed, a gigabyte; and its factor kept in a checkpoint, four megabytes
+FORMED = 2.0**33  # bytes that making it may take
 
 Curvature = Literal["auto", "dense", "products", "rows"]
 
@@ -291,7 +292,7 @@ def fit(
     and what it learns on the way, and on by Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are
     made, and L-BFGS goes on between them in coordinates in which the last one is the identity.
     `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, "auto", those beyond 12,000
-    parameters, or "rows", of a `GLM` under a `Ridge`, a matrix of its rows. `checkpoint` names a file: a killed call goes on.
+    parameters or where making H takes 8 GiB, or "rows", of a `GLM` under a `Ridge`. With `checkpoint` a killed call goes on.
 
     Of linear predictors with a convex loss whose rows and penalty leave directions unseen (repeated columns, p > n) the
     minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
@@ -340,7 +341,7 @@ def _begun(
 
     def make() -> Told:
         starts[:] = starts_of(objective, theta0, num_starts, seed)
-        flat = None if _by_products(starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+        flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
         if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
             starts[:] = [stored_leaves(started(objective, seed))]  # of least norm, along which steps stay
         told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
@@ -411,29 +412,39 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     and one above 1 raises `ValueError` unless `throw=False`; under a penalty with kinks or bounds √(2 (F(θ) − min F)) counts
     as one, as θ of parameters that these hold is not kept. `curvature` is as in `fit`.
     """
-    whole = turned(_checked(objective, "anchor"), curvature, "anchor")
-    objective, least = posed(whole, theta)
-    leaves = stored_leaves(objective.parameters.unconstrained(theta))
-    bounded = objective.parameters.held(leaves)
-    if bounded is not None:
-        objective, theta, what = bounded
-        warn(f"anchor: {what}")
-        leaves = stored_leaves(objective.parameters.unconstrained(theta))
-    flat = None if _by_products(leaves, curvature, "anchor") else _known_flat(objective, leaves)
-    found = anchored_at(objective, leaves, "anchor", flat)
-    left = max(float(found.decrement), np.sqrt(2 * above(whole, theta, least)))
+    found, left = standing(objective, theta, curvature)
     if left > WARN:
-        message = (
-            f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
-            f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
-            "these data, with this penalty and these weights? If its solver only stopped early, go on from it: "
-            "lo.fit(objective, theta0=theta)."
-        )
+        message = unsettled(objective, left)
         if left > REFUSE and throw:
             raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
         warn(message)
     warn(objective.parameters.warning(found.theta))
     return found
+
+
+@float64
+def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
+    """The fit at a θ found elsewhere, and how far that is from stationary, as a decrement."""
+    whole = turned(_checked(objective, "anchor"), curvature, "anchor")
+    objective, least = posed(whole, theta)
+    leaves = stored_leaves(objective.parameters.unconstrained(theta))
+    if (bounded := objective.parameters.held(leaves)) is not None:
+        objective, theta, what = bounded
+        warn(f"anchor: {what}")
+        leaves = stored_leaves(objective.parameters.unconstrained(theta))
+    flat = None if _by_products(objective, leaves, curvature, "anchor") else _known_flat(objective, leaves)
+    found, fallen = anchored_at(objective, leaves, "anchor", flat), above(whole, theta, least)
+    return found, max(float(found.decrement), np.sqrt(2 * fallen))
+
+
+def unsettled(objective: AbstractObjective, left: float) -> str:
+    """What is said of a θ that is so far from stationary."""
+    return (
+        f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
+        f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
+        "these data, with this penalty and these weights? If its solver only stopped early, go on from it: "
+        "lo.fit(objective, theta0=theta)."
+    )
 
 
 def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:
@@ -445,12 +456,12 @@ def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:
     return objective
 
 
-def _by_products(theta: PyTree, curvature: Curvature, caller: str) -> bool:
+def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvature, caller: str) -> bool:
     """Is H left unformed?"""
     if curvature not in ("auto", "dense", "products", "rows"):
         raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
-    size = sum(np.size(leaf) for leaf in leaves_of(theta))
-    return curvature == "products" or (curvature == "auto" and size > DENSE)
+    auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > FORMED)
+    return auto or curvature == "products"
 
 
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:

@@ -39,6 +39,7 @@ MOST = 0.5  # of all: then the others come along
 FLAT = 1e-3  # of the mean curvature: a unit of less is taken to have as much
 SHORTEST = 1e-8  # of a step
 LOST = 1e-6  # of a product of a column with itself: if less is left, products do not tell
+DEPENDENT = 1e-9  # of the largest singular value of columns of length one
 SWEEPS = 10_000  # of coordinate descent
 
 
@@ -253,6 +254,9 @@ def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Arra
     for tolerance in TOLERANCES if posed.second is None else (ROUGH, *TOLERANCES):
         theta = _descended(posed, theta, tolerance)
         found = _polished(posed, theta)
+        if found is None:
+            theta, moved = _independent(posed, theta)
+            found = _polished(posed, theta) if moved else None
         if found is not None:
             return found
     place, rows = _active(kinked, theta)[0], int((kinked.smooth.weigh(weights[None])[0][0] > 0).sum())
@@ -265,6 +269,35 @@ def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Arra
 def _active(kinked: Kinked, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
     place = np.flatnonzero(~at_rest(kinked, theta))
     return place, np.where(kinked.slope[place] > 0, np.sign(theta[place]), 0.0)
+
+
+def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], bool]:
+    """θ moved along what no row and no ridge sees, where F is the same, until no active columns depend on one another; and
+    whether it was moved. Of all levels of a factor under an l1 penalty the coefficients are not unique, but predictions are."""
+    kinked, theta, moved = posed.kinked, theta.copy(), False
+    limits = np.stack(kinked.bounds)
+    if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):
+        return theta, False
+    at = look(kinked, posed.weights, theta)
+    for _ in range(len(theta)):
+        place, sign = _active(kinked, theta)
+        columns = _scaled(kinked, place, np.sqrt(at.curvature), at.ridge)
+        length = np.sqrt(np.sum(columns**2, axis=0))
+        if not len(place) or not length.all():
+            break
+        null = scipy.linalg.null_space(columns / length, rcond=DEPENDENT) / length[:, None]
+        own, slope = theta[place], at.a[place]
+        if not null.size or not np.any(null[slope > 0]):
+            break
+        along = null[:, np.argmax(np.abs(null[slope > 0]).max(axis=0))]
+        along = -along if (slope * sign) @ along > 0 else along
+        towards = (slope > 0) & (own * along < 0)
+        if not towards.any():
+            along, towards = -along, (slope > 0) & (own * along > 0)
+        far = np.divide(-own, along, out=np.full(len(own), np.inf), where=towards)
+        theta[place] = own + far.min() * along
+        theta[place[np.argmin(far)]], moved = 0.0, True
+    return theta, moved
 
 
 def _polished(posed: Posed, theta: Array) -> Found | None:

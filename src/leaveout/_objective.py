@@ -189,6 +189,7 @@ class Costs(NamedTuple):
     # the same objective of one of few numbers of units, for which programs are compiled: those behind its own say nothing
     padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # F by array code, an `AbstractByArrays`
+    formed: float = 0.0  # bytes that making ∇²F takes, where these are more than a few times its own
 
 
 class AbstractObjective(Module):

@@ -102,7 +102,7 @@ def studentized_residuals(
 def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> Float[np.ndarray, "units params"]:
     """`θ̂_(i) − θ̂` of every unit."""
     without(caller, formed(fit, caller).objective)
-    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit, caller, checkpoint) - fit.vector
+    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit.of_parameters(), caller, checkpoint) - fit.vector
 
 
 def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:

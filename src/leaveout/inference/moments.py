@@ -74,6 +74,12 @@ def expected_counts(
     return jax.lax.scan(back, init, xs, reverse=True)[0][2][:-1]
 
 
+def memory(lanes: int, sequences: int, K: int, F: int) -> float:
+    """Bytes that `covariance` takes, about."""
+    wide = K + K * K + F * K
+    return 8.0 * (F * K * wide + K * F * F + 2 * lanes * K * wide + sequences * wide + (wide + K) ** 2)
+
+
 def covariance(
     found: Posterior,
     transition: Float[Array, "states states"],

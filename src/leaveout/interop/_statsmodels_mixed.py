@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .._fit import Fit, anchor, fit
+from .._fit import Fit, fit
 from ..models._effects import Block
 from ..models.mixed import Mixed
+from ._arrived import arrived
 
 FAMILIES = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisson"}
 
@@ -43,7 +44,8 @@ def linear(results: Any, drop: str) -> Fit:
         "covariance[group]": np.asarray(results.cov_re),
         "scale": np.sqrt(float(results.scale)),
     }
-    return anchor(objective, parameters)
+    stopped = lambda: not getattr(results, "converged", True)
+    return arrived("from_statsmodels", objective, parameters, stopped, "raise maxiter or scale the columns")
 
 
 def bayesian(results: Any, drop: str) -> Fit:

@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from .._fit import Fit, anchor
+from .._fit import Fit
 from ..models import penalties
 from ..models.crf import CRF
+from ._arrived import arrived
 
 TRAINED = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood
 
@@ -48,8 +49,7 @@ def from_crfsuite(
     `fit.parameters` are the weights, `[attributes, labels]` and `[labels, labels]`; labels of new sentences are
     `fit.objective.predict(fit, features=X_new)`.
 
-    CRFsuite stops early by default; a warning then states how far its weights are from stationary, and
-    `lo.fit(fit.objective, theta0=fit)` goes on from there.
+    CRFsuite stops early by default; the fit is then at the minimum, and a warning says how far that is.
 
     Raises TypeError on other models and on those trained by perceptrons or passive-aggressive updates, which minimise no
     likelihood; ValueError where `c1` is not zero, `c2` is not known or zero, or X and y are not those of the model.
@@ -83,7 +83,8 @@ def from_crfsuite(
         penalty=penalties.Ridge(2 * ridge),
         free=_free(weights),
     ).called(list(weights.labels), read)
-    return anchor(crf, _parameters(weights), throw=False)
+    way = "raise max_iterations, or lower epsilon and delta; was it trained on these sentences, with this c2?"
+    return arrived("from_crfsuite", crf, _parameters(weights), lambda: True, way)
 
 
 def _constant(model: Any, name: str, given: float | None, default: float | None = None) -> float | None:

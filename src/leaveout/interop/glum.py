@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 
-from .._fit import Fit, anchor
+from .._fit import Fit
 from ..models import losses
 from ..models.linear import GLM
 from ..models.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
+from ._arrived import arrived, is_repeated
 
 POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}
 
@@ -22,8 +24,10 @@ def from_glum(
     cloglog, Tweedie; penalties with any `P2`, l1 and elastic net with one that is diagonal. X is a matrix of numbers. The loss
     is half the deviance of dispersion one.
 
+    Where its solver stopped before its minimum, the fit is at the minimum, and a warning says how far that is.
+
     Raises TypeError on scaled predictors, constraints and other estimators; ValueError where the
-    coefficients are not stationary on these data.
+    coefficients are not stationary on these data, and fitting it to them anew does not give them either.
     """
     name = type(estimator).__name__
     if name not in ("GeneralizedLinearRegressor", "GeneralizedLinearRegressorCV"):
@@ -62,7 +66,9 @@ def from_glum(
             "on other data, or expanded categorical columns; give X as the matrix of numbers that it was fitted on."
         )
     intercept = {"intercept": float(estimator.intercept_)} if estimator.fit_intercept else {}
-    return anchor(objective, {"coef": coef} | intercept)
+    weights = {name: value for name, value in (("sample_weight", sample_weight), ("offset", offset)) if value is not None}
+    again = lambda: clone(estimator).fit(X, y, **weights).coef_
+    return arrived("from_glum", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
 
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:

@@ -4,18 +4,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 
-from .._fit import Fit, anchor
+from .._fit import Fit
 from .._read import matched
 from ..models.linear import GLM
 from ..models.penalties import AbstractPenalty, Box, ElasticNet, GroupLasso, Lasso, per_weight
+from ._arrived import arrived, is_repeated
 
 
 def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     """The `Fit` of a fitted `Lasso`, `WeightedLasso`, `ElasticNet` or `SparseLogisticRegression` (two classes), with
     `positive=True` where they have it, or of a `GroupLasso` without, on the data it was fitted on.
 
-    skglm's solver stops at its own tolerance; θ̂ is where it would have led.
+    skglm's solver stops at its own tolerance; θ̂ is where it would have led, with a warning where that is further.
 
     Raises TypeError on other estimators and more than two classes, ValueError on one that is not fitted, or on other data.
     """
@@ -45,7 +47,8 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
             "fitted on other data."
         )
     intercept = {"intercept": float(np.ravel(estimator.intercept_)[0])} if estimator.fit_intercept else {}
-    return anchor(objective, {"coef": coef} | intercept)
+    again = lambda: clone(estimator).fit(X, y).coef_
+    return arrived("from_skglm", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
 
 
 def _each(estimator: Any) -> float | np.ndarray:

@@ -17,6 +17,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
+from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
@@ -24,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._fit import Fit, anchor, fit
+from .._fit import Fit, fit
 from .._functions import function
 from .._kinks import look
 from .._read import matched
@@ -32,6 +33,7 @@ from ..models._scaled import StandardisedGLM
 from ..models.linear import GLM, Regression
 from ..models.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
 from ..models.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
+from ._arrived import arrived, is_repeated
 
 
 @runtime_checkable
@@ -177,6 +179,7 @@ def _descended(estimator: Any) -> Described:
     return Described(loss, alpha, estimator.fit_intercept, labels, weight, averaged="rows")
 
 
+DENSE = 2**27  # numbers, a gibibyte: sparse columns of a model that wants dense ones are written out up to it
 UNDONE = 0.02  # of its least value, by which a host's objective may be above it
 ROUNDED = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
 SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, of classes or of numbers
@@ -231,11 +234,23 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     TransformedTargetRegressor (losses are of the transformed target), a GridSearchCV or the like (its `best_estimator_`; the
     choice is not left out). `sample_weight` is what was given to `fit`.
 
+    Where its solver stopped before its minimum, as with few iterations or columns of very different sizes, the fit is at the
+    minimum, and a warning says how far that is.
+
     Raises TypeError on other estimators, `NotFittedError` on one that is not fitted, ValueError where its
-    coefficients are not stationary on these data.
+    coefficients are not stationary on these data, and fitting it to them anew does not give them either.
     """
     objective, theta = read(estimator, X, y, sample_weight)
-    return _beside(objective, theta) if isinstance(objective.loss_function, AbstractRounded) else anchor(objective, theta)
+    if isinstance(objective.loss_function, AbstractRounded):
+        return _beside(objective, theta)
+    return arrived("from_sklearn", objective, theta, lambda: _is_of(estimator, X, y, sample_weight))
+
+
+def _is_of(estimator: Any, X: Any, y: Any, weight: ArrayLike | None) -> bool:
+    """Was a host fitted on these data? It stops at the same place when it is fitted to them again."""
+    _, X, y, weight = matched("from_sklearn", X=X, y=y, sample_weight=weight)
+    last, X, y, _ = opened(estimator, _columns(estimator, X), y)
+    return is_repeated(lambda: clone(last).fit(X, y, **({} if weight is None else {"sample_weight": weight})).coef_, last.coef_)
 
 
 def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
@@ -428,13 +443,15 @@ def _columns(estimator: Any, X: Any) -> Any:
 
 
 def _objective(
-    host: Described, estimator: Any, X: ArrayLike, y: np.ndarray, weight: ArrayLike | None, remark: str
+    host: Described, estimator: Any, X: Any, y: np.ndarray, weight: ArrayLike | None, remark: str
 ) -> GLM | Regression:
     """The host's objective on these data."""
     name = type(estimator).__name__
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
     penalty = penalty_of(host)
+    if penalty is not None and (host.l1 or host.positive) and scipy.sparse.issparse(X) and np.prod(np.shape(X)) <= DENSE:
+        X = X.toarray()  # what has kinks or bounds wants columns as they are
     glm: Any = StandardisedGLM if host.scaled else GLM
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._fit import Fit, anchor
+from .._fit import Fit
 from .._read import counted
 from ..models import losses
 from ..models.cox import Cox
 from ..models.linear import GLM, Regression
 from ..models.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
+from ._arrived import arrived
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line
     "Identity": lambda link: "identity",
@@ -67,6 +68,9 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     PoissonBayesMixedGLM, results or model, the data, fitted by maximum likelihood (`lo.Mixed`): `drop` is "row", or the
     grouping, "group" of MixedLM, a component's name of the others.
 
+    Where its solver stopped before its minimum, as its results say, the fit is at the minimum, and a warning says how far
+    that is.
+
     Raises TypeError on other results, ValueError where the parameters are not stationary, as those of an l1 penalty.
     """
     model, kind = getattr(results, "model", None), type(getattr(results, "model", None)).__name__
@@ -96,7 +100,13 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), alpha)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         objective = objective.reading(functools.partial(_new, results))
-    return anchor(objective, parameters)
+    return arrived("from_statsmodels", objective, parameters, lambda: _stopped(results), "raise maxiter or scale the columns")
+
+
+def _stopped(results: Any) -> bool:
+    """Does the host say itself that its solver did not arrive?"""
+    told = getattr(results, "mle_retvals", None) or {}
+    return not told.get("converged", getattr(results, "converged", True))
 
 
 def _new(results: Any, X: Any) -> np.ndarray:

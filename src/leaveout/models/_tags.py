@@ -126,6 +126,13 @@ def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]])
     return found
 
 
+def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
+    """How many steps of each unit have each label."""
+    out = np.zeros((crf.num_units, crf.num_labels))
+    np.add.at(out, (crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes)), crf.codes), 1.0)
+    return out
+
+
 def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.ndarray:
     """Which label follows which somewhere, `[labels, labels]`."""
     inside = np.ones(len(codes), bool)

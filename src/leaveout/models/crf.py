@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from .._jax import static
 from .._objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from .._read import Names, matched
-from ..inference.moments import expected_counts
+from ..inference.moments import expected_counts, memory
 from . import _indicators, _lattice, _observations, _tags, penalties
 from ._lattice import Block
 
@@ -180,6 +180,7 @@ class CRF(AbstractObjective):
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
+            shares=lambda theta: _tags.counts(self),  # a refit that sees no step of a label does not know it
             penalty_curvature=self._penalty_curvature,
             warning=self._warning,
         )
@@ -438,7 +439,8 @@ class CRF(AbstractObjective):
     @property
     def costs(self):
         lanes = int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
-        return Costs(lanes=lanes, arrays=_indicators.arrays(self))
+        formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
+        return Costs(lanes=lanes, arrays=_indicators.arrays(self), formed=formed)
 
     @property
     def note(self):

@@ -28,6 +28,7 @@ from ._stacked import Settled, Settling, Stack
 from ._wide import exactly, one_step, wide
 
 UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
+COARSEST = 0.1  # of a first step, that parameters may be off
 CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
 
 
@@ -44,6 +45,10 @@ class AbstractRefit(Module):
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
         """Refit a batch of rows of a plan; without `judge`, errors that cost extra may be left infinite."""
+
+    def of_parameters(self) -> "AbstractRefit":
+        """The strategy where parameters are wanted, and no losses that a tolerance could be of."""
+        return self
 
     def stacked(self, stack: Stack, scale: np.ndarray) -> Settled | None:
         """Single rows under many penalties at once, given `rows.scale` of each; None where that is no way of it."""
@@ -127,7 +132,8 @@ class Certified(AbstractRefit):
     """The cheapest step the objective has, then corrected until the error of a refit's loss is estimated at most
     `rtol` standard errors of the no-update mean a scored unit.
 
-    So the mean is off by at most `rtol` of its standard error (a scale, not an inference).
+    So the mean is off by at most `rtol` of its standard error (a scale, not an inference). Where parameters are wanted, as by
+    `fold_parameters`, refits are iterated until what is left is `rtol` of their first step, in the norm of H: `Exact(rtol)`.
     """
 
     rtol: float = 0.01
@@ -136,6 +142,9 @@ class Certified(AbstractRefit):
     def __post_init__(self):
         if self.rtol != 1:  # all of a standard error is a share too
             share("Certified: rtol", self.rtol)
+
+    def of_parameters(self):
+        return Exact(min(self.rtol, COARSEST))
 
     def stacked(self, stack, scale):
         return Settling(stack, self.rtol * scale, hurry=False).run()
