@@ -415,7 +415,9 @@ def one_hot_pipeline(rng: Generator) -> Tally:
     call = {"cv": 4, "scoring": "neg_mean_squared_error"}
     truth = cross_validate(model, X, y, **call)["test_score"]
     found = lambda: lo.sklearn.cross_validate(model, X, y, **call)
-    scores = attempted("scores", lambda: value("scores", (ours := found())["test_score"], truth, 1e-5, ours["approximation_error"]))
+    scores = attempted(
+        "scores", lambda: value("scores", (ours := found())["test_score"], truth, 1e-5, ours["approximation_error"])
+    )
     return scores + attempted("a fit", lambda: Tally(1) if lo.from_sklearn(model.fit(X, y), X, y) else Tally())
 
 

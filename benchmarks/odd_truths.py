@@ -155,7 +155,9 @@ def each_plan(fit: Callable[[], lo.Fit], plans: list[lo.Plan], truth: Callable[[
     found = Tally()
     for plan in plans:
         name = f"{plan.num_refits} refits"
-        found += attempted(name, lambda plan=plan, name=name: judged(lo.cross_validate(fit(), plan, **options), truth(plan), name))
+        found += attempted(
+            name, lambda plan=plan, name=name: judged(lo.cross_validate(fit(), plan, **options), truth(plan), name)
+        )
     return found
 
 

@@ -61,10 +61,10 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := set(args.kinds) - KINDS.keys():
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")
-    warnings.simplefilter("ignore")
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the time
     names = args.kinds or [name for name in KINDS if not (args.quick and name in odd_uses.LONG)]
-    with threadpool_limits(1, "blas"):
+    with threadpool_limits(1, "blas"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         found = study(names, args.draws or (FEW if args.quick else DRAWS), args.seed)
     pd.set_option("display.max_rows", 200, "display.width", 200)
     for name, tally in found.items():
