@@ -113,9 +113,10 @@ def judged(cv: lo.Estimate, truth: Truth, name: str = "") -> Tally:
     for word, which in (("wrong", wrong), ("alarm", alarms), ("refused", missing)):
         if which.any():
             k = int(np.argmax(np.where(which, off, -1.0)))
-            said = f"result {lo.RESULTS(int(cv.result[k])).name}, proved {bool(np.any(cv.proved[k : k + 1]))}"
-            sums = f"loss {np.nansum(cv.losses[refit == k]):.6g} ± {cv.error[k]:.2g}, truth {np.nansum(truth.losses[refit == k]):.6g}"
-            notes.append(f"{word} {name}: {which.sum()} of {plan.num_refits}, as fold {k}: {sums}, {said}")
+            ours, true = (np.nansum(v[refit == k]) for v in (cv.losses, truth.losses))
+            sums = f"loss {ours:.6g} ± {cv.error[k]:.2g}, truth {true:.6g}, off by {off[k]:.2g}"
+            said = f"{lo.RESULTS(int(cv.result[k])).name}{', proved' if np.any(cv.proved[k : k + 1]) else ''}"
+            notes.append(f"{word} {name}: {which.sum()} of {plan.num_refits}, as fold {k}: {sums}; {said}")
     return Tally(plan.num_refits, int(wrong.sum()), int(alarms.sum()), int(missing.sum()), notes)
 
 
@@ -167,25 +168,29 @@ def each_plan(fit: Callable[[], lo.Fit], plans: list[lo.Plan], truth: Callable[[
 def host_truth(host: Any, X: Array, y: Array, weight: Array | None = None) -> Callable[[lo.Plan], Truth]:
     """Half the squared errors of scikit-learn's LinearRegression, refitted by itself.
 
-    Its rank is by its own tolerance: a fold with a singular value within a factor of ten of the cut is ambiguous. Rounding is
-    judged by dense algebra beside it: the same minimum-norm solution by NumPy's singular values.
+    Its rank is by its own tolerance: a fold with a singular value within a factor of ten of the cut is ambiguous. Where no
+    singular value is cut and some are small, the numbers are those of sixty digits; else rounding is judged by dense algebra
+    beside the host, the same minimum-norm solution by NumPy's singular values.
     """
+    exactly = squares_fold(X, y, 0.0, weight, None, host.fit_intercept)
 
     def fold(training: Training) -> tuple[Array, Array, bool]:
         rows, held = training.rows, training.held
         w = None if weight is None else weight[rows]
+        other, relative = minimum_norm(X[rows], y[rows], w, X[held], host.tol, host.fit_intercept)
+        near = bool(np.any((relative > host.tol / 10) & (relative < host.tol * 10)))
+        if len(relative) == X.shape[1] and 10 * host.tol < relative.min() < 1e-2:
+            return exactly(training)
         mine = clone(host).fit(X[rows], y[rows]) if w is None else clone(host).fit(X[rows], y[rows], sample_weight=w)
-        predicted = mine.predict(X[held])
-        other, near = minimum_norm(X[rows], y[rows], w, X[held], host.tol, host.fit_intercept)
-        loss = (y[held] - predicted) ** 2 / 2
+        loss = (y[held] - mine.predict(X[held])) ** 2 / 2
         slack = 10 * np.abs((y[held] - other) ** 2 / 2 - loss)
         return loss, np.where(near, 0.0, slack), near
 
     return lambda plan: Truth.of(plan, fold)
 
 
-def minimum_norm(X: Array, y: Array, w: Array | None, new: Array, cut: float, intercept: bool) -> tuple[Array, bool]:
-    """Predictions at new rows, and whether a singular value is near the cut."""
+def minimum_norm(X: Array, y: Array, w: Array | None, new: Array, cut: float, intercept: bool) -> tuple[Array, Array]:
+    """Predictions at new rows, and the singular values of the centred rows over the largest."""
     w = np.ones(len(y)) if w is None else w
     middle, level = (w @ X / w.sum(), w @ y / w.sum()) if intercept else (0.0, 0.0)
     root = np.sqrt(w)[:, None]
@@ -193,7 +198,7 @@ def minimum_norm(X: Array, y: Array, w: Array | None, new: Array, cut: float, in
     relative = s / max(s.max(initial=0.0), 1e-300)
     keep = relative > cut
     coef = V[keep].T @ ((U[:, keep].T @ (root[:, 0] * (y - level))) / s[keep])
-    return level + (new - middle) @ coef, bool(np.any((relative > cut / 10) & (relative < cut * 10)))
+    return level + (new - middle) @ coef, relative
 
 
 # sixty digits
@@ -221,11 +226,16 @@ def solve(A: Array, b: Array) -> Array:
     return x
 
 
-def squares_truth(
+def squares_truth(X: Array, y: Array, *more: Any, **options: Any) -> Callable[[lo.Plan], Truth]:
+    """The losses of `squares_fold` in every fold of a plan."""
+    return lambda plan: Truth.of(plan, squares_fold(X, y, *more, **options))
+
+
+def squares_fold(
     X: Array, y: Array, alpha: float = 0.0, weight: Array | None = None, offset: Array | None = None, intercept: bool = True
-) -> Callable[[lo.Plan], Truth]:
-    """Half the squared errors of argmin Σ w (y − o − a − xᵀb)² / 2 + α/2 ‖b‖², in sixty digits; minimum norm where α is zero and
-    rows are fewer than columns, which must be independent then."""
+) -> Callable[[Training], tuple[Array, Array, bool]]:
+    """Half the squared errors of argmin Σ w (y − o − a − xᵀb)² / 2 + α/2 ‖b‖², in sixty digits; minimum norm where α is zero
+    and rows are fewer than columns, which must be independent then."""
     n, p = X.shape
     A, target = digits(X), digits(y) - (digits(offset) if offset is not None else 0)
     w, penalty = digits(np.ones(n) if weight is None else weight), Decimal(alpha)
@@ -254,7 +264,7 @@ def squares_truth(
         loss = (target[training.held] - predicted) ** 2 / 2
         return loss.astype(float), np.zeros(len(loss)), False
 
-    return lambda plan: Truth.of(plan, fold)
+    return fold
 
 
 class Law(NamedTuple):

@@ -1,8 +1,8 @@
 """Odd and ill-posed input: is a wrong number ever told without a word?
 
-Every kind (`odd_rows`, `odd_uses`) draws a small problem at random that is ordinary for its user and awkward for a library:
-more columns than rows, dummies of every level, labels such as "01", unsorted dates, hosts that stopped early. What leaveout
-says is compared with a truth that shares nothing with it: Decimals of sixty digits, the host's own refits, dense algebra
+Every kind (`odd_rows`, `odd_files`, `odd_uses`) draws a small problem at random that is ordinary for its user and awkward
+for a library: more columns than rows, dummies of every level, labels such as "01", unsorted dates, hosts that stopped early.
+What leaveout says is compared with a truth that shares nothing with it: Decimals of sixty digits, the host's own refits, dense algebra
 (`odd_truths`). Of each kind is counted
 
     wrong        a number beyond its reported error and rounding, not flagged, and no warning
@@ -21,13 +21,14 @@ import warnings
 
 import jax
 import numpy as np
+import odd_files
 import odd_rows
 import odd_uses
 import pandas as pd
 from odd_truths import Tally, attempted
 from threadpoolctl import threadpool_limits
 
-KINDS = odd_rows.KINDS | odd_uses.KINDS
+KINDS = odd_rows.KINDS | odd_files.KINDS | odd_uses.KINDS
 DRAWS, FEW = 50, 2
 
 
