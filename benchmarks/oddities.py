@@ -2,8 +2,8 @@
 
 Every kind (`odd_rows`, `odd_files`, `odd_uses`) draws a small problem at random that is ordinary for its user and awkward
 for a library: more columns than rows, dummies of every level, labels such as "01", unsorted dates, hosts that stopped early.
-What leaveout says is compared with a truth that shares nothing with it: Decimals of sixty digits, the host's own refits, dense algebra
-(`odd_truths`). Of each kind is counted
+What leaveout says is compared with a truth that shares nothing with it: Decimals of sixty digits, the host's own refits, dense
+algebra (`odd_truths`). The table counts of each kind
 
     wrong        a number beyond its reported error and rounding, not flagged, and no warning
     alarms       right losses that the audit calls wrong
