@@ -29,7 +29,7 @@ from odd_truths import Tally, attempted
 from threadpoolctl import threadpool_limits
 
 KINDS = odd_rows.KINDS | odd_files.KINDS | odd_uses.KINDS
-DRAWS, FEW = 50, 2
+DRAWS, FEW = 50, 4
 
 
 def study(names: list[str], draws: int, seed: int) -> dict[str, Tally]:
