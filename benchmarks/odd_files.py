@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from odd_truths import Tally, holds, told, value
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.model_selection import GroupKFold, LeaveOneOut, cross_val_predict
+from sklearn.model_selection import GroupKFold, LeaveOneOut, cross_val_predict, cross_validate
 
 import leaveout as lo
 
@@ -175,6 +175,21 @@ def digits_as_categories(rng: Generator) -> Tally:
     return value("losses", lo.cross_validate(fit, lo.leave_one_out(30)).losses, residual**2 / 2, 1e-6)
 
 
+def digits_of_a_host(rng: Generator) -> Tally:
+    """What scikit-learn takes for numbers, digits as text or categories, by its own call: its scores, or a refusal by name."""
+    codes, z = rng.integers(0, 3, 30), rng.standard_normal(30)
+    y = codes + z + rng.standard_normal(30)
+    kind = codes.astype(str).astype(object) if rng.random() < 0.5 else pd.Categorical(codes)
+    frame = pd.DataFrame({"kind": kind, "z": z})
+    call = {"cv": 5, "scoring": "neg_mean_squared_error"}
+    truth = cross_validate(LinearRegression(), frame, y, **call)["test_score"]
+    try:
+        ours, said = told(lambda: lo.sklearn.cross_validate(LinearRegression(), frame, y, **call))
+    except TypeError as refused:
+        return holds("a refusal by name", "'kind'" in str(refused), refused)
+    return value("scores", ours["test_score"], truth, 1e-8, said=bool(said))
+
+
 def dropped_rows(rng: Generator) -> Tally:
     """A formula drops rows with missing values; groups are those of the whole table, by label."""
     import statsmodels.formula.api as smf
@@ -218,6 +233,7 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "decimal commas": decimal_commas,
     "classes that differ by a space": spaced_classes,
     "digits as categories": digits_as_categories,
+    "digits of a host": digits_of_a_host,
     "rows dropped by a formula": dropped_rows,
     "knots learned by a formula": learned_by_a_formula,
 }

@@ -16,8 +16,10 @@ from odd_truths import (
     each_plan,
     glm_truth,
     host_truth,
+    judged,
     squares_truth,
     told,
+    trainings,
     value,
 )
 from sklearn.base import clone
@@ -81,6 +83,26 @@ def few_rows_scored(rng: Generator) -> Tally:
     ours, said = told(lambda: lo.sklearn.cross_validate(LinearRegression(), X, y, **call))
     truth = cross_validate(LinearRegression(), X, y, **call)["test_score"]
     return value("scores", ours["test_score"], truth, 1e-6, ours["approximation_error"], "refit" in said)
+
+
+def few_rows_parameters(rng: Generator) -> Tally:
+    """The coefficients of every refit, of minimum norm as the host's are."""
+    X = rng.standard_normal((16, int(rng.choice([15, 16, 24]))))
+    y = response(rng, X)
+    plan = lo.groups(rng.permutation(np.arange(16) % 4))
+    found = lo.fold_parameters(lo.from_sklearn(LinearRegression().fit(X, y), X, y), plan)
+    truth = np.array([LinearRegression().fit(X[t.rows], y[t.rows]).coef_ for t in trainings(plan)])
+    return value("coefficients", found["coef"], truth, 1e-6)
+
+
+def few_rows_named_score(rng: Generator) -> Tally:
+    """A score by name, which is twice the loss."""
+    X = rng.standard_normal((16, int(rng.choice([15, 16, 24]))))
+    y = response(rng, X)
+    truth = host_truth(LinearRegression(), X, y)
+    twice = lambda plan: (known := truth(plan))._replace(losses=2 * known.losses, slack=2 * known.slack)
+    fit = lambda: lo.from_sklearn(LinearRegression().fit(X, y), X, y)
+    return each_plan(fit, plans(rng, 16), twice, evaluate="squared_error")
 
 
 def levels(rng: Generator, n: int, number: int) -> Array:
@@ -267,6 +289,20 @@ def ridge_weights(rng: Generator) -> Tally:
     return ridge(rng, rng.standard_normal((16, 4)), 0.1, weight=weight)
 
 
+def path_of_tiny_penalties(rng: Generator) -> Tally:
+    """Many penalties in one call, the least of them almost nothing; a twin column, or more columns than rows."""
+    X = rng.standard_normal((14, int(rng.choice([4, 20]))))
+    X[:, 1] = X[:, 0] + 1e-5 * rng.standard_normal(14)
+    y = response(rng, X)
+    alphas = [1e-8, 1e-4, 1.0, 100.0]
+    found = Tally()
+    for plan in plans(rng, 14, 4):
+        path = lo.path(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0)), alphas, plan)
+        for alpha, cv in zip(alphas, path.estimates, strict=True):
+            found += judged(cv, squares_truth(X, y, alpha)(plan), f"alpha {alpha:g}")
+    return found
+
+
 # other losses
 
 
@@ -286,6 +322,26 @@ def classes(rng: Generator, X: Array, y: Array, C: float, folds: list[lo.Plan], 
 
 def small_plans(rng: Generator, n: int) -> list[lo.Plan]:
     return [lo.leave_one_out(n), lo.groups(rng.permutation(np.arange(n) % 4))]
+
+
+def dummies_of_classes(rng: Generator) -> Tally:
+    """statsmodels' logit of dummies of every level and a constant: coefficients are not unique, predictions are."""
+    import statsmodels.api as sm
+
+    level = rng.permutation(np.arange(36) % 3)
+    X = np.c_[np.ones(36), np.eye(3)[level], rng.standard_normal(36)]
+    y = predicted(0.5 * level + X[:, -1], rng)
+    y[:12], level_of = np.resize([0.0, 1.0], 12), np.argmax(X[:, 1:4], axis=1)
+    for k in range(3):  # both answers in every level, often
+        y[np.flatnonzero(level_of == k)[:4]] = [0.0, 1.0, 0.0, 1.0]
+    family = sm.families.Binomial()
+    (results, _) = told(lambda: sm.GLM(y, X, family=family).fit(tol=1e-12, maxiter=200))
+    b = results.params
+    if not results.converged or np.abs(b).max() > 50:
+        return Tally()  # the classes do not overlap: there is no minimum, and the host found none
+    full = X[:, 2:]  # a basis of the same space
+    theta = np.r_[b[2] - b[1], b[3] - b[1], b[4], b[0] + b[1]]
+    return each_plan(lambda: lo.from_statsmodels(results), small_plans(rng, 36), glm_truth(LOGISTIC, full, y, 0.0, theta))
 
 
 def near_separation(rng: Generator) -> Tally:
@@ -426,6 +482,8 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "about as many rows as columns": about_as_many,
     "near square": near_square,
     "few rows, scikit-learn's call": few_rows_scored,
+    "few rows, parameters": few_rows_parameters,
+    "few rows, a score by name": few_rows_named_score,
     "one-hot with an intercept": one_hot,
     "a level of one row": rare_level,
     "spline basis with an intercept": spline_basis,
@@ -455,6 +513,8 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "ridge, collinear columns": ridge_collinear,
     "ridge, columns of scales 1e-8 to 1e8": ridge_column_scales,
     "ridge, weights 0, 1 and 1e6": ridge_weights,
+    "path of tiny penalties": path_of_tiny_penalties,
+    "statsmodels' logit of all dummies": dummies_of_classes,
     "logistic near separation": near_separation,
     "logistic separated without a penalty": separated_without_penalty,
     "logistic tails": logistic_tails,
