@@ -389,9 +389,13 @@ def replicate_weights(rng: Generator) -> Tally:
     sign = rng.permuted(np.tile(np.repeat([-1.0, 1.0], 20), (8, 1)), axis=1)
     weights = 1 + 0.7 * sign
     plan = lo.Plan(np.arange(9) * 40, np.tile(np.arange(40), 8), weights.ravel(), np.zeros(320, bool), 40)
-    found = lo.fold_parameters(lo.from_sklearn(classifier().fit(X, y), X, y), plan)
+    fit = lo.from_sklearn(classifier().fit(X, y), X, y)
     host = lambda w: LogisticRegression(tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(X, y, w)
-    return value("coefficients", found["coef"], np.array([host(w).coef_[0] for w in weights]), 1e-6)
+    truth = np.array([host(w).coef_[0] for w in weights])
+    found = lo.fold_parameters(fit, plan)["coef"], lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    spread = truth.std(axis=0)  # of what the replicates are made for
+    default = value("coefficients over their spread", (found[0] - truth) / spread, np.zeros(truth.shape), 0.02)
+    return default + value("coefficients, exact", found[1], truth, 1e-6)
 
 
 def nothing_returned(rng: Generator) -> Tally:
