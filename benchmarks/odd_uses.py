@@ -1,0 +1,526 @@
+"""Odd uses: measures of many refits, standard errors, series out of order, hosts with habits; one function a kind."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import scipy.optimize
+from odd_truths import (
+    LOGISTIC,
+    POISSON,
+    Tally,
+    Training,
+    Truth,
+    attempted,
+    each_plan,
+    glm_truth,
+    holds,
+    judged,
+    told,
+    trainings,
+    value,
+)
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    LeaveOneOut,
+    RepeatedKFold,
+    RepeatedStratifiedKFold,
+    StratifiedKFold,
+    cross_val_predict,
+    cross_validate,
+)
+
+import leaveout as lo
+
+Array = np.ndarray
+Generator = np.random.Generator
+
+
+def seed(rng: Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+def any_of(name: str, got: float, truths: Iterable[float], slack: float = 1e-6, said: bool = False) -> Tally:
+    """A number that more than one definition allows, beside the nearest."""
+    nearest = min(truths, key=lambda truth: abs(truth - got))
+    return value(name, got, nearest, slack, said=said)
+
+
+# measures
+
+
+def averages(plan: lo.Plan, predict: Callable[[Training], Array], of: Callable[[Array, Array], Array], y: Array) -> list[float]:
+    """A mean over rows of what every refit predicts: over pairs of a row and a refit, by row first, by refit first."""
+    rows, values, means = [], [], []
+    for training in trainings(plan):
+        found = of(y[training.held], predict(training))
+        rows.append(training.held)
+        values.append(found)
+        means.append(found.mean())
+    table = pd.Series(np.concatenate(values)).groupby(np.concatenate(rows)).mean()
+    return [float(np.concatenate(values).mean()), float(table.mean()), float(np.mean(means))]
+
+
+def overlapping(rng: Generator, n: int) -> lo.Plan:
+    """A plan that holds each row out of several refits."""
+    which = int(rng.integers(3))
+    if which == 0:
+        return lo.from_splits(RepeatedKFold(n_splits=4, n_repeats=5, random_state=seed(rng)).split(np.zeros((n, 1))), n)
+    return lo.bootstrap(n, 12, seed=seed(rng)) if which == 1 else lo.random_subsets(n, 0.3, 12, seed=seed(rng))
+
+
+def regression_measures(rng: Generator) -> Tally:
+    """MSE and MAE of a regression of many columns: not of the mean of its refits' predictions."""
+    X = rng.standard_normal((36, 12))
+    y = X[:, 0] + rng.standard_normal(36)
+    plan, host = overlapping(rng, 36), Ridge(1.0)
+    predict = lambda t: clone(host).fit(X[t.rows], y[t.rows]).predict(X[t.held])
+    found = lo.cross_validate(lo.from_sklearn(clone(host).fit(X, y), X, y), plan, lo.Exact(), metric=("mse", "mae")).metrics
+    squares, sizes = lambda a, b: (a - b) ** 2, lambda a, b: np.abs(a - b)
+    tally = any_of("mse", found["mse"], averages(plan, predict, squares, y))
+    return tally + any_of("mae", found["mae"], averages(plan, predict, sizes, y))
+
+
+def two_classes(rng: Generator, n: int, p: int) -> tuple[Array, Array]:
+    X = rng.standard_normal((n, p))
+    y = (X[:, 0] + 2 * rng.standard_normal(n) > 0).astype(float)
+    y[:2] = [0.0, 1.0]
+    return X, y
+
+
+def classifier() -> LogisticRegression:
+    return LogisticRegression(tol=1e-10, max_iter=10_000, solver="newton-cholesky")
+
+
+def class_measures(rng: Generator) -> Tally:
+    """Brier score and accuracy of a classifier of many columns."""
+    X, y = two_classes(rng, 40, 8)
+    plan, host = overlapping(rng, 40), classifier()
+    predict = lambda t: clone(host).fit(X[t.rows], y[t.rows]).predict_proba(X[t.held])[:, 1]
+    fit = lo.from_sklearn(clone(host).fit(X, y), X, y)
+    found = lo.cross_validate(fit, plan, lo.Exact(), metric=("brier", "accuracy")).metrics
+    squares, right = lambda a, b: (a - b) ** 2, lambda a, b: 1.0 * ((b > 0.5) == a)
+    tally = any_of("brier", found["brier"], averages(plan, predict, squares, y))
+    return tally + any_of("accuracy", found["accuracy"], averages(plan, predict, right, y))
+
+
+def areas(X: Array, y: Array, splits: list[tuple[Array, Array]], each: int) -> tuple[float, float]:
+    """AUC by fold, averaged, and pooled by repeat of `each` folds, averaged."""
+    scores, pooled = [], []
+    for first in range(0, len(splits), each):
+        score = np.zeros(len(y))
+        for train, test in splits[first : first + each]:
+            score[test] = classifier().fit(X[train], y[train]).decision_function(X[test])
+            scores.append(roc_auc_score(y[test], score[test]) if len(set(y[test])) == 2 else np.nan)
+        pooled.append(roc_auc_score(y, score))
+    return float(np.nanmean(scores)), float(np.mean(pooled))
+
+
+def area_by_repeat(rng: Generator) -> Tally:
+    X, y = two_classes(rng, 40, 8)
+    splits = list(RepeatedStratifiedKFold(n_splits=2, n_repeats=6, random_state=seed(rng)).split(X, y))
+    fit = lo.from_sklearn(classifier().fit(X, y), X, y)
+    found = lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact(), metric="auc").metrics["auc"]
+    return any_of("auc", found, areas(X, y, splits, 2), 1e-3)
+
+
+def area_of_noise(rng: Generator) -> Tally:
+    """Of few small folds a pooled AUC is far below one half where there is nothing: averaged by fold, or said."""
+    X, y = rng.standard_normal((20, 2)), rng.permutation(np.repeat([0.0, 1.0], 10))
+    splits = list(StratifiedKFold(5, shuffle=True, random_state=seed(rng)).split(X, y))
+    fit = lo.from_sklearn(classifier().fit(X, y), X, y)
+    cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, 20), lo.Exact(), metric="auc"))
+    by_fold, _ = areas(X, y, splits, 5)
+    return value("auc", cv.metrics["auc"], by_fold, 1e-6, said="bias" in said + str(cv))
+
+
+def tuned_measure(rng: Generator) -> Tally:
+    """What `tune` says of the penalty that it chose, and whether another is better by what refits say."""
+    X = rng.standard_normal((36, 12))
+    y = X[:, 0] + rng.standard_normal(36)
+    plan = lo.from_splits(RepeatedKFold(n_splits=2, n_repeats=6, random_state=seed(rng)).split(X), 36)
+    model = lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))
+    build = lambda alpha: model.under(lo.penalties.Ridge(alpha))
+    found = lo.tune(build, {"alpha": (0.1, 100.0)}, plan, lo.Exact(), "optuna", trials=7, metric="mse", seed=1)
+
+    def refits(alpha: float) -> float:
+        predict = lambda t: Ridge(alpha).fit(X[t.rows], y[t.rows]).predict(X[t.held])
+        return averages(plan, predict, lambda a, b: (a - b) ** 2, y)[0]
+
+    alphas = found.trials["alpha"].to_numpy()
+    lowest = min(map(refits, alphas))
+    return value("mse", found.best.value, refits(found.hyper["alpha"]), 1e-6) + value(
+        "chosen", refits(found.hyper["alpha"]), lowest, 1e-6
+    )
+
+
+def folds_of_one_row(rng: Generator) -> Tally:
+    """r2 and explained variance have no meaning for one row: refused, said, or pooled; never a perfect 1."""
+    X = rng.standard_normal((16, 2))
+    y = X[:, 0] + rng.standard_normal(16)
+    scoring = str(rng.choice(["r2", "explained_variance"]))
+    try:
+        found, said = told(lambda: lo.sklearn.cross_validate(LinearRegression(), X, y, cv=LeaveOneOut(), scoring=scoring))
+    except ValueError:
+        return Tally(1)
+    return holds(scoring, bool(said) or not np.any(np.isnan(found["test_score"]) | (found["test_score"] == 1)), found)
+
+
+def lacking_classes(rng: Generator) -> Tally:
+    """Training folds that lack a class: columns of probabilities by the classes of all."""
+    y = np.repeat(["a", "b", "c"], 12)
+    X = rng.standard_normal((36, 2)) + (y == "b")[:, None] * [1.5, 0] + (y == "c")[:, None] * [0, 1.5]
+    cv = KFold(3) if rng.random() < 0.5 else KFold(4)
+    call = {"cv": cv, "method": "predict_proba"}
+    truth, _ = told(lambda: cross_val_predict(LogisticRegression(tol=1e-10, max_iter=5000), X, y, **call))
+    model = LogisticRegression(tol=1e-10, max_iter=5000)
+    ours, _ = told(lambda: lo.sklearn.cross_val_predict(model, X, y, refit=lo.Exact(), **call))
+    return value("probabilities", ours, truth, 1e-4)
+
+
+# what scikit-learn's calls say
+
+
+def repeated_column_scored(rng: Generator) -> Tally:
+    """A column repeated up to noise of any size, by scikit-learn's call: its tolerance decides the rank."""
+    X = rng.standard_normal((30, 4))
+    X[:, 3] = X[:, 0] + 10.0 ** rng.uniform(-12, -2) * rng.standard_normal(30)
+    y = X[:, 1] + rng.standard_normal(30)
+    call = {"cv": 6, "scoring": "neg_mean_squared_error"}
+    truth = cross_validate(LinearRegression(), X, y, **call)["test_score"]
+    near = [cross_validate(LinearRegression(tol=tol), X, y, **call)["test_score"] for tol in (1e-7, 1e-5)]
+    ours, said = told(lambda: lo.sklearn.cross_validate(LinearRegression(), X, y, **call))
+    error = ours["approximation_error"]
+    if not np.allclose(*near, rtol=1e-6):  # the cut is near a singular value: a fold without a number is none of ours
+        ours["test_score"] = np.where(np.isfinite(ours["test_score"]), ours["test_score"], truth)
+    return value("scores", ours["test_score"], truth, 1e-6, error, said=bool(said))
+
+
+def few_rows_predicted(rng: Generator) -> Tally:
+    """More columns than rows: the host predicts held-out rows, by minimum norm."""
+    X = rng.standard_normal((20, int(rng.choice([19, 20, 30]))))
+    y = X[:, 0] + rng.standard_normal(20)
+    cv = LeaveOneOut() if rng.random() < 0.5 else KFold(5)
+    truth = cross_val_predict(LinearRegression(), X, y, cv=cv)
+    ours, said = told(lambda: lo.sklearn.cross_val_predict(LinearRegression(), X, y, cv=cv))
+    return value("predictions", ours, truth, 1e-6, said=bool(said))
+
+
+def searched_penalties(rng: Generator) -> Tally:
+    """A grid that ends at penalties of almost nothing, and more columns than rows."""
+    X = rng.standard_normal((24, 40))
+    y = X[:, 0] + rng.standard_normal(24)
+    grid, call = {"alpha": [1e-10, 1e-4, 1.0, 10.0]}, {"cv": KFold(4), "scoring": "neg_mean_squared_error"}
+    truth = GridSearchCV(Ridge(solver="svd"), grid, **call).fit(X, y)
+    ours = lo.sklearn.OneFitSearchCV(Ridge(solver="svd"), grid, **call).fit(X, y)
+    name = "mean_test_score"
+    error = ours.cv_results_["mean_approximation_error"]
+    return value("scores", ours.cv_results_[name], truth.cv_results_[name], 1e-6, error)
+
+
+def new_rows(rng: Generator) -> Tally:
+    """Predictions of new rows from a fit, as the host makes them."""
+    X, new = rng.standard_normal((24, 3)), rng.standard_normal((5, 3))
+    y = np.exp(X @ [0.3, 0.2, -0.1]) * rng.gamma(2.0, 0.5, 24)
+    host = LinearRegression().fit(X, y)
+    return value("predictions", lo.predict(lo.from_sklearn(host, X, y), new), host.predict(new), 1e-8)
+
+
+def stopped_early(rng: Generator) -> Tally:
+    """A host that stopped before its minimum: losses are of the minimum, and it is said."""
+    X = rng.standard_normal((20, 3)) * [1.0, 1e3, 1e-2] + [0, 5e3, 0]
+    y = (X[:, 0] + (X[:, 1] - 5e3) / 1e3 + rng.standard_normal(20) > 0).astype(float)
+    y[:2] = [0.0, 1.0]
+    host, _ = told(lambda: LogisticRegression(max_iter=15).fit(X, y))
+    scale = np.array([1.0, 1e-3, 1e2])
+    near = LogisticRegression(C=1e4, tol=1e-8, max_iter=10_000).fit((X - X.mean(0)) * scale, y)
+    coef = near.coef_[0] * scale
+    truth = glm_truth(LOGISTIC, X, y, 1.0, np.r_[coef, near.intercept_[0] - X.mean(0) @ coef])
+    fit, said = told(lambda: lo.from_sklearn(host, X, y))
+    tally = each_plan(lambda: fit, [lo.leave_one_out(20)], truth)
+    return tally + holds("a word", bool(said) or "stop" in fit.objective.note, said)
+
+
+# standard errors
+
+
+def over(label: Array, losses: Array) -> float:
+    """√(G/(G − 1) Σ_g (Σ_{n∈g} (l_n − l̄))²) / n"""
+    sums = np.bincount(label, losses - losses.mean())
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(sums**2)) / len(losses))
+
+
+def alike(rng: Generator) -> tuple[Array, Array, Array]:
+    """Rows of 15 groups that are much alike within them."""
+    group = np.repeat(np.arange(15), 8)
+    X = rng.standard_normal((15, 2))[group] + 0.1 * rng.standard_normal((120, 2))
+    return group, X, 2.0 * rng.standard_normal(15)[group] + 0.2 * rng.standard_normal(120)
+
+
+def cautioned(cv: lo.Estimate, said: str) -> bool:
+    return bool(said) or any(check.severity in ("warning", "error") for check in cv.checks())
+
+
+def split_by_groups(rng: Generator) -> Tally:
+    """Splits that hold whole groups out together: the standard error is over groups, or there is a warning."""
+    group, X, y = alike(rng)
+    plan = lo.from_splits(GroupKFold(int(rng.choice([5, 15]))).split(X, y, group), 120)
+    cv, said = told(lambda: lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact()))
+    truth = over(group, cv.per_unit())
+    return holds("SE", cv.se > 0.6 * truth or cautioned(cv, said), f"{cv.se:.3g} over rows, {truth:.3g} over groups")
+
+
+def split_by_named_groups(rng: Generator) -> Tally:
+    """The same where the groups are given."""
+    group, X, y = alike(rng)
+    names = np.array([f"clinic {g}" for g in group])
+    plan = lo.from_splits(GroupKFold(int(rng.choice([5, 15]))).split(X, y, group), 120, groups=names)
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact())
+    return value("SE", cv.se, over(group, cv.per_unit()), 1e-9)
+
+
+def rolling_windows(rng: Generator) -> Tally:
+    """Windows that roll over a series whose losses go together: the standard error is not that of independent rows."""
+    n, slow = 200, np.zeros(200)
+    for t in range(1, n):
+        slow[t] = 0.95 * slow[t - 1] + 0.3 * rng.standard_normal()
+    X = rng.standard_normal((n, 1))
+    y = X[:, 0] + rng.standard_normal(n) * np.exp(slow)
+    splits = [(np.arange(s), np.arange(s, s + 10)) for s in range(40, n, 10)]
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, n), lo.Exact()))
+    tally = holds("SE", "independent" not in cv.standard_error.kind or cautioned(cv, said), cv.standard_error)
+    times = pd.date_range("2001-01-01", periods=n)
+    timed = lambda: lo.cross_validate(fit, lo.from_splits(splits, n, times=times), lo.Exact())
+    return tally + attempted("times=", lambda: holds("SE by time", "independent" not in (e := timed().standard_error).kind, e))
+
+
+def missing_refits(rng: Generator) -> Tally:
+    """Two models, one of which has no refit without a row: they are compared on rows that both have, and it is said."""
+    x = np.sort(rng.standard_normal(24))
+    y = (x + 0.2 * rng.standard_normal(24) > 0).astype(float)
+    y[:12], y[12:], y[int(rng.integers(3, 9))] = 0.0, 1.0, 1.0  # without this row the classes are separable
+    X, plan = np.c_[x], lo.leave_one_out(24)
+    penalised = lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))
+    cvs = {
+        "none": lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), plan),
+        "ridge": lo.cross_validate(lo.fit(penalised), plan),
+    }
+    table, said = told(lambda: lo.compare(cvs))
+    losses = {name: cv.per_unit() for name, cv in cvs.items()}
+    both = np.isfinite(losses["none"]) & np.isfinite(losses["ridge"])
+    if both.all():
+        return holds("a refit without a minimum", False, "every row has a loss")
+    gap = losses["none"][both].mean() - losses["ridge"][both].mean()
+    found = float(table.loc["none", "mean"] - table.loc["ridge", "mean"])
+    ranked = table.index[0] == "ridge" or "none" not in table.index
+    return value("difference", found, gap, 1e-9) + holds("ranks", ranked, list(table.index)) + holds("a word", bool(said), said)
+
+
+def logs_compared(rng: Generator) -> Tally:
+    """A model of y and one of log y, both scored on y by the user."""
+    x = rng.standard_normal(30)
+    y = np.exp(0.5 * x + 0.4 * rng.standard_normal(30))
+    X, plan = np.c_[x], lo.leave_one_out(30)
+    fits = {"y": (lo.fit(lo.GLM(X, y, "squared")), lambda v: v), "log": (lo.fit(lo.GLM(X, np.log(y), "squared")), np.exp)}
+
+    def score(back: Callable) -> Callable:
+        return lambda held, seen, p: np.abs(y[held] - back(X[held] @ p["coef"] + p["intercept"]))
+
+    cvs = {name: lo.cross_validate(fit, plan, lo.Exact(), evaluate=score(back)) for name, (fit, back) in fits.items()}
+    table, _ = told(lambda: lo.compare(cvs))
+    truth = {}
+    for name, (_, back) in fits.items():
+        z = y if name == "y" else np.log(y)
+        truth[name] = np.mean(np.abs(y - back(cross_val_predict(LinearRegression(), X, z, cv=LeaveOneOut()))))
+    return value("means", [table.loc[name, "mean"] for name in truth], list(truth.values()), 1e-6)
+
+
+# series, parameters, objectives of one's own
+
+
+def out_of_order(rng: Generator) -> Tally:
+    """Rows with dates that do not rise: sorted, said, or refused, where a plan goes by the order."""
+    n = 40
+    days = pd.date_range("2020-01-01", periods=n)
+    x = np.cumsum(rng.standard_normal(n))
+    y = pd.Series(x + 0.5 * np.cumsum(rng.standard_normal(n)), index=days)
+    X = pd.DataFrame({"x": x}, index=days)
+    order = rng.permutation(n)
+    plans = (lambda: lo.blocks(n, 5, buffer=1), lambda: lo.contiguous(n, 0.2, 8, seed=1), lambda: lo.leave_future_out(n, 20, 3))
+    make = plans[int(rng.integers(len(plans)))]
+
+    def mean(X: pd.DataFrame, y: pd.Series) -> float:
+        return lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(0.1))), make()).mean
+
+    try:
+        found, said = told(lambda: mean(X.iloc[order], y.iloc[order]))
+    except ValueError:
+        return Tally(1)
+    return value("mean", found, mean(X, y), 1e-9, said=bool(said))
+
+
+def chain_out_of_order(rng: Generator) -> Tally:
+    """The same of a hidden Markov model; a date that is there twice too."""
+    state = np.cumsum(rng.random(50) < 0.1) % 2
+    days = pd.date_range("2020-01-01", periods=50)
+    counts = pd.Series(rng.poisson(2 + 8 * state), index=days)
+
+    def mean(counts: pd.Series) -> float:
+        return lo.cross_validate(lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)), lo.leave_one_out(50), lo.Exact()).mean
+
+    try:
+        found, said = told(lambda: mean(counts.iloc[rng.permutation(50)]))
+    except ValueError:
+        return Tally(1)
+    return value("mean", found, mean(counts), 1e-6, said=bool(said))
+
+
+def replicate_weights(rng: Generator) -> Tally:
+    """Fay's replicate weights, which leave nothing out: parameters are what is wanted, to the end."""
+    X, y = two_classes(rng, 40, 3)
+    sign = rng.permuted(np.tile(np.repeat([-1.0, 1.0], 20), (8, 1)), axis=1)
+    weights = 1 + 0.7 * sign
+    plan = lo.Plan(np.arange(9) * 40, np.tile(np.arange(40), 8), weights.ravel(), np.zeros(320, bool), 40)
+    fit = lo.from_sklearn(classifier().fit(X, y), X, y)
+    host = lambda w: LogisticRegression(tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(X, y, w)
+    truth = np.array([host(w).coef_[0] for w in weights])
+    found = lo.fold_parameters(fit, plan)["coef"], lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    spread = truth.std(axis=0)  # of what the replicates are made for
+    default = value("coefficients over their spread", (found[0] - truth) / spread, np.zeros(truth.shape), 0.02)
+    return default + value("coefficients, exact", found[1], truth, 1e-6)
+
+
+def nothing_returned(rng: Generator) -> Tally:
+    """A score that returns nothing is a mistake of its author: named, never NaN in silence."""
+    X = rng.standard_normal((20, 2))
+    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.standard_normal(20), "squared"))
+    try:
+        cv, said = told(lambda: lo.cross_validate(fit, lo.kfold(20, 4), evaluate=lambda held, seen, parameters: None))
+    except (TypeError, ValueError):
+        return Tally(1)
+    return holds("evaluate", bool(said) and not np.isnan(cv.mean), f"{cv.mean} without a word")
+
+
+def dependent_resampled(rng: Generator) -> Tally:
+    """An objective whose units go with their neighbours: a weight of two is no second copy, and a bootstrap is refused."""
+    x = jnp.asarray(np.cumsum(rng.standard_normal(30)) / 3)
+
+    def F(theta: Any, w: Any) -> Any:
+        pair = w[1:] * w[:-1]
+        return jnp.sum(pair * (x[1:] - theta * x[:-1]) ** 2) / 2 + jnp.sum(w) * 0.05 * theta**2
+
+    fit = lo.fit(lo.Objective(F, 30), np.zeros(()))
+    try:
+        cv, said = told(lambda: lo.cross_validate(fit, lo.bootstrap(30, 6, seed=1)))
+    except ValueError:
+        return Tally(1)
+    return holds("bootstrap", bool(said), f"accepted: {cv.mean}")
+
+
+def tag_of_one_sentence(rng: Generator) -> Tally:
+    """A label that one sentence alone has: without it no refit knows the label, and its loss is infinite."""
+    import sklearn_crfsuite
+
+    y = [[("A", "B")[int(v)] for v in rng.integers(0, 2, 5)] for _ in range(20)]
+    odd = int(rng.integers(20))
+    y[odd][2] = "RARE"
+    X = [[{"bias": 1.0, "w": float((tag == "B") + 0.5 * rng.standard_normal())} for tag in tags] for tags in y]
+    crf = sklearn_crfsuite.CRF(c2=0.5, epsilon=1e-9, period=1000, max_iterations=1000).fit(X, y)
+    cv, said = told(lambda: lo.cross_validate(lo.from_crfsuite(crf, X, y), lo.leave_one_out(20)))
+    loss, checks = cv.per_unit()[odd], [check.code for check in cv.checks()]
+    known = odd in cv.flagged() or not np.isfinite(loss) or "LO105" in checks or bool(said)
+    return holds("the label", known, f"loss {loss:.3g} of sentence {odd}, checks {checks}")
+
+
+def dispersion_at_its_limit(rng: Generator) -> Tally:
+    """One row alone is scattered more than Poisson: without it the refit is the limit, Poisson's."""
+    x = np.linspace(-1, 1, 30)
+    y = np.round(np.exp(rng.uniform(1, 2) + 0.5 * x))
+    odd = int(rng.integers(5, 25))
+    y[odd] += 25
+    fit = lo.fit(lo.Regression(x[:, None], y, "negative_binomial"))
+    keep = np.arange(30) != odd
+    near = scipy.optimize.minimize(lambda t: np.sum(np.exp(t[0] * x + t[1]) - y * (t[0] * x + t[1])), [0.5, 1.5]).x
+    law = POISSON._replace(constant=lambda v: scipy.special.gammaln(v + 1))
+    plan = lo.from_splits([(np.flatnonzero(keep), [odd])], 30)
+    truth = glm_truth(law, x[:, None], y, 0.0, near)(plan)
+    return judged(lo.cross_validate(fit, plan), truth._replace(slack=np.where(np.isnan(truth.slack), np.nan, 1e-3)), "limit")
+
+
+def small_process(rng: Generator) -> Tally:
+    """A Gaussian process of 25 rows with a length a column, no prior: a refit is where descent from θ̂ ends, or it is said."""
+    X = rng.standard_normal((25, 3))
+    y = np.sin(2 * X).sum(1) + 0.3 * rng.standard_normal(25)
+    fit = lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True, prior=None))
+    plan = lo.kfold(25, 5, seed=1)
+    p = fit.parameters
+    start = np.r_[p["mean"], np.log(np.r_[p["sd"], p["length"], p["noise_sd"]])]
+
+    def kernel(t: Array, A: Array, B: Array) -> Array:
+        return np.exp(2 * t[1]) * np.exp(-0.5 * np.sum(((A[:, None] - B) * np.exp(-t[2:-1])) ** 2, axis=2))
+
+    def minus(t: Array, rows: Array) -> float:
+        K = kernel(t, X[rows], X[rows]) + np.exp(2 * t[-1]) * np.eye(len(rows))
+        sign, size = np.linalg.slogdet(K)
+        r = y[rows] - t[0]
+        return float(0.5 * size + 0.5 * r @ np.linalg.solve(K, r)) if sign > 0 else 1e10
+
+    def fold(training: Training) -> tuple[Array, Array, bool]:
+        rows, held = training.rows, training.held
+        ways = ("BFGS", "Nelder-Mead")
+        options = {"BFGS": {"gtol": 1e-7}, "Nelder-Mead": {"xatol": 1e-8, "fatol": 1e-10, "maxiter": 4000, "maxfev": 8000}}
+        found = []
+        for way in ways:
+            t = scipy.optimize.minimize(minus, start, args=(rows,), method=way, options=options[way]).x
+            across = kernel(t, X[held], X[rows])
+            K = kernel(t, X[rows], X[rows]) + np.exp(2 * t[-1]) * np.eye(len(rows))
+            mean = t[0] + across @ np.linalg.solve(K, y[rows] - t[0])
+            variance = np.exp(2 * t[1]) + np.exp(2 * t[-1]) - np.sum(across * np.linalg.solve(K, across.T).T, axis=1)
+            found.append(0.5 * np.log(2 * np.pi * variance) + (y[held] - mean) ** 2 / variance / 2)
+        undecided = bool(np.max(np.abs(found[0] - found[1])) > 1e-3)  # two ways down end in two places
+        return (np.full(len(held), np.nan) if undecided else found[0]), np.full(len(held), 1e-4), undecided
+
+    return each_plan(lambda: fit, [plan], lambda plan: Truth.of(plan, fold))
+
+
+KINDS: dict[str, Callable[[Generator], Tally]] = {
+    "measures of many refits: regression": regression_measures,
+    "measures of many refits: classes": class_measures,
+    "AUC by repeat": area_by_repeat,
+    "AUC of noise, small folds": area_of_noise,
+    "a penalty chosen by a measure": tuned_measure,
+    "R² of folds of one row": folds_of_one_row,
+    "training folds that lack a class": lacking_classes,
+    "repeated column, scikit-learn's call": repeated_column_scored,
+    "few rows, predictions": few_rows_predicted,
+    "search over penalties of nothing": searched_penalties,
+    "new rows": new_rows,
+    "host stopped early": stopped_early,
+    "splits of whole groups": split_by_groups,
+    "splits of named groups": split_by_named_groups,
+    "rolling windows": rolling_windows,
+    "compared with missing refits": missing_refits,
+    "y and log y compared": logs_compared,
+    "rows out of order": out_of_order,
+    "chain out of order": chain_out_of_order,
+    "Fay's replicate weights": replicate_weights,
+    "a score that returns nothing": nothing_returned,
+    "dependent units resampled": dependent_resampled,
+    "tag of one sentence": tag_of_one_sentence,
+    "dispersion at its limit": dispersion_at_its_limit,
+    "small Gaussian process": small_process,
+}
+LONG = (  # to compile, or to refit
+    "chain out of order",
+    "tag of one sentence",
+    "dispersion at its limit",
+    "small Gaussian process",
+)  # to compile, or to refit
