@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 
 def elpd_data(losses: NDArray[np.float64], baseline: NDArray[np.float64], names: pd.Index, se: float, *, suspect: bool) -> Any:
-    """An `ELPDData` of −log densities of units, held out and not, and the standard error of their mean: sums over units."""
+    """Build ArviZ's `ELPDData` from the held-out and no-update −log densities of the units.
+
+    `se` is the standard error of the mean. ArviZ takes sums over units, so means are multiplied by n. `p` is the sum of the
+    differences between held-out and no-update losses.
+    """
     made, n = _class(), len(losses)
     import xarray
 

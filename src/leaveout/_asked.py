@@ -1,5 +1,4 @@
-"""The loss that is asked for, of a batch of refits: the model's own score, one by name, or a user's function; and how far it
-may be off."""
+"""The loss of a batch of refits: the model's own score, a named one, or a user's function; and how far it may be off."""
 
 import abc
 import functools
@@ -26,23 +25,23 @@ Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
 
 
 class Scored(abc.ABC):
-    """A score of every held-out unit that is known by its `title`."""
+    """A score of every held-out unit, named by its `title`."""
 
     title: str
     joint = False  # one number a refit, rather than one a held-out unit?
 
     @abc.abstractmethod
     def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
-        """Of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
+        """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
     @abc.abstractmethod
     def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
-        """How far the summed losses of each refit may be off, `[refits]`."""
+        """Return how far the summed losses of each refit may be off, `[refits]`."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """`evaluate`, if there is one, else the model's own score."""
+    """The loss that the caller asked for: `evaluate` if it is given, else the model's own score."""
 
     fit: Fit
     plan: Plan
@@ -50,14 +49,14 @@ class Asked:
 
     @property
     def title(self) -> str:
-        """What the losses are."""
+        """The name of the losses."""
         if self.evaluate is None:
             return self.fit.objective.units.score
         return self.evaluate.title if isinstance(self.evaluate, Scored) else ""
 
     @functools.cached_property
     def joint(self) -> bool:
-        """One number a refit?"""
+        """Tell whether the loss is one number a refit."""
         if self.evaluate is None:
             return not self.fit.objective.pointwise
         if isinstance(self.evaluate, Scored):
@@ -66,7 +65,7 @@ class Asked:
         return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
     def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
-        """Those of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
+        """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
             return scores(self.fit, rows, theta)
         if isinstance(self.evaluate, Scored):
@@ -78,11 +77,11 @@ class Asked:
         return out
 
     def losses_of(self, rows: Rows, done: Refitted) -> NDArray[np.float64]:
-        """Those of refits, with which the model's own may have come along."""
+        """Return the losses of refits; a batch may already hold the model's own."""
         return self.losses(rows, done.theta) if self.evaluate is not None or done.scores is None else done.scores
 
     def _value(self, rows: Rows, k: int, parameters: PyTree) -> NDArray:
-        """The user's function of one refit of a batch."""
+        """Apply the user's function to one refit of a batch."""
         assert self.evaluate is not None and not isinstance(self.evaluate, Scored)
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
@@ -94,7 +93,7 @@ class Asked:
         return value
 
     def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
-        """How far the summed losses of each refit may be off; infinite where that is not known."""
+        """Return how far the summed losses of each refit may be off; infinite where that is not known."""
         if self.evaluate is None:
             return done.error
         if isinstance(self.evaluate, Scored):
@@ -106,12 +105,13 @@ class Asked:
 def reach(
     fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], NDArray], directions: Literal[2, 8] = DIRECTIONS
 ) -> NDArray[np.float64]:
-    """How far any function of θ, which is `at` where the refits are reported, may be from what it is at the exact refits.
+    """Estimate how far a function of θ at the reported refits, `at`, may be from its value at the exact refits.
 
-    These lie in balls around known centres. Along orthogonal directions of one length a function that is about linear there
-    changes by shares of its gradient, whose root sum of squares is the most that it changes by; of some of the directions only,
-    drawn at random, other ones for each refit, that is an estimate. Numbers that are one a refit have slopes much like one
-    another's: none is taken for less steep than half of them are. Both ways along each, since a tail may be flat on one side.
+    The exact refits lie in balls around known centres. The function is evaluated at the ends of orthogonal steps of one length.
+    If it is about linear there, these changes are components of its gradient, and their root sum of squares bounds the change.
+    With only some of the directions, drawn at random for each refit, this is an estimate. For functions with one number a
+    refit, no slope is taken to be less than the median slope of the batch. Both ends of each direction are tried, since a tail
+    may be flat on one side.
     """
     if done.ball is None:
         return np.full(at.shape, np.inf)
@@ -140,7 +140,7 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
-    """The natural parameters of many refits, a leading axis for them."""
+    """Return the natural parameters of many refits, with a leading axis for the refits."""
     if fit.closed is not None or isinstance(fit.objective, AbstractClosedForm):  # of which nothing need be compiled
         each = [fit.objective.parameters.natural(placed(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
@@ -150,7 +150,7 @@ def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
 
 @compiled
 def _predicted(objective: AbstractObjective, like: PyTree, rows: Rows, theta: Arrays, size: int, kind: str) -> Array:
-    """The model's predictions of a batch, `size` refits at once."""
+    """Predict the units of a batch, `size` refits at once."""
 
     def one(args):
         index, weight, theta = args
@@ -160,7 +160,7 @@ def _predicted(objective: AbstractObjective, like: PyTree, rows: Rows, theta: Ar
 
 
 def _at_once(fit: Fit, rows: Rows) -> int:
-    """Refits predicted at once: linear predictors need their own units only."""
+    """Return how many refits are predicted at once: linear predictors need their own units only."""
     count, width = rows.index.shape
     if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
         return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
@@ -168,7 +168,7 @@ def _at_once(fit: Fit, rows: Rows) -> int:
 
 
 def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
-    """The model's own scores of a batch, zero where not scored."""
+    """Return the model's own losses of a batch, zero where not scored."""
     model = fit.closed
     if model is None:
         return derived(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
@@ -177,7 +177,7 @@ def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
 
 
 def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
-    """Predictions of a batch's units."""
+    """Return the predictions of a batch's units."""
     model = fit.closed
     if model is not None:
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)

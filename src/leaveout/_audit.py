@@ -1,9 +1,9 @@
-"""A few refits of every call, repeated exactly by another way down, and what that says of the others.
+"""Audit a few refits of every call: repeat them exactly by another method, and compare.
 
-From where a refit stands, Newton's method by conjugate gradients (SciPy's) with a line search on F(·, w) itself: none of the
-strategies' metrics, bounds or estimates. Which refits, and how many, does not depend on the clock: those of the longest first
-step, of the largest error, and some at random; at most a tenth of the operations of the call, or one where that is no more than
-half of them.
+Newton's method by conjugate gradients (SciPy's), with a line search on F(·, w) itself, starts where a refit stands. It shares
+no metric, bound or estimate with the strategies. Which refits are repeated, and how many, does not depend on the clock: those
+of the longest first step, those of the largest error, and some at random. They take at most a tenth of the operations of the
+call, or one refit is repeated if that is no more than half of them.
 """
 
 from collections.abc import Callable
@@ -35,14 +35,14 @@ REASONS = ("longest step", "largest error", "random")
 
 
 def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
-    """A number at random of each refit, whichever others there are."""
+    """Draw a pseudo-random number for each refit by hashing its number, so that it does not depend on the other refits."""
     mixed = refit.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(31)
     return (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
 
 
 class Candidates:
-    """The refits of an estimate that are most worth repeating, as they come in, and where each of them stands."""
+    """The refits of an estimate that are most worth repeating, and the parameters that each of them reached."""
 
     def __init__(self, found: Estimate, number: int):
         self.found, self.number = found, number
@@ -52,8 +52,11 @@ class Candidates:
     def add(
         self, refits: Int[Array, " some"], moved: Float[Array, " some"], theta: Callable[[list[int]], Array] | None
     ) -> None:
-        """Refits and the lengths of their first steps; `theta`, where some of them stand, is formed only of those that may be
-        repeated. None where it is not to be formed."""
+        """Add refits with the lengths of their first steps.
+
+        `theta` returns the parameters of some of them; it is called only for refits that may be repeated. It is None where no
+        parameters are formed.
+        """
         self.moved[refits], self.exists[refits] = moved, True
         if theta is None or not self.number:
             return
@@ -68,7 +71,7 @@ class Candidates:
         return self.exists, self.moved, self.found.error, self.found.proved
 
     def chosen(self, number: int) -> dict[int, str]:
-        """So many of them, at most as many as were asked for, and why."""
+        """Choose at most `number` refits, and no more than the caller allowed; return the reason for each."""
         return ranked(*self._told, min(number, self.number))
 
 
@@ -79,7 +82,7 @@ def ranked(
     proved: Bool[Array, " refits"],
     number: int,
 ) -> dict[int, str]:
-    """So many of the refits that exist, and why: the reasons in turn."""
+    """Choose `number` of the refits that exist, taking the reasons in turn; return the reason for each."""
     orders, out = _orders(exists, moved, error, proved, number), {}
     for turn in range(min(number, len(orders[0]))):
         refit = next(refit for refit in orders[turn % 3] if refit not in out)
@@ -88,20 +91,23 @@ def ranked(
 
 
 def _orders(exists: Array, moved: Array, error: Array, proved: Array, number: int) -> list[list[int]]:
-    """The first by each reason."""
+    """List the foremost refits by each reason."""
     refits = np.flatnonzero(exists)
     places = _places(refits, moved[refits], error[refits], proved[refits], number)
     return [refits[order].tolist() for order in places]
 
 
 def _places(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> list[Int[Array, " number"]]:
-    """The places of the first by each reason, estimates before what a theorem proves; at random by a number of their own."""
+    """Return the positions of the foremost refits by each reason, estimated errors before proved ones.
+
+    The random order uses `_chance`, one number for each refit.
+    """
     orders = [np.lexsort((-key, proved)) for key in (moved, error)]
     return [order[:number] for order in (*orders, np.argsort(-_chance(refits), kind="stable"))]
 
 
 def foremost(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> Int[Array, " some"]:
-    """The places, in order, of those of a batch that may be among the first of all."""
+    """Return the positions, in order, of those refits of a batch that may be among the foremost of all."""
     return np.unique(np.concatenate(_places(refits, moved, error, proved, number)))
 
 
@@ -187,7 +193,7 @@ def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " param
 
 
 def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool]:
-    """The same under a penalty with kinks, by coordinate descent from zero: θ of all parameters."""
+    """Minimise under a penalty with kinks by coordinate descent from zero; return θ, and whether it was reached."""
     try:
         return minimised(fit.objective.parameters.kinks()[0], weights).theta, True
     except NoMinimiser:
@@ -196,7 +202,7 @@ def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Arra
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """The losses of a refit at its minimiser, which descent reaches from where it stands, and where they belong."""
+    """Repeat one refit: descend from where it stands to its minimiser, and return the losses there and their places."""
 
     asked: Asked
     start: dict[int, Array]
@@ -213,8 +219,11 @@ class Repeated:
 
 
 def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
-    """The table `refit, reason, reported, exact, error, difference, beyond`: where refits, each chosen for a reason, are off by
-    more than was reported. Descent begins where they stand, at θ̂ if that is not told."""
+    """Tabulate `refit, reason, reported, exact, error, difference, beyond` for the chosen refits.
+
+    `beyond` marks refits that are off by more than their reported error. Descent begins at `start`, or at θ̂ for a refit that
+    `start` does not contain.
+    """
     lines = []
     with Slow("audit", len(chosen)) as bar:
         for refit, told in steps(Repeated(asked, start), list(chosen)):

@@ -1,12 +1,12 @@
-"""Groups to leave out that a fit makes itself: units whose linear predictors its posterior correlates most (Liu & Rue 2023).
+"""Groups to leave out, made from a fit: the units whose linear predictors its posterior correlates most (Liu & Rue 2023).
 
     ρ_ij = C_ij / √(C_ii C_jj),      C the posterior covariance of the linear predictors, hyperparameters at their estimates
 
-Of a latent Gaussian model, coefficients β (flat beforehand) and latent u together, by Laplace's method:
+For a latent Gaussian model, C is that of the coefficients β (with a flat prior) and the latent u together, by Laplace's method:
 
-    [β, u] ~ N(·, [[XᵀWX, XᵀWZ], [ZᵀWX, Q + ZᵀWZ]]⁻¹),   C = C_u + R (XᵀWR)⁻¹ Rᵀ,   C_u = Z (Q + ZᵀWZ)⁻¹ Zᵀ,  R = X − C_u W X;
+    [β, u] ~ N(·, [[XᵀWX, XᵀWZ], [ZᵀWX, Q + ZᵀWZ]]⁻¹),   C = C_u + R (XᵀWR)⁻¹ Rᵀ,   C_u = Z (Q + ZᵀWZ)⁻¹ Zᵀ,  R = X − C_u W X
 
-of a linear predictor under a quadratic penalty X H⁻¹ Xᵀ.
+For a linear predictor under a quadratic penalty, C = X H⁻¹ Xᵀ.
 """
 
 import numpy as np
@@ -28,12 +28,46 @@ Root = Float[np.ndarray, "units rank"]
 
 @float64
 def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
-    """For every unit: itself and the `size − 1` others whose linear predictors are most correlated with its own in the
-    posterior are left out, and only it is scored. `absolute` counts correlations without their sign.
+    """Make a plan that leaves out each unit with the units most correlated with it in the posterior, and scores only the unit.
 
-    A group is what is known of a unit by its likes: it asks how well a model extrapolates, where leaving out one unit asks how
-    well it interpolates. Raises TypeError of models without Gaussian linear predictors, one a unit; ValueError where `size` is
-    not between 1 and the units less one, or a latent Gaussian model has more than 20,000.
+    The correlation is ρ_ij = C_ij / √(C_ii C_jj), with C the posterior covariance of the linear predictors. Leaving out such
+    a group tests how well a model extrapolates; leaving out one unit tests how well it interpolates.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model with one Gaussian linear predictor a unit.
+    size : int
+        The number of units in each group, the scored one included.
+    absolute : bool, default True
+        Whether to compare correlations without their sign.
+
+    Returns
+    -------
+    Plan
+        One refit a unit.
+
+    Raises
+    ------
+    TypeError
+        If the model has no Gaussian linear predictor, one a unit.
+    ValueError
+        If `size` is not between 1 and the number of units less one, or a latent Gaussian model has more than 20,000 units.
+
+    References
+    ----------
+    Z. Liu and H. Rue, Leave-group-out cross-validation for latent Gaussian models, 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.array([-2.0, -1.9, 0.5, 2.0, 1.9])
+    >>> fit = lo.fit(lo.GLM(x[:, None], x + 1, "squared"))
+    >>> plan = lo.auto_groups(fit, 2)
+    >>> plan.index.reshape(-1, 2)[:2]
+    array([[0, 1],
+           [1, 0]])
     """
     if not isinstance(fit, Fit):
         raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
@@ -50,7 +84,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
 
 
 def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
-    """Each unit, then those most correlated with it."""
+    """Return each unit, followed by the units that are most correlated with it."""
     model = fit.objective
     n, covariance = model.num_units, None
     if isinstance(model, AbstractClosedForm):
@@ -71,7 +105,7 @@ def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units s
 
 
 def _rows(fit: Fit) -> Root:
-    """X H^{-1/2} of a linear predictor."""
+    """Return X H^{-1/2} of a linear predictor."""
     model = fit.predictors
     if model is None or not model.separate or model.design.outputs > 1:
         raise TypeError(

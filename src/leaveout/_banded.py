@@ -1,19 +1,20 @@
-"""Ridge regression of many targets with a penalty for each band of columns, every fold left out in closed form of one factor.
+"""Ridge regression of many targets with one penalty for each band of columns, and every fold in closed form.
 
 With X, Y the rows times the roots s of their weights, less what the intercept u = s/‖s‖ takes of them, V = X_b/√α_b beside one
-another, W = V (I + VᵀV)⁻¹ and B = WᵀY, the residuals of the fit are R = Y − VB, and where the units h are left out those of h
+another, W = V (I + VᵀV)⁻¹ and B = WᵀY, the residuals of the fit are R = Y − VB. If the units h are left out, their residuals
+are
 
     e_h = S_h⁻¹ R_h,      S_h = I − W_hV_hᵀ − u_hu_hᵀ,
 
-exactly, for any linear smoother with a quadratic penalty: of all targets at once. In ρ = log α, c = B − W_hᵀe_h being the
+exactly, for any linear smoother with a quadratic penalty, and for all targets at once. In ρ = log α, with c = B − W_hᵀe_h the
 fold's own coefficients,
 
     ∂e_h/∂ρ_b = S_h⁻¹ W_hb c_b,
 
-by which the held-out loss of each target has its slope and, as predictions do not depend on the noise of what is left out, its
-curvature about as Gauss and Newton have it. A factor serves all targets that stand at the same ρ: where they go is gathered
-into a few points a round (k-means), and a target stays where it was if it is no better there. What is reported of a target is
-its loss at the penalties that are reported, never between them.
+which gives the held-out loss of each target its slope. Predictions do not depend on the noise of the units left out, so it
+also gives the curvature that Gauss and Newton use. One factor serves all targets at the same ρ: in each round the proposed ρ
+are gathered into a few points (k-means), and a target stays where it was if it is no better there. The loss reported for a
+target is its loss at the penalties reported for it, never one interpolated between them.
 """
 
 import functools
@@ -35,12 +36,12 @@ from ._read import numbers
 from .models.banded import BandedRidge
 
 Array = np.ndarray
-LEVELS = 7  # of one penalty for all bands, from which targets start
-REACH = 2.0  # e-folds that a penalty goes in a round
-GAIN = 1e-4  # of a target's loss: no round is made for less
+LEVELS = 7  # penalties, the same for all bands, that targets start from
+REACH = 2.0  # largest change of a log penalty in a round
+GAIN = 1e-4  # least relative gain of a target's loss for which a round is made
 DAMPING = (0.1, 1e-3, 3.0, 5.0)  # of the first step, the least there is; by what it falls after a step that helps, or rises
-POINTS = 48  # to which targets go in a round, or as many as cost no more than their products
-REFINED = 2  # solves of (I + VVᵀ) e = y, each of what the last left
+POINTS = 48  # points that targets go to in a round, or as many as cost no more than their products
+REFINED = 2  # solves of (I + VVᵀ) e = y, each for the residual of the last
 CAPACITY = 2**22  # numbers in an array of some targets
 
 
@@ -50,8 +51,11 @@ class Fold(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Of targets at one point: their mean held-out losses, slopes in ρ, Gauss and Newton's curvatures, what of a mean may be
-    rounding, and the losses of all scored entries."""
+    """Results of some targets at one point.
+
+    They are mean held-out losses, slopes in ρ, Gauss–Newton curvatures, rounding errors of the means, and losses of all scored
+    entries.
+    """
 
     loss: Float[Array, " targets"]
     slope: Float[Array, "targets bands"]
@@ -61,7 +65,7 @@ class Told(NamedTuple):
 
 
 class Rows:
-    """The data as the formulas have them."""
+    """Weighted and centred data in the form that the formulas use."""
 
     def __init__(self, model: BandedRidge, plan: Plan):
         n = model.num_units
@@ -91,7 +95,7 @@ class Rows:
 
 
 class Point:
-    """The factor at one α of each band, and of each fold S⁻¹ and S⁻¹W."""
+    """Factor at one α for each band, with S⁻¹ and S⁻¹W of each fold."""
 
     def __init__(self, rows: Rows, alpha: Float[Array, " bands"]):
         self.rows, root = rows, alpha[rows.band] ** -0.5
@@ -119,13 +123,13 @@ class Point:
         return [inverse @ self.w[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)]
 
     def residuals(self, y: Float[Array, "units targets"]) -> tuple[Float[Array, "params targets"], list[Array]]:
-        """B, and e of every fold."""
+        """Compute B, and the residuals e of every fold."""
         pulled = self.w.T @ y
         rest = y - self.v @ pulled
         return pulled, [inverse @ rest[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)]
 
     def losses(self, targets: Int[Array, " targets"]) -> Float[Array, " targets"]:
-        """The mean held-out loss of each."""
+        """Mean held-out loss of each target."""
         out = np.zeros(len(targets))
         for place, some in zip(self.rows.some(np.arange(len(targets))), self.rows.some(targets), strict=True):
             for (_, scored), left in zip(self.rows.folds, self.residuals(self.rows.y[:, some])[1], strict=True):
@@ -137,7 +141,7 @@ class Point:
         return Told(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def entries(self, y: Float[Array, "units targets"], left: list[Array]) -> tuple[Float[Array, " targets"], Array]:
-        """How far rounding may have the mean losses off, and the losses of all scored entries."""
+        """Bounds of the rounding errors of the mean losses, and the losses of all scored entries."""
         length, error, losses = np.linalg.norm(y, axis=0), np.zeros(y.shape[1]), []
         for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, left, strict=True):
             size = np.sqrt(np.einsum("nt,nt->t", e, e))
@@ -164,14 +168,14 @@ class Point:
 
 
 def _grouped(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
-    """The different points, and who stands there."""
+    """Distinct points, each with the targets that stand there."""
     points, which = np.unique(rho, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
     return list(zip(points, np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1]), strict=True))
 
 
 class Search:
-    """Targets on their way down: where each stands, what is known there, and how bold its next step is."""
+    """Descent of the targets: where each stands, what is known there, and how bold its next step is."""
 
     def __init__(self, rows: Rows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
         self.rows, self.ends, self.shared = rows, ends, shared
@@ -210,7 +214,7 @@ class Search:
             raise ValueError("tune: the folds are not determined at the penalties that it starts from: raise the bounds.")
 
     def _tried(self, some: Int[Array, " some"], rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
-        """Which of some are better elsewhere: they go there."""
+        """Move the targets that are better at the proposed points there, and mark them."""
         better = np.zeros(len(some), bool)
         for point, place in _grouped(rho):
             who = some[place]
@@ -242,7 +246,7 @@ class Search:
                 bar.advance()
 
     def _proposed(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
-        """Where each would go, one of few points, and about what it would gain."""
+        """Point to which each target would go, one of few, and about how much its loss would fall."""
         slope, curvature = self.known.slope, self.known.curvature
         size = np.einsum("tbb->tb", curvature)
         floor = 1e-3 * size.max(1, keepdims=True) + 1e-300
@@ -269,11 +273,39 @@ def _gain(slope: Float[Array, "targets bands"], curvature: Array, step: Float[Ar
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PerTarget(Printed):
-    """What came of every target of a `BandedRidge`: the penalties that were chosen for it by its held-out loss, and that loss.
+    """Penalties chosen for every target of a `BandedRidge` by its held-out loss, and that loss.
 
-    `alpha` is `[targets, bands]`; `losses`, half the squared residuals of the scored entries of `plan`, `[entries, targets]`;
-    `error` what of a target's mean loss may be rounding; nothing else is approximate. `tried` has the mean losses of all
-    candidates, `[candidates, targets]`, where a path was asked for: NaN where they do not determine every fold.
+    `path` and `tune` return it for a `BandedRidge`.
+
+    Attributes
+    ----------
+    model : BandedRidge
+        The model.
+    plan : Plan
+        The folds.
+    alpha : array of float, shape (targets, bands)
+        Chosen penalties.
+    losses : array of float, shape (entries, targets)
+        Half the squared residuals of the scored entries of `plan`.
+    error : array of float, shape (targets,)
+        Bound of the rounding error of each target's mean loss; nothing else is approximate.
+    null : array of float, shape (targets,)
+        Mean held-out loss of each target without any column.
+    how : str
+        How the penalties were chosen.
+    tried : array of float, shape (candidates, targets), optional
+        Mean losses of all candidates of a path; NaN where they do not determine every fold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X, Y = rng.standard_normal((30, 4)), rng.standard_normal((30, 2))
+    >>> Y[:, 0] += 2 * X[:, 0]
+    >>> found = lo.path(lo.BandedRidge(X, Y), [1.0, 100.0], lo.kfold(30, 5))
+    >>> found.alpha.ravel()
+    array([  1., 100.])
     """
 
     model: BandedRidge
@@ -287,21 +319,27 @@ class PerTarget(Printed):
 
     @functools.cached_property
     def mean(self) -> Float[Array, " targets"]:
-        """Held-out loss a unit of each target, by the weights of the units."""
+        """Mean held-out loss a unit of each target, weighted by the units' weights."""
         known, weight = self.model.sample_weight, np.ones(len(self.losses))
         weight = weight if known is None else known[self.plan.index[self.plan.held]]
         return weight @ self.losses / weight.sum()
 
     def table(self) -> pd.DataFrame:
-        """A row a target: `mean`, the held-out loss; `r2`, what of the loss without any column it is less; `error`; and α of
-        every band."""
+        """Table with a row for each target.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `mean`, the held-out loss; `r2`, the share of the loss without any column that the model takes away;
+            `error`; and `alpha` of every band.
+        """
         own = {"mean": self.mean, "r2": 1 - self.mean / np.where(self.null > 0, self.null, np.nan), "error": self.error}
         bands = {f"alpha {name}": self.alpha[:, b] for b, name in enumerate(self.model.bands)}
         return pd.DataFrame(own | bands, index=pd.Index(self.model.targets, name="target"))
 
     @functools.cached_property
     def parameters(self) -> dict[str, Float[Array, "targets ..."]]:
-        """`coef`, `[targets, features]`, and `intercept`, of the fits to all units."""
+        """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by name."""
         model, rows = self.model, Rows(self.model, self.plan)
         coef = np.empty((rows.y.shape[1], model.design.shape[1]))
         for rho, who in _grouped(self.alpha):
@@ -331,7 +369,7 @@ class PerTarget(Printed):
 
 
 def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
-    """Each of some penalties for every target, `[candidates]` or `[candidates, bands]`: the best are taken."""
+    """Evaluate candidate penalties, `[candidates]` or `[candidates, bands]`, for every target, and choose the best."""
     alpha = np.asarray(numbers("path", "penalties", penalties), float)
     alpha = np.repeat(alpha[:, None], len(model.bands), axis=1) if alpha.ndim == 1 else alpha
     if alpha.ndim != 2 or alpha.shape[1] != len(model.bands) or not len(alpha):
@@ -366,7 +404,7 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
 
 
 def descended(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, float] | None, rounds: int) -> PerTarget:
-    """Penalties by the gradient in their logarithms, between ends: a pair for all bands, or one a band by name."""
+    """Choose penalties by the gradient in their logarithms between bounds: one pair for all bands, or one a band by name."""
     ends = _ends(model, space)
     begun = None
     if start is not None:
@@ -421,7 +459,7 @@ def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
 
 
 def _without(model: BandedRidge, plan: Plan) -> Float[Array, " targets"]:
-    """The mean held-out losses without any column."""
+    """Mean held-out losses without any column."""
     empty, own = np.zeros((model.num_units, 1)), model.sample_weight
     rows = Rows(BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan)
     return Point(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))

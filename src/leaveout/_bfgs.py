@@ -1,12 +1,12 @@
-"""BFGS that forgets nothing, and Newton's steps with what it has learnt.
+"""BFGS with unlimited memory, and Newton steps that use the inverse Hessian it has learnt.
 
-From an inverse Hessian P₀ that is about right, moves s and the changes y of the gradient along them make of P
+From an approximate inverse Hessian P₀, moves s and the changes y of the gradient along them make of P
 
     P ← P + s vᵀ + v sᵀ,      v = ½ (1 + yᵀPy / sᵀy) s / sᵀy − Py / sᵀy,
 
-kept as these pairs, so that a product costs four with matrices of as many rows as moves (J. Nocedal and S. J. Wright,
-Numerical Optimization, 2006, §6.1). A Newton step solves `∇²F s = ∇F` by conjugate gradients preconditioned by P, until what
-is left to solve, told by the smallest Ritz value, is a small part of the step.
+kept as these pairs, so that a product costs four with matrices of as many rows as there are moves (J. Nocedal and S. J. Wright,
+Numerical Optimization, 2006, §6.1). A Newton step solves `∇²F s = ∇F` by conjugate gradients preconditioned by P, until the
+remaining error, as bounded by the smallest Ritz value, is a small part of the step.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from ._functions import Function
 from ._minimise import ROUNDING, Vector
 
 MOVES, NUMBERS = 1000, 2**25  # that are remembered before it begins anew, and numbers in them: a quarter of a gigabyte
-LOOKS = 30  # along one direction
+LOOKS = 30  # largest number of evaluations along one direction
 FALL, FLATTER = 1e-4, 0.9  # of what the slope promises; of the slope, when a move is long enough
 PRODUCTS, PART = 100, 0.1  # of a Newton step at most; of its length that may be left to solve (0.3 takes as long in all)
 # Products that look for directions down. Beside a saddle of a hidden Markov model of 2,751 parameters, whose loss there was 8.6
@@ -30,7 +30,7 @@ Solve = Callable[[Vector], Vector]
 
 
 class BFGS:
-    """Where a descent stands, and the inverse Hessian that it has learnt; `start` is P₀."""
+    """State of a descent, and the inverse Hessian learnt on its way; `start` multiplies by P₀."""
 
     def __init__(self, F: Function, theta: Vector, start: Solve):
         most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))
@@ -40,7 +40,7 @@ class BFGS:
         self.step = start(self.gradient)
 
     def newton(self, gradient: Vector) -> Vector:
-        """P times a gradient."""
+        """Multiply a gradient by P."""
         return self.start(gradient) + self._learnt(gradient)
 
     def _learnt(self, gradient: Vector) -> Vector:
@@ -48,7 +48,7 @@ class BFGS:
         return turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient)
 
     def descend(self, enough: Callable[[float], bool], most: int) -> bool:
-        """Down until the decrement √(gᵀPg) is small enough; False where F falls no more, or after `most` moves."""
+        """Descend until the decrement √(gᵀPg) is small enough; False if F falls no more, or after `most` moves."""
         for _ in range(most):
             promised = float(self.gradient @ self.step)
             if promised > 0 and enough(promised**0.5):
@@ -58,7 +58,7 @@ class BFGS:
         return False
 
     def _moved(self, promised: float) -> bool:
-        """One move, down by Wolfe's conditions, and what it tells of P."""
+        """Make one move that meets Wolfe's conditions, and update P."""
         length, value, gradient = self._searched(promised)
         if not length:
             return False
@@ -76,8 +76,10 @@ class BFGS:
         return True
 
     def _searched(self, promised: float) -> tuple[float, float, Vector]:
-        """How far along the step F falls enough and flattens, and F and its gradient there; zero where it nowhere does. A first
-        step is no longer than one: it may lead over a hill."""
+        """Length of step at which F has fallen enough and flattened, with F and its gradient there; zero if there is none.
+
+        A first step is no longer than one, as it may lead over a hill.
+        """
         length = 1.0 if self.count else min(1.0, promised**-0.5)
         low, high = (0.0, -promised), (np.inf, np.nan)
         for _ in range(LOOKS):
@@ -94,7 +96,7 @@ class BFGS:
 
 
 def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
-    """A length between two, or beyond the first, by where the line through their slopes is zero."""
+    """Length between two lengths, or beyond the first, where the line through their slopes is zero."""
     (a, falling), (b, rising) = low, high
     if not np.isfinite(b):
         return 4 * a
@@ -103,19 +105,22 @@ def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
 
 
 class Newton(NamedTuple):
-    """A Newton step, and how much of its length, in the norm of the Hessian, is left to solve: infinite where F curves down."""
+    """Newton step, and the share of its length, in the norm of the Hessian, still to be solved: infinite if F curves down."""
 
     step: Vector
     rest: float
 
 
 def curves_down(product: Solve, solve: Solve, gradient: Vector) -> bool:
-    """Does F, by conjugate gradients from a gradient drawn at random? Its own sees nothing of a saddle that it passes."""
+    """Whether F curves down along a direction that conjugate gradients meet from a random gradient.
+
+    F's own gradient sees nothing of a saddle that it passes.
+    """
     return not np.isfinite(newton_step(product, solve, gradient, SADDLE, 0.0).rest)
 
 
 def newton_step(product: Solve, solve: Solve, gradient: Vector, most: int = PRODUCTS, part: float = PART) -> Newton:
-    """By conjugate gradients, preconditioned by `solve`, `most` of them, until `part` of its length is left."""
+    """Newton step by conjugate gradients preconditioned by `solve`, at most `most`, until `part` of its length is left."""
     step, residual, towards = np.zeros_like(gradient), gradient, solve(gradient)
     square, length, rest = float(residual @ towards), 0.0, np.inf
     if square == 0:

@@ -1,9 +1,9 @@
-"""Parameters between bounds, with a kink at zero or without: which are held, what holds them, and a quadratic beside them.
+"""Parameters between bounds, with or without a kink at zero: conditions that hold them there, and bounded quadratics.
 
-A parameter rests where θ_j is low_j, high_j or, if a_j > 0, zero, as long as −∇_jL is among the slopes of a_j |θ_j| there, with
-−∞ at the lower bound and ∞ at the upper. A convex quadratic is at its least where those that rest are held by that, and the
-others are where the gradient with a_j sign θ_j is zero: an active set is changed until it is so (C. L. Lawson and R. J. Hanson,
-*Solving Least Squares Problems*, 1974, chapter 23; here with kinks, and with all that ask for it let go at once).
+A parameter rests if θ_j is low_j, high_j or, where a_j > 0, zero, as long as −∇_jL lies between the slopes of a_j |θ_j| there
+(−∞ at the lower bound, ∞ at the upper). A convex quadratic is at its minimum if this holds for the parameters that rest, and
+for all others the gradient with a_j sign θ_j is zero. An active set is changed until it is so (C. L. Lawson and R. J. Hanson,
+*Solving Least Squares Problems*, 1974, chapter 23; here with kinks, and all parameters that ask for it are released at once).
 """
 
 from typing import Protocol
@@ -13,36 +13,36 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 Array = np.ndarray
-TURNS = 20  # times as many as parameters, that the active set may change
-SLACK = 1e-13  # of what the terms of a gradient are: less of it does not ask for anything
+TURNS = 20  # largest number of changes of the active set, a parameter
+SLACK = 1e-13  # violation that counts as none, relative to the terms of the gradient
 
 
 class Limits(Protocol):
-    """What a parameter is held by."""
+    """Kinks and bounds of the parameters."""
 
     @property
     def slope(self) -> Float[Array, " params"]:
-        """a."""
+        """Slopes a of the kinks at zero."""
 
     @property
     def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
-        """low and high."""
+        """Lower and upper bounds."""
 
 
 def resting(limits: Limits, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
-    """Where θ is at a bound or a kink."""
+    """Whether each parameter is at a bound or a kink."""
     return _resting(limits.slope, limits.bounds, theta)
 
 
 def gates(limits: Limits, theta: Float[Array, " params"]) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
-    """Between what ∇_jL holds a parameter that rests at θ_j."""
+    """Least and greatest ∇_jL that hold a parameter at rest at θ_j."""
     return _gates(limits.slope, limits.bounds, theta)
 
 
 def segments(
     limits: Limits, place: Int[Array, " active"], sign: Float[Array, " active"]
 ) -> tuple[Float[Array, " active"], Float[Array, " active"]]:
-    """Between what parameters of such signs are; zero is no sign, of one without a kink."""
+    """Ends of the interval in which parameters keep the given signs; zero stands for a parameter without a kink."""
     low, high = limits.bounds
     return _segments((low[place], high[place]), sign)
 
@@ -63,7 +63,7 @@ def _segments(bounds: tuple[Array, Array], sign: Array) -> tuple[Array, Array]:
 
 
 def joined(a: Array, theta: Array, beyond: Array) -> Float[Array, " params"]:
-    """The signs of parameters that leave where they rest, as ∇L is `beyond` what holds them."""
+    """Signs of parameters that leave their resting place, where ∇L exceeds by `beyond` what holds them."""
     return np.where(a > 0, np.where(theta == 0, -np.sign(beyond), np.sign(theta)), 0.0)
 
 
@@ -74,8 +74,10 @@ def bounded(
     bounds: tuple[Float[Array, " params"], Float[Array, " params"]],
     theta: Float[Array, " params"],
 ) -> Float[Array, " params"]:
-    """Where ½ θᵀGθ − pullᵀθ + Σ_j a_j |θ_j| is least between bounds, from a θ between them; no worse than that if G does not
-    determine it."""
+    """Minimise ½ θᵀGθ − pullᵀθ + Σ_j a_j |θ_j| between bounds, from a feasible θ.
+
+    If G does not determine the minimiser, the result is a θ no worse than the start.
+    """
     theta, free = theta.copy(), ~_resting(a, bounds, theta)
     sign, fresh, beyond = np.where(a > 0, np.sign(theta), 0.0), np.zeros(0, int), np.zeros(len(a))
     for _ in range(TURNS * (len(a) + 5)):
@@ -108,7 +110,7 @@ def bounded(
 
 
 def _solved(matrix: Array, right: Array) -> Array | None:
-    """None where the matrix is not positive definite."""
+    """Solve by a Cholesky factor; None if the matrix is not positive definite."""
     if not len(right):
         return right
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))

@@ -1,8 +1,8 @@
-"""Runs that take long, kept in a file as they go: one that was killed goes on from there, to the same numbers.
+"""Checkpoints: a long run is kept in a file as it goes, and one that was killed goes on from there, to the same numbers.
 
-A verb is a row of steps, each a function of what was given and of the steps before it: batches of refits, repetitions of an
-audit, draws. A `Journal` keeps what each of them made, as arrays, in order; the same call takes from it what is there, and
-makes the rest. The file is SQLite's: whenever the process dies, a step is in it whole or not at all.
+A verb is a row of steps, each a function of its arguments and of the steps before it: batches of refits, repetitions of an
+audit, draws. A `Journal` keeps the arrays that each step returned, in order. The same call takes from it what is there, and
+computes the rest. The file is SQLite's: whenever the process dies, a step is in it whole or not at all.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ._fingerprint import fingerprint
 
-PAUSE = 2.0  # seconds between what is written for good: so much is lost at most, beside the step that was being made
+PAUSE = 2.0  # seconds between commits: a crash loses this much work at most, beside the step that was being made
 OURS = 0x6C656176  # in the header of the file: "leav"
 TABLES = "CREATE TABLE run (of TEXT); CREATE TABLE steps (number INTEGER PRIMARY KEY, arrays BLOB, digest TEXT)"
 
@@ -32,7 +32,7 @@ Told = dict[str, NDArray]  # what a step made
 
 
 class Journal:
-    """The steps of one run, which goes by a hash of each thing that it depends on."""
+    """Steps of one run, which is identified by a hash of each thing that it depends on."""
 
     def __init__(self, caller: str, file: File, of: dict[str, Any]):
         if not isinstance(file, str | os.PathLike):
@@ -54,7 +54,7 @@ class Journal:
             raise self._damaged(str(error)) from error
 
     def _opened(self) -> int:
-        """How many steps are there."""
+        """Open or create the tables, and count the steps in them."""
         base = self.base
         base.execute("PRAGMA locking_mode = EXCLUSIVE")
         base.execute("BEGIN EXCLUSIVE")
@@ -72,7 +72,7 @@ class Journal:
         return count
 
     def check(self, own: dict[str, str], there: dict[str, str]) -> None:
-        """ValueError where what is there depends on other things."""
+        """Raise ValueError if the run in the file depends on other things."""
         other = [name for name in own | there if own.get(name) != there.get(name)]
         if other:
             self.base.close()
@@ -84,11 +84,11 @@ class Journal:
 
     @property
     def ahead(self) -> int:
-        """Steps that are there and were not taken yet."""
+        """Number of steps in the file that were not taken yet."""
         return max(self.count - self.position, 0)
 
     def next(self) -> Told:
-        """What the next step made, when it was made."""
+        """Take the result of the next step from the file."""
         try:
             blob, digest = self.base.execute("SELECT arrays, digest FROM steps WHERE number = ?", [self.position]).fetchone()
         except (sqlite3.DatabaseError, TypeError) as error:
@@ -100,7 +100,7 @@ class Journal:
             return dict(arrays)
 
     def add(self, told: Told) -> None:
-        """What the next step made; it is there for good within two seconds."""
+        """Add the result of the next step; it is on disk within two seconds."""
         stream = io.BytesIO()
         np.savez(stream, allow_pickle=False, **told)
         blob = stream.getvalue()
@@ -119,7 +119,7 @@ class Journal:
         return fingerprint((self.of, self.position, blob))
 
     def close(self) -> None:
-        """Keep all that was made."""
+        """Write everything to disk, and close the file."""
         with contextlib.suppress(sqlite3.Error):
             if self.base.in_transaction:
                 self.base.execute("COMMIT")
@@ -130,7 +130,7 @@ _journal: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
 def _told(caller: str, of: dict[str, Any]) -> dict[str, str]:
-    """A hash of each of the things that a run depends on."""
+    """Hash of each thing that a run depends on."""
     found = {}
     for name, value in of.items():
         try:
@@ -144,9 +144,9 @@ def _told(caller: str, of: dict[str, Any]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None]:
-    """The steps made inside are kept in the file, of a run that depends on nothing but `of`; without a file they are not.
+    """Keep the steps computed inside in a file, for a run that depends on nothing but `of`; without a file keep nothing.
 
-    Raises ValueError where the file is of another run, no checkpoint, damaged, or in use.
+    Raises ValueError if the file belongs to another run, is no checkpoint, is damaged or is in use.
     """
     if file is None:
         yield
@@ -161,7 +161,7 @@ def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None
 
 
 def depends(**of: Any) -> None:
-    """What comes now depends on these as well, which are known only here. Raises ValueError where they were others."""
+    """Record that the steps from here on also depend on these values. Raises ValueError if they were others in the file."""
     journal = _journal.get()
     if journal is not None:
         own = _told(journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()})
@@ -170,20 +170,20 @@ def depends(**of: Any) -> None:
 
 
 def there() -> int:
-    """How many of the steps that come next need not be made."""
+    """Number of the next steps that the file has already."""
     journal = _journal.get()
     return 0 if journal is None else journal.ahead
 
 
 def again() -> Told:
-    """What the next of these made."""
+    """Result of the next step, read from the file."""
     journal = _journal.get()
     assert journal is not None
     return journal.next()
 
 
 def keep(told: Told) -> None:
-    """What a step made, to be kept if that was asked for."""
+    """Keep the result of a step, if there is a file."""
     journal = _journal.get()
     if journal is not None:
         journal.add(told)
@@ -191,7 +191,7 @@ def keep(told: Told) -> None:
 
 @contextlib.contextmanager
 def making() -> Iterator[None]:
-    """A step is being made: what its parts make is no step."""
+    """Mark that a step is being computed, so that no part of it counts as a step of its own."""
     before = _journal.set(None)
     try:
         yield
@@ -200,7 +200,7 @@ def making() -> Iterator[None]:
 
 
 def kept(make: Callable[[], Told]) -> Told:
-    """A step: `make()`, or what it made before."""
+    """Result of a step: read from the file if it is there, else `make()`."""
     if there():
         return again()
     if _journal.get() is None:

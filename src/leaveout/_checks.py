@@ -1,11 +1,12 @@
-"""What is wrong, or may be, with a cross-validation: findings with a code, as a linter's.
+"""Checks of a cross-validation: problems, certain or possible, each with a code, as a linter reports them.
 
     LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
            rows of one unit
     LO2xx  the plan: rows in time order, few independent units
     LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself where only the error is too large
 
-A finding that is missed costs less than one that is none: what only may be wrong is told where a second sign of it is seen.
+A missed problem costs less than a false alarm. A problem that is only possible is therefore reported where a second sign of it
+is seen.
 """
 
 import math
@@ -45,7 +46,29 @@ CLOCK = re.compile(r"(.*[^a-z])?(t|time|date|datetime|timestamp|year|years|month
 
 
 class Check(NamedTuple):
-    """A finding: its code, how grave it is ("error": a number is not to be trusted; "warning"; "info"), why, and what to do."""
+    """One problem that the checks of an estimate found.
+
+    Attributes
+    ----------
+    code : str
+        The code, such as "LO101". `lo.CHECKS` lists all codes with their severities and remedies.
+    severity : str
+        "error" (a number is not to be trusted), "warning" or "info".
+    reason : str
+        What was found.
+    remedy : str
+        What to do about it.
+
+    See Also
+    --------
+    Estimate.checks : The checks of a cross-validation.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> print(lo.Check("LO202", "info", "20 independent units", "take the standard error for a rough number"))
+    LO202 info: 20 independent units; take the standard error for a rough number
+    """
 
     code: str
     severity: str
@@ -57,7 +80,7 @@ class Check(NamedTuple):
 
 
 def _parted(code: RESULTS) -> tuple[str, str]:
-    """The message of a code as a reason and what to do, its last part."""
+    """Split the message of a code into a reason and its last part, the remedy."""
     if not code:
         return "the error is above a tenth of the standard error", "use Exact()"
     reason, _, remedy = code.message.rpartition("; ")
@@ -82,13 +105,13 @@ CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and 
 
 
 def check(code: str, reason: str) -> Check:
-    """What was found, with all that belongs to its code."""
+    """Build a `Check` from its code and the reason; severity and remedy belong to the code."""
     severity, remedy = CHECKS[code]
     return Check(code, severity, reason, remedy)
 
 
 def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
-    """Codes that are to be muted. Raises ValueError on what is none."""
+    """Return the codes to mute; ValueError on a code that does not exist."""
     codes = (mute,) if isinstance(mute, str) or not isinstance(mute, Collection) else tuple(mute)
     wrong = [code for code in codes if code not in [*CHECKS]]
     if wrong:
@@ -97,7 +120,7 @@ def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
 
 
 def of_data(fit: Fit, plan: Plan) -> list[Check]:
-    """What the rows and columns of the model say."""
+    """Check the rows and columns of the model."""
     found = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO106": _of_one_unit, "LO201": _in_time}
     told = ((code, look(fit, plan)) for code, look in found.items())
     return [check(code, reason) for code, reason in told if reason]
@@ -106,7 +129,7 @@ def of_data(fit: Fit, plan: Plan) -> list[Check]:
 def of_losses(
     losses: Float[Array, " units"], weight: Float[Array, " units"], plan: Plan, names: pd.Index, what: str
 ) -> list[Check]:
-    """What the losses of units, or joint ones of refits, say."""
+    """Check the losses of units, or the joint losses of refits."""
     size = np.nan_to_num(np.abs(losses) * weight)
     share, n = size / max(size.sum(), 1e-300), np.count_nonzero(weight > 0)
     heaviest, found = int(share.argmax()), []
@@ -120,7 +143,7 @@ def of_losses(
 
 
 def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"]) -> list[Check]:
-    """What became of the refits that are flagged, and, for information, of those that cross a kink."""
+    """Report the codes of the flagged refits and, as information, of the refits that cross a kink."""
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
     refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
     return [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
@@ -135,7 +158,7 @@ def _listed(refits: Int[Array, " some"]) -> str:
 
 
 def _copied(fit: Fit, plan: Plan) -> str:
-    """Held-out rows that their own refit sees a copy of, unless rows of so few kinds are equal by chance."""
+    """Find held-out rows of which their own refit sees a copy, unless there are so few kinds that rows are equal by chance."""
     columns, own = _columns(fit)
     if not columns or plan.num_units > ROWS:
         return ""
@@ -146,7 +169,7 @@ def _copied(fit: Fit, plan: Plan) -> str:
 
 
 def _seen(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
-    """Held-out rows that have another of their kind in their own refit."""
+    """Mark the held-out rows whose own refit sees another row of their kind."""
     size = np.bincount(label)
     if size.max() == 1:
         return np.zeros(0, np.int64)
@@ -156,9 +179,11 @@ def _seen(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
 
 
 def _of_one_unit(fit: Fit, plan: Plan) -> str:
-    """Rows equal in all features, more than columns that know nothing of one another would have it, with residuals more alike
-    than those of rows that are near: units that were measured several times, and never changed. Where the model only misses a
-    curve, near rows are as much alike."""
+    """Find rows of one unit: rows equal in all features, whose residuals are more alike than those of near rows.
+
+    There must be more of them than independent columns would give by chance. Such units were measured several times, and never
+    changed. Where the model only misses a curve, near rows are as much alike.
+    """
     features = list(fit.objective.units.features().values())
     if not features or plan.num_units > ROWS or not any(len(np.unique(column)) >= VALUES for column in features):
         return ""
@@ -184,7 +209,7 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
 
 
 def _correlation(left: Float[Array, " units"], one: Int[Array, " pairs"], other: Int[Array, " pairs"]) -> tuple[float, float]:
-    """Of pairs of residuals, and its standard error if there were none."""
+    """Return the correlation of the residuals of pairs, and its standard error under no correlation."""
     a, b = left[one], left[other]
     size = max(float(np.sum(a**2 + b**2)) / 2, 1e-300)
     return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
@@ -193,7 +218,10 @@ def _correlation(left: Float[Array, " units"], one: Int[Array, " pairs"], other:
 def _neighbours(
     features: list[Float[Array, " units"]], label: Int[Array, " units"]
 ) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
-    """Of some kinds of rows one row, and one of each of the nearest other kinds, by features in their standard deviations."""
+    """Pair one row of each of some kinds with one row of each of the nearest other kinds.
+
+    Distances are between features in units of their standard deviations.
+    """
     rows = np.unique(label, return_index=True)[1]
     z = np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in features], axis=1)[rows]
     some = np.random.default_rng(0).permutation(len(rows))[:ASKED]
@@ -202,8 +230,10 @@ def _neighbours(
 
 
 def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:
-    """All that is known of rows, one array a number: features and offset, then the response, and how many are that. Nothing
-    where a unit is no row."""
+    """List the numbers of the rows, one array each: features and offset, then the response; and count the latter.
+
+    The list is empty where a unit is no row.
+    """
     units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
     features = list(units.features().values())
     given = (offset, units.target if units.response is None else units.response) if features else (None, None)
@@ -212,8 +242,11 @@ def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:
 
 
 def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
-    """Of every row the number of its kind, one for equal rows: told apart along a random direction, column by column, since a
-    product of matrices rounds equal rows in other ways."""
+    """Number the kinds of rows, so that equal rows have one number.
+
+    Rows are compared by their projections on a random direction, summed column by column: a product of matrices would round
+    equal rows differently.
+    """
     value = np.zeros(len(columns[0]))
     for column, share in zip(columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True):
         value += share * column
@@ -221,8 +254,10 @@ def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
 
 
 def _by_chance(columns: list[Float[Array, " units"]], own: int) -> float:
-    """Rows that would have a copy by chance, by columns that measure something: if none knew of another; or, if that is more
-    (polynomials and splines of one column), as often as rows that differ agree in all features. The last `own` are no features.
+    """Return the number of rows that would have a copy by chance, by the columns that measure something.
+
+    It is the number if no column depended on another, or, if that is more (polynomials and splines of one column), the
+    number by how often rows that differ agree in all features. The last `own` columns are no features.
     """
     n, last = len(columns[0]), len(columns) - own
     rows = np.unique(_kinds(columns), return_index=True)[1]
@@ -234,7 +269,7 @@ def _by_chance(columns: list[Float[Array, " units"]], own: int) -> float:
 
 
 def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float:
-    """Of pairs of units."""
+    """Return the share of pairs of units that have equal values."""
     count, n = np.unique(values, return_counts=True)[1], len(values)
     return float(count @ (count - 1)) / (n * (n - 1))
 
@@ -243,12 +278,15 @@ def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float
 
 
 def _words(name: str) -> str:
-    """A name in small letters, its words apart."""
+    """Write a name in small letters, its words apart."""
     return re.sub(r"[_\s.\-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).strip().lower()
 
 
 def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
-    """Its distinct values as whole numbers of the least step between two; none where there are none. Columns may be scaled."""
+    """Return the distinct values of a column as whole multiples of the least step between two of them.
+
+    The result is empty where they are no such multiples. A column may thus be scaled.
+    """
     values = np.unique(column)
     if len(values) < 2:
         return np.zeros(0, np.int64)
@@ -258,7 +296,7 @@ def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
 
 
 def _named(fit: Fit, plan: Plan) -> str:
-    """Columns of whole numbers that are called ids."""
+    """Find columns of whole numbers that are called ids."""
     del plan
     features = fit.objective.units.features()
     found = [name for name, column in features.items() if ID.fullmatch(_words(name)) and len(_whole(column)) >= IDS]
@@ -269,7 +307,10 @@ def _named(fit: Fit, plan: Plan) -> str:
 
 
 def _repeated(fit: Fit, plan: Plan) -> str:
-    """Columns that the others tell almost; what they tell wholly has no coefficient of its own, and is said of the fit."""
+    """Find columns that the others predict almost exactly.
+
+    A column that is predicted exactly has no coefficient of its own; the fit reports it.
+    """
     del plan
     features = {name: column for name, column in fit.objective.units.features().items() if np.ptp(column) > 0}
     n, many = fit.objective.num_units, len(features)
@@ -291,7 +332,7 @@ def _quoted(names: list[str]) -> str:
 
 
 def _lacking(fit: Fit, plan: Plan) -> str:
-    """Classes that a refit leaves out whole."""
+    """Find classes that a refit leaves out whole."""
     target = fit.objective.units.target
     if not fit.objective.units.classes or target is None:
         return ""
@@ -310,7 +351,7 @@ def _lacking(fit: Fit, plan: Plan) -> str:
 
 
 def _in_time(fit: Fit, plan: Plan) -> str:
-    """Rows in time order, neighbours alike in what the model leaves of them, and refits that see both neighbours."""
+    """Find rows in time order with correlated neighbouring residuals, and refits that see both neighbours of a held-out row."""
     if plan.serial is not False or plan.clusters is not None or plan.blocks is not None:
         return ""
     clock = next(_clocks(fit, plan), "")
@@ -323,7 +364,7 @@ def _in_time(fit: Fit, plan: Plan) -> str:
 
 
 def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
-    """What tells the time of rows, and never goes back."""
+    """Yield the names of columns, or of the index, that tell the time of rows and never decrease."""
     names = plan.names
     if names is not None and (isinstance(names, pd.DatetimeIndex | pd.PeriodIndex) or _told(names.name)) and _runs(names):
         yield "their index" if names.name is None else f"their index {str(names.name)!r}"
@@ -341,7 +382,7 @@ def _runs(index: pd.Index) -> bool:
 
 
 def _between(plan: Plan) -> Bool[Array, " held"]:
-    """Of every held-out row: does its refit see the row before it and the row after it?"""
+    """Mark the held-out rows whose refit sees both the row before and the row after."""
     refit, unit, n = plan.refit[plan.held], plan.index[plan.held], plan.num_units
     gone = plan.weight == 0
     out = plan.refit[gone] * n + plan.index[gone]
@@ -350,7 +391,7 @@ def _between(plan: Plan) -> Bool[Array, " held"]:
 
 
 def _alike(fit: Fit) -> float:
-    """The correlation of successive residuals of the fit; nothing where a row has no number for one."""
+    """Return the correlation of successive residuals of the fit; nothing where a row has no single residual."""
     left = _residuals(fit)
     size = 0.0 if left is None else float(left @ left)
     return float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
@@ -358,7 +399,7 @@ def _alike(fit: Fit) -> float:
 
 @float64
 def _residuals(fit: Fit) -> Float[Array, " units"] | None:
-    """Of all rows, about their mean; None where predictions are no numbers."""
+    """Return the residuals of all rows about their mean; None where predictions are not single numbers."""
     target, everyone = fit.objective.units.target, Rows.of_all(fit.objective.num_units, 1)
     if target is None:
         return None

@@ -1,11 +1,11 @@
-"""Objectives whose author gives F and its gradient in closed form, on the host, of many refits at once; JAX is never asked.
+"""Objectives whose author gives F and its gradient in closed form, in NumPy, for many refits at once, without JAX.
 
     look(θ, w, state) → F(θ, w), ∇F(θ, w), state        θ [refits, params], w [refits, units]
 
-`state` is whatever the author would begin the next look at the same refit from, an array with a row for each (the modes of
-latent variables); it must change nothing but the work: F and ∇F are functions of (θ, w), to rounding. What else refits ask for
-is made of exact gradients by central differences, of steps relative to each parameter (θ should be of about unit scale), unless
-the author gives it.
+`state` is an array with a row for each refit from which the next evaluation of that refit may begin, such as the modes of
+latent variables. It may save work and must change nothing else: F and ∇F are functions of (θ, w), to rounding. Everything
+else that refits need comes from central differences of exact gradients, with steps relative to each parameter (θ should be of
+about unit scale), unless the author gives it.
 """
 
 import abc
@@ -20,8 +20,8 @@ from ._jax import PyTree
 from ._objective import AbstractObjective
 from ._plan import Rows
 
-STEP = 1e-4  # of a parameter, or of one where that is less: central differences of gradients are off by its square
-PUSH = 0.02  # of weights, and of what they move θ by: differences along the path of a refit are off by its fourth power
+STEP = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
+PUSH = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
 NUMBERS = 2**21  # weights and states that are held together
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # of a first derivative
 BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # of a second one
@@ -33,13 +33,13 @@ Weights = Float[np.ndarray, "refits units"]
 
 
 class AbstractByArrays(abc.ABC):
-    """F(·, w) of another objective, by NumPy, where that takes less time than what is derived and compiled."""
+    """F(·, w) of another objective in NumPy, for models where that is faster than compiled derivatives."""
 
     @abc.abstractmethod
     def look(
         self, theta: Float[np.ndarray, " params"], weights: Float[np.ndarray, " units"]
     ) -> tuple[float, Float[np.ndarray, " params"]]:
-        """F and its gradient; F infinite where there is none."""
+        """Evaluate F and its gradient; F is infinite where it has no value."""
 
     @abc.abstractmethod
     def product(
@@ -48,23 +48,60 @@ class AbstractByArrays(abc.ABC):
         weights: Float[np.ndarray, " units"],
         vector: Float[np.ndarray, " params"],
     ) -> Float[np.ndarray, " params"]:
-        """∇²F times a vector."""
+        """Multiply ∇²F by a vector."""
 
     @abc.abstractmethod
     def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
-        """That of ∇²F at weights of one, or about that, positive."""
+        """Diagonal of ∇²F at weights of one, exact or approximate, positive."""
 
 
 class AbstractClosedForm(AbstractObjective):
-    """An objective by NumPy: θ is one array `[params]`; `parameters.natural` makes of it what users see, a dict of arrays.
+    """Objective in NumPy; θ is one array `[params]`, and `parameters.natural` turns it into a dict of arrays for users.
 
-    An author writes `look`, and `losses` if losses are wanted unit by unit; `jacobian` and `hessians` where they can be had for
-    less than differences of gradients. All take a batch of refits.
+    Subclasses write `look`, and `losses` if losses are wanted unit by unit. They override `jacobian` and `hessians` where these
+    cost less than differences of gradients. All of them take a batch of refits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> class Mean(lo.AbstractClosedForm):
+    ...     x: np.ndarray
+    ...
+    ...     @property
+    ...     def num_units(self):
+    ...         return len(self.x)
+    ...
+    ...     def look(self, theta, weights, state=None):
+    ...         left = self.x - theta
+    ...         return 0.5 * np.sum(weights * left**2, axis=1), -np.sum(weights * left, axis=1, keepdims=True), None
+    >>> fit = lo.fit(Mean(np.array([1.0, 2.0, 6.0])), np.zeros(1))
+    >>> np.round(fit.parameters, 3)
+    array([3.])
     """
 
     @abc.abstractmethod
     def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
-        """F, its gradients, and what the next look may begin from; F infinite, and no error, where there is none."""
+        """Evaluate F and its gradients for a batch of refits.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        state : array, optional
+            Where the evaluation of each refit may begin, a row for each.
+
+        Returns
+        -------
+        value : array of float, shape (refits,)
+            F; infinite, without an error, where it has no value.
+        gradient : array of float, shape (refits, params)
+            Gradients of F in θ.
+        state : array or None
+            Where the next evaluation may begin.
+        """
 
     def losses(
         self,
@@ -74,8 +111,28 @@ class AbstractClosedForm(AbstractObjective):
         held: Bool[np.ndarray, "refits width"],
         state: State = None,
     ) -> Float[np.ndarray, "refits ..."]:
-        """The held-out loss of the listed units given all that are seen, or one joint number a refit, which is the default:
-        `F(θ, w with the held units at 1) − F(θ, w)`. `index == num_units` is padding."""
+        """Held-out losses of the listed units given all units that are seen, or one joint number a refit.
+
+        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        index : array of int, shape (refits, width)
+            Units; `index == num_units` is padding.
+        held : array of bool, shape (refits, width)
+            True where the unit is scored.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, width) or (refits,)
+            Losses of the units, or joint losses.
+        """
         whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
         refit, place = np.nonzero(held)
         whole[refit, index[refit, place]] = np.maximum(whole[refit, index[refit, place]], 1.0)
@@ -89,8 +146,28 @@ class AbstractClosedForm(AbstractObjective):
         held: Bool[np.ndarray, "refits width"],
         state: State = None,
     ) -> Points:
-        """Gradients of the sums of those, by central differences: directions in which errors are looked for, so that one of a
-        sum much like theirs will do."""
+        """Gradients of the summed held-out losses, by central differences.
+
+        They only give directions along which errors are looked for, so the gradient of a similar sum will do.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        index : array of int, shape (refits, width)
+            Units; `index == num_units` is padding.
+        held : array of bool, shape (refits, width)
+            True where the unit is scored.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, params)
+            A gradient for each refit.
+        """
         found = np.empty_like(theta)
         total = lambda at: self._summed(self.losses(at, weights, index, held, state), held)
         for k in range(theta.shape[1]):
@@ -106,13 +183,39 @@ class AbstractClosedForm(AbstractObjective):
         return np.where(held, losses, 0.0).sum(1) if losses.ndim > 1 else losses
 
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Float[np.ndarray, "refits params params"]:
-        """∇²F: central differences of exact gradients."""
+        """Compute ∇²F of each refit, by central differences of exact gradients.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, params, params)
+            Symmetric Hessians.
+        """
         columns = [self._along(theta, weights, state, k) for k in range(theta.shape[1])]
         found = np.stack(columns, axis=2)
         return (found + found.swapaxes(1, 2)) / 2
 
     def jacobian(self, theta):
-        """`∂²F/∂θ∂w_n` at weights one: differences of gradients, which each unit's weight is pushed for."""
+        """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each unit.
+
+        Parameters
+        ----------
+        theta : array of float, shape (params,)
+            Parameters.
+
+        Returns
+        -------
+        array of float, shape (units, params)
+            One row a unit.
+        """
         found = []
         for unit in range(self.num_units):
             weights = np.ones((len(STENCIL[0]), self.num_units))
@@ -124,19 +227,54 @@ class AbstractClosedForm(AbstractObjective):
     def predictions(
         self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
     ) -> Float[np.ndarray, "refits width"]:
-        """Predictions of the listed units given what is seen, of one of `units.kinds`."""
+        """Predict the listed units, given all units that are seen.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        index : array of int, shape (refits, width)
+            Units to predict.
+        kind : str
+            One of `units.kinds`.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, width)
+            Predictions.
+
+        Raises
+        ------
+        NotImplementedError
+            If the model makes no predictions, which is the default.
+        """
         raise NotImplementedError(
             f"cross_predict needs a model with predictions; {type(self).__name__} has none. "
             "Use cross_validate(..., evaluate=) or fold_parameters()."
         )
 
     def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
-        """The posterior covariance of the units' linear predictors at weights one, where each unit has a Gaussian one."""
+        """Posterior covariance of the units' linear predictors at weights one, if each unit has a Gaussian one.
+
+        Parameters
+        ----------
+        theta : array of float, shape (params,)
+            Parameters.
+
+        Returns
+        -------
+        array of float, shape (units, units), or None
+            The covariance; None, the default, if the model has no such predictors.
+        """
         del theta
         return None
 
     def _along(self, theta: Points, weights: Weights, state: State, k: int) -> Points:
-        """The derivative of the gradients by one parameter."""
+        """Derivative of the gradients along one parameter."""
         step = np.zeros_like(theta)
         step[:, k] = STEP * np.maximum(1.0, np.abs(theta[:, k]))
         ends = [self.look(theta + sign * step, weights, state)[1] for sign in (1.0, -1.0)]
@@ -167,7 +305,7 @@ class AbstractClosedForm(AbstractObjective):
 
 @dataclass(eq=False)
 class Given:
-    """F(·, w) of a batch of refits, by its author; what each began from last is kept beside it."""
+    """F(·, w) of a batch of refits of an `AbstractClosedForm`; keeps where each refit's next evaluation begins."""
 
     objective: AbstractClosedForm
     like: PyTree
@@ -181,7 +319,7 @@ class Given:
     def look(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
-        """F and its gradients."""
+        """Evaluate F and its gradients."""
 
         def one(theta, some):
             value, gradient, state = self.objective.look(theta, self.weigh(some), self._begun(some))
@@ -195,19 +333,19 @@ class Given:
     def gradient(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params"]:
-        """∇F alone."""
+        """Evaluate ∇F alone."""
         return self.look(theta, lanes)[1]
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
-        """∇²F."""
+        """Compute ∇²F."""
         return self._grouped(
             lambda at, some: (self.objective.hessians(at, self.weigh(some), self._begun(some)),), lanes, theta
         )[0]
 
     def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
-        """What ∇²F at `like` changes by from weights of one."""
+        """Difference between ∇²F at `like` with the weights of each refit and with weights of one."""
         del chunk
         at, lanes = self._center(), np.arange(len(self.rows.index))
         ones = np.ones((1, self.objective.num_units))
@@ -216,14 +354,14 @@ class Given:
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
-        """∇²F as a function of a vector each."""
+        """∇²F of each refit as a function that multiplies it by a vector."""
         hessian = self.hessian(theta, lanes)
         return lambda vector: np.einsum("lij,lj->li", hessian, vector)
 
     def losses(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes ..."]:
-        """The held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` of a joint loss."""
+        """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
 
         def one(theta, some):
             held = np.asarray(self.rows.held)[some]
@@ -235,7 +373,7 @@ class Given:
     def slopes(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params"]:
-        """Gradients of the sums of those."""
+        """Gradients of the summed held-out losses."""
 
         def one(theta, some):
             held = np.asarray(self.rows.held)[some]
@@ -250,13 +388,16 @@ class Given:
         moves: Float[np.ndarray, "lanes moves params"],
         lanes: Int[np.ndarray, " lanes"],
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
-        """The losses, and by how much they change along each of some moves, added up without signs."""
+        """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         at = self.losses(theta, lanes)
         apart = [np.abs(self.losses(theta + move, lanes) - at).reshape(len(at), -1).sum(1) for move in moves.swapaxes(0, 1)]
         return at, np.stack(apart, axis=1)
 
     def path(self, direction: Float[np.ndarray, "lanes params"] | None = None) -> Float[np.ndarray, "lanes params"]:
-        """Of the paths s ↦ θ̂(1 + s δ): the derivative of ∇F at s = 0; the second one where the first of the path is given."""
+        """Derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
+
+        It is the first derivative, or the second if `direction`, the path's first derivative, is given.
+        """
         lanes, at = np.arange(len(self.rows.index)), self._center()
         move, (places, shares) = (np.zeros_like(at), STENCIL) if direction is None else (direction, BENDS)
 
@@ -270,7 +411,7 @@ class Given:
     def predictions(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], kind: str
     ) -> Float[np.ndarray, "lanes width"]:
-        """Predictions of a batch's units."""
+        """Predict the units of a batch."""
         index = np.asarray(self.rows.index)
         one = lambda at, some: (self.objective.predictions(at, self.weigh(some), index[some], kind, self._begun(some)),)
         return self._grouped(one, lanes, theta)[0]
@@ -279,7 +420,7 @@ class Given:
         return np.reshape(np.asarray(self.like, float), (1, -1))
 
     def _anchored(self, count: int = 1) -> State:
-        """Where looks begin of which nothing else is known: where the one at `like`, at weights of one, ended."""
+        """State of the evaluation at `like` with weights of one, from which refits without a state of their own begin."""
         if -1 not in self.known:
             self.known[-1] = self.objective.look(self._center(), np.ones((1, self.objective.num_units)))[2]
         return None if self.known[-1] is None else np.repeat(self.known[-1], count, axis=0)
@@ -294,7 +435,7 @@ class Given:
         lanes: Int[np.ndarray, " lanes"],
         theta: Float[np.ndarray, "lanes params"],
     ) -> Any:
-        """A function of some refits, so many at a time that their weights and states have room."""
+        """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
         usual = self._anchored()
         each = self.objective.costs.lanes or max(
             1, NUMBERS // (self.objective.num_units + (0 if usual is None else usual.size))

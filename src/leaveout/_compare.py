@@ -1,4 +1,4 @@
-"""Estimates of several models side by side: which predicts best, by how much, and how sure that is."""
+"""Comparison of several models: which predicts best, by how much, and with what uncertainty."""
 
 import abc
 import os
@@ -24,9 +24,11 @@ FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densi
 
 
 class Compared(NamedTuple):
-    """A number that others of the same data are compared with: `spread`, the influence of the data on it (None where there is
-    none), `drawn` `[folds, draws]`, its values over Monte-Carlo draws that are common to all, which `weight` `[folds]`
-    weighs; `of`, by names, what must be the same in all."""
+    """A number to be compared with others of the same data.
+
+    `spread` is the influence of the data on it (None if not known). `drawn` `[folds, draws]` are its values over Monte-Carlo
+    draws that are common to all, weighted by `weight` `[folds]`. `of` names what must be the same in all.
+    """
 
     value: float
     more_is_better: bool
@@ -37,21 +39,60 @@ class Compared(NamedTuple):
 
 
 class AbstractComparable(abc.ABC):
-    """What `compare` takes beside estimates."""
+    """The interface of results other than estimates that `compare` takes."""
 
     @abc.abstractmethod
     def compared(self) -> Compared:
-        """Raises ValueError where there is no number."""
+        """Return the number to compare; ValueError where there is none."""
 
 
 class Comparison(pd.DataFrame):
-    """The table of `compare`, and the estimates that it is of."""
+    """The table of `compare`, a DataFrame with one row a model, and the estimates that it compares.
+
+    Attributes
+    ----------
+    estimates : dict of str to Estimate
+        The estimates by name.
+
+    See Also
+    --------
+    compare : Make a comparison.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(30, 1))
+    >>> y = 2 * x[:, 0] + rng.normal(size=30)
+    >>> models = {"slope": lo.GLM(x, y, "squared"), "none": lo.GLM(0 * x, y, "squared", lo.penalties.Ridge(1.0))}
+    >>> cv = {name: lo.cross_validate(lo.fit(model), lo.kfold(30, 10, seed=0)) for name, model in models.items()}
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")  # 30 rows are few
+    ...     found = lo.compare(cv)
+    >>> list(found.index), sorted(found.estimates)
+    (['slope', 'none'], ['none', 'slope'])
+    """
 
     _metadata: ClassVar[list[str]] = ["estimates"]  # what pandas takes for no column
     estimates: dict[str, Estimate]
 
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
-        """Write the comparison to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
+        """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+
+        Parameters
+        ----------
+        path : path
+            The file to write; its name ends in .html.
+        title : str, optional
+            The title of the page.
+
+        Returns
+        -------
+        Path
+            The file that was written.
+        """
         from ._report import report
 
         if not all(isinstance(each, Estimate) for each in self.estimates.values()):
@@ -60,22 +101,58 @@ class Comparison(pd.DataFrame):
 
 
 def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
-    """Estimates of several models side by side, and each one's paired difference from the best.
+    """Compare estimates of several models by their paired differences from the best.
 
-    Columns: `mean`, `se`, `difference` (from the lowest mean), `se_difference` (of the paired per-unit difference, by the same
-    rule as `se`), `worse` (the probability that the model is worse than the best, Φ(difference / se_difference)),
-    `approximation_error` (of the difference), `kind` of the standard error; and where losses are −log densities `weight`, by
-    which a mixture of the models' predictive densities has the lowest mean (stacking: Yao, Vehtari, Simpson & Gelman, 2018).
+    The difference of two models is the mean over units of the difference of their losses. Its standard error is that of the
+    paired difference, by the same rule as `Estimate.se`.
 
-    Warns where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
-    fewer than 100 independent units, or models whose summed log densities differ by less than 4; and where `evaluate` was not
-    the same function for all.
+    Parameters
+    ----------
+    estimates : dict of str to Estimate
+        Two or more estimates by name, which score the same units, response and loss. Results of `leakage_corrected` and
+        reports of leakage are compared too, if they share folds, clusters and score.
 
-    Results of `leakage_corrected` and reports of leakage are compared too, of the same folds, clusters and scores: then the
-    difference is from the best, and `approximation_error` is the Monte-Carlo error of it, over draws that both share.
+    Returns
+    -------
+    Comparison
+        A DataFrame with one row a model, the best first. `mean` and `se` are the model's own. `difference` is that from the
+        lowest mean, and `se_difference` its standard error. `worse` is the probability that the model is worse than the
+        best, Φ(difference / se_difference). `approximation_error` is that of the difference, and `kind` describes the
+        standard error. Where losses are −log densities, `weight` is the weight of the model in the mixture of predictive
+        densities with the lowest mean loss (stacking). For results of leakage, `approximation_error` is the Monte-Carlo
+        error of the difference, over draws that both share.
 
-    Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score; `TypeError`
-    on what is no estimate, or not all of one kind.
+    Warns
+    -----
+    UserWarning
+        If the approximation error exceeds a tenth of the standard error of a difference; if that standard error is too
+        small, with fewer than 100 independent units or models whose summed log densities differ by less than 4; or if
+        `evaluate` was not the same function for all.
+
+    Raises
+    ------
+    ValueError
+        If the estimates do not score the same units, the same response, or by the same score.
+    TypeError
+        If an argument is not an estimate, or not all are of one kind.
+
+    References
+    ----------
+    Y. Yao, A. Vehtari, D. Simpson and A. Gelman, Using stacking to average Bayesian predictive distributions, 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> y = 2 * X[:, 0] + rng.normal(size=200)
+    >>> fits = {"one": lo.fit(lo.GLM(X[:, :1], y, "squared")), "other": lo.fit(lo.GLM(X[:, 1:], y, "squared"))}
+    >>> table = lo.compare({name: lo.cross_validate(fit, lo.leave_one_out(200)) for name, fit in fits.items()})
+    >>> table[["mean", "difference", "se_difference"]].round(2)
+           mean  difference  se_difference
+    one    0.51        0.00           0.00
+    other  2.36        1.85           0.23
     """
     if isinstance(estimates, Mapping) and any(isinstance(each, AbstractComparable) for each in estimates.values()):
         return _of_numbers(estimates)
@@ -106,7 +183,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
 
 
 def _of_numbers(given: dict[str, Any]) -> Comparison:
-    """Of numbers with their influences."""
+    """Compare numbers by their influences."""
     if any(not isinstance(each, AbstractComparable) for each in given.values()):
         kinds = ", ".join(f"{name!r}: {type(each).__name__}" for name, each in given.items())
         raise TypeError(f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}.")
@@ -127,7 +204,7 @@ def _of_numbers(given: dict[str, Any]) -> Comparison:
 
 
 def _apart(number: Compared, best: Compared) -> dict[str, Any]:
-    """A row of the table."""
+    """Return the row of the table for one number."""
     same, apart = number is best, number.value - best.value
     se = se_apart = float("nan")
     if number.spread is not None and best.spread is not None:
@@ -141,7 +218,7 @@ def _apart(number: Compared, best: Compared) -> dict[str, Any]:
 
 
 def _drawn_error(a: Compared, b: Compared) -> float:
-    """The Monte-Carlo error of a difference, over the draws that both have."""
+    """Compute the Monte-Carlo error of a difference, over the draws that both share."""
     if a.drawn is None or b.drawn is None or a.weight is None:
         return 0.0
     count = min(a.drawn.shape[1], b.drawn.shape[1])
@@ -155,7 +232,7 @@ def _same_folds(a: Plan, b: Plan) -> bool:
 
 
 def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str) -> None:
-    """Of differences that say less than they seem to."""
+    """Warn of differences that say less than they seem to."""
     estimate = estimates[best]
     told = lambda text: warnings.warn(f"compare: {text}", stacklevel=4)
     others = table.drop(index=best)
@@ -191,7 +268,10 @@ def _worse(difference: float, se: float) -> float:
 
 
 def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]:
-    """Weights of the mixture Σ_k a_k p_k of the lowest mean −log density, `min −Σ w log Σ_k a_k e^{−l_k}`, Σ a = 1, a ≥ 0."""
+    """Compute the weights of the mixture Σ_k a_k p_k with the lowest mean −log density.
+
+    They solve `min −Σ w log Σ_k a_k e^{−l_k}`, Σ a = 1, a ≥ 0.
+    """
     losses = np.stack(list(values.values()), axis=1)
     seen = np.isfinite(losses).all(1) & (weight > 0)
     losses, weight = losses[seen], weight[seen] / weight[seen].sum()
@@ -208,7 +288,7 @@ def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]
 
 
 def _named(estimates: dict[str, Estimate]) -> None:
-    """Raise on what are no two estimates by their names."""
+    """Raise unless the argument maps names to two or more estimates."""
     if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
         of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
         raise TypeError(
@@ -219,7 +299,7 @@ def _named(estimates: dict[str, Estimate]) -> None:
 
 
 def _comparable(estimates: dict[str, Estimate]) -> None:
-    """ValueError where the responses or the scores are others."""
+    """Raise ValueError where the responses or the scores differ."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
     for name, estimate in estimates.items():
@@ -258,7 +338,7 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
 
 
 def _alike(a: Estimate, b: Estimate) -> bool:
-    """Are these of one response? Classes may be numbered otherwise: what has one number here has one number there."""
+    """Tell whether two estimates are of one response; classes may be numbered differently, if one to one."""
     first, second = a.response, b.response
     assert first is not None and second is not None
     if first.shape != second.shape:
@@ -277,7 +357,7 @@ def _first(a: Array | None, b: Array | None) -> str:
 
 
 def _of_same_units(estimates: dict[str, Estimate]) -> dict[str, Array]:
-    """The losses per unit of several estimates, NaN where some have none."""
+    """Return the losses per unit of several estimates, NaN where one of them has none."""
     values = {name: estimate.per_unit() for name, estimate in estimates.items()}
     seen = np.isfinite(np.stack(list(values.values())))
     if (seen.all(0) == seen.any(0)).all():

@@ -1,4 +1,4 @@
-"""Tagged sentences in columns, as of CoNLL: one word a line, sentences apart by blank lines."""
+"""Tagged sentences in columns, as in CoNLL's files: one word a line, sentences separated by blank lines."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,8 +8,26 @@ import numpy as np
 
 
 class Tagged(NamedTuple):
-    """Words and labels of all sentences, one after another, the length of each sentence, and the number of its document, where
-    the file tells documents apart."""
+    """Words and labels of all sentences, one after another.
+
+    Attributes
+    ----------
+    words : array of str
+        Words of all sentences.
+    labels : array of str
+        Label of each word.
+    lengths : list of int
+        Number of words of each sentence.
+    documents : list of int or None
+        Number of the document of each sentence; None if the file does not tell documents apart.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> found = lo.datasets.read_conll(["Ada NAME", "slept O", "", "Yes O"])
+    >>> found.lengths, found.labels.tolist()
+    ([2, 1], ['NAME', 'O', 'O'])
+    """
 
     words: np.ndarray
     labels: np.ndarray
@@ -18,7 +36,24 @@ class Tagged(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """The sentences to learn from, and two further sets."""
+    """Annotated sentences in three sets.
+
+    Attributes
+    ----------
+    train : Tagged
+        Sentences to learn from.
+    dev : Tagged
+        Sentences for development.
+    test : Tagged
+        Sentences for testing.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> corpus = lo.datasets.wnut17()
+    >>> len(corpus.train.lengths), len(corpus.dev.lengths), len(corpus.test.lengths)
+    (3394, 1009, 1287)
+    """
 
     train: Tagged
     dev: Tagged
@@ -26,13 +61,37 @@ class Corpus(NamedTuple):
 
 
 def read_conll(file: str | Path | Iterable[str], word: int = 0, label: int = -1) -> Tagged:
-    """The sentences of a file in columns, by the numbers of the columns of words and labels (−1 is the last).
+    """Read tagged sentences from a file in columns.
 
-    `file` is a path, or the lines themselves. Columns are apart by tabs or, where a line has none, by spaces. Lines that
-    begin with "# " (comments of CoNLL-U) or "-DOCSTART-", and the multi-word and empty tokens of CoNLL-U, are left out; where
-    "-DOCSTART-" or "# newdoc" begin documents, `documents` has one number a sentence, as `lo.groups` takes them.
+    Columns are separated by tabs or, in a line without one, by spaces. Lines that begin with "# " (comments of CoNLL-U) or
+    "-DOCSTART-" are left out, and so are the multi-word and empty tokens of CoNLL-U. If "-DOCSTART-" or "# newdoc" begin
+    documents, `documents` has one number a sentence, as `lo.groups` takes them.
 
-    Raises ValueError on lines without those columns, and on a file without sentences.
+    Parameters
+    ----------
+    file : str, path or iterable of str
+        Path of the file, or its lines.
+    word : int, default: 0
+        Column of the words.
+    label : int, default: -1
+        Column of the labels; −1 is the last.
+
+    Returns
+    -------
+    Tagged
+        The sentences.
+
+    Raises
+    ------
+    ValueError
+        If a line does not have those columns, or the file has no sentences.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> found = lo.datasets.read_conll(["Ada NAME", "slept O", "", "Yes O"])
+    >>> found.words.tolist()
+    ['Ada', 'slept', 'Yes']
     """
     if not isinstance(file, (str, Path)):
         return parse(file, getattr(file, "name", "the lines"), word, label)
@@ -41,6 +100,30 @@ def read_conll(file: str | Path | Iterable[str], word: int = 0, label: int = -1)
 
 
 def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
+    """Parse the lines of a file in columns; `read_conll` is the public form.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        Lines of the file.
+    name : str
+        Name of the file, for messages.
+    word : int
+        Column of the words.
+    label : int
+        Column of the labels.
+
+    Returns
+    -------
+    Tagged
+        The sentences.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.datasets.parse(["Ada NAME"], "a list", 0, 1).lengths
+    [1]
+    """
     words: list[str] = []
     labels: list[str] = []
     lengths: list[int] = []

@@ -41,18 +41,55 @@ def covariance(
     maxlags: int | None = None,
     use_correction: bool | None = None,
 ) -> pd.DataFrame:
-    """The covariance of the natural parameters, by their names: `cov_type` and the rest as in statsmodels.
+    """Estimate the covariance of the natural parameters, by names; `cov_type` and the rest are as in statsmodels.
 
-    "nonrobust" is φ̂ H⁻¹, φ̂ as in `cooks_distance`; "HC0" the sandwich of independent units; "HC1" that times n/(n − p); "HC2"
-    and "HC3", of one linear predictor, with g_n over √(1 − h_n) and over 1 − h_n. "cluster" takes `groups`, a label a unit
-    (neighbours in blocks are groups too), times G/(G − 1) · (n − 1)/(n − p) unless `use_correction=False`; "HAC" `maxlags`, of
-    units in the order of time, times n/(n − p) with `use_correction=True`. H is the observed Hessian, with the penalty, and p
-    its rank; a penalty's bias is in none of them. A row of weight two is one unit (as by statsmodels' `var_weights`), not two,
-    and one of weight zero is none.
+    With H the observed Hessian, penalty included, and g_n the gradient of unit n, "nonrobust" is φ̂ H⁻¹ and the others are
+    sandwiches H⁻¹ (Σ g gᵀ) H⁻¹ of independent units or groups. The bias of a penalty is in none of them.
 
-    Warns of fewer than 20 groups. Raises ValueError where parameters are not determined by the data, the arguments do not go
-    together, or units that depend on one another are taken for independent; TypeError where units have no gradients that add
-    up to the fit's, as the steps of one hidden chain.
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    cov_type : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"}, default "HC0"
+        "HC0" is the sandwich of independent units. "HC1" is that times n/(n − p), p the rank of H. "HC2" and "HC3", for one
+        linear predictor, divide g_n by √(1 − h_n) and by 1 − h_n. "cluster" sums g_n over groups. "HAC" is for units in the
+        order of time. φ̂ of "nonrobust" is as in `cooks_distance`.
+    groups : array_like, `[units]`, optional
+        The labels of the groups for "cluster". Blocks of neighbours are groups too.
+    maxlags : int, optional
+        The lags of "HAC".
+    use_correction : bool, optional
+        Whether to multiply by G/(G − 1) · (n − 1)/(n − p) for "cluster" (by default yes), or by n/(n − p) for "HAC" (by default
+        no).
+
+    Returns
+    -------
+    DataFrame
+        The covariance, `[params, params]`. A row of weight two counts as one unit (as statsmodels' `var_weights`), and a row of
+        weight zero as none.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer than 20 groups.
+
+    Raises
+    ------
+    ValueError
+        If the data do not determine the parameters, the arguments do not go together, or units that depend on one another are
+        taken for independent.
+    TypeError
+        If units have no gradients that add up to the fit's, as the steps of one hidden chain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> lo.covariance(fit, "HC1").shape
+    (2, 2)
+    >>> np.sqrt(np.diag(lo.covariance(fit, "nonrobust"))).round(3)
+    array([0.231, 0.566])
     """
     kind = _checked(fit, cov_type, groups, maxlags, use_correction)
     known = named(fit)
@@ -85,7 +122,7 @@ def _framed(root: Float[Array, "rank params"], known: Named, meat: Float[Array, 
 
 
 def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None, use_correction: bool | None) -> str:
-    """The kind that is meant, of arguments that go together."""
+    """Return the kind of covariance, and raise where arguments do not go together."""
     if not isinstance(fit, Fit):
         raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     without("covariance", fit.objective)
@@ -117,7 +154,7 @@ def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | N
 
 
 def _refuse(fit: Fit, kind: str) -> None:
-    """Of units that depend on one another, or that have no gradients of their own."""
+    """Raise where units depend on one another in a way that `kind` does not allow, or have no gradients of their own."""
     name, serial = kind_of(fit.objective), fit.objective.units.serial
     if serial is False:
         return
@@ -147,7 +184,7 @@ def _left(units: int, rank: int) -> int:
 
 
 def _room(fit: Fit) -> Float[Array, " units"]:
-    """1 − h_n."""
+    """Return 1 − h_n for every unit."""
     objective = fit.objective
     if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
         raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
@@ -158,7 +195,7 @@ def _room(fit: Fit) -> Float[Array, " units"]:
 
 
 def _grouped(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:
-    """The number of each unit's group, in the order of the fit, and how many there are."""
+    """Number each unit's group, in the order of the fit, and count the groups."""
     label, _ = codes("covariance", "groups", groups)  # type: ignore[arg-type]
     names, own = index_of(groups), fit.objective.units.names
     if len(label) != fit.objective.num_units:

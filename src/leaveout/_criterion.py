@@ -1,18 +1,18 @@
-"""What smoothing parameters are chosen by, and its exact slope in ρ = log λ, by arrays alone.
+"""Criteria that choose smoothing parameters, and their exact gradients in ρ = log λ, by arrays alone.
 
     F(θ, w; ρ) = Σ_n w_n ω_n ℓ_n(x_nᵀθ) + ½ θᵀP θ,   P = Σ_j e^ρ_j S_j,       θ̂ = argmin F(·, 1; ρ),   H = ∇²F(θ̂, 1)
 
-Neighbourhood cross-validation (S. N. Wood, arXiv 2404.16490), every refit o by one Newton step, θ_o = θ̂ + q_o:
+In neighbourhood cross-validation (S. N. Wood, arXiv 2404.16490) every refit o is one Newton step, θ_o = θ̂ + q_o:
 
     V = Σ_o Σ_{s held in o} share_s ℓ_s(x_sᵀθ_o),      p_o = H_o⁻¹ ∂V/∂θ_o,      H_o = ∇²F(θ̂, w_o)
     dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_n ω_n ℓ‴_n s_n x_n,      s_n = Σ_o w_on (x_nᵀp_o)(x_nᵀq_o)
 
-(`_hyper`, which has this of any plan and model, one fit after another; here θ̂ is kept from one ρ to the next, and nothing is
-judged.) What it changes by where a unit's weight changes in every fit, m_n = Σ_o w_on x_nᵀp_o:
+(`hypergradient` has this for any plan and model, one fit after another. Here θ̂ is kept from one ρ to the next, and no errors
+are estimated.) The derivative by a unit's weight in every fit is, with m_n = Σ_o w_on x_nᵀp_o,
 
     ∂V/∂w_n = Σ share_s ℓ_s [s is n] − ω_n (ℓ′_n m_n + ℓ″_n s_n) + ω_n ℓ′_n x_nᵀH⁻¹c
 
-Restricted likelihood (Wood, JRSS B 73, 2011), with a = θ̂'s own slope of log|H|:
+Restricted likelihood (Wood, JRSS B 73, 2011), whose gradient also has that of log|H| through θ̂:
 
     R = F/φ + ½ log|H| − ½ log|P|₊ + ½ (n − m) log φ,      φ = 1, or of squared losses 2F/(n − m), m the unpenalised
 """
@@ -93,8 +93,10 @@ class Minimum:
 
 
 def minimum(model: Penalised, rho: Float[Array, " smooths"], theta: Float[Array, " params"]) -> Minimum:
-    """Newton's method with halved steps, from θ. Raises IndefiniteHessianError where H is singular, RuntimeError where F has no
-    minimum."""
+    """Minimise F by Newton's method with halved steps, from θ.
+
+    Raises IndefiniteHessianError where H is singular, RuntimeError where F has no minimum.
+    """
     penalty = model.penalty(rho)
 
     def at(theta: Array) -> tuple[Array, float]:
@@ -213,7 +215,7 @@ class Neighbourhoods:
         return out
 
     def _left(self, batch: Batch, here: Minimum, rows: Array, length: Array) -> tuple[Array, Array, Array, "_Metric"]:
-        """What refits leave out: the units, by how much, their whitened rows, and the curvature without them."""
+        """Return the units that refits leave out, their weight changes, their whitened rows, and the curvature without them."""
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta, z = np.asarray(batch.rows.weight) - 1.0, rows[units]
         bend = delta * here.curvature[units]
@@ -237,7 +239,7 @@ def _along(z: Float[Array, "refits width params"], v: Float[Array, "refits param
 
 
 def _least(bend: Float[Array, "refits width"], length: Float[Array, "refits width"]) -> Float[Array, " refits"]:
-    """No eigenvalue of `Σ bend z zᵀ` is below: the trace of what of it is negative."""
+    """Return a lower bound on the eigenvalues of `Σ bend z zᵀ`: the trace of its negative part."""
     return np.sum(np.minimum(bend, 0.0) * length, axis=1)
 
 

@@ -1,7 +1,8 @@
 """The smooth terms of a fitted additive model, and means of new rows, with intervals that know what depends on what.
 
-Without a plan the covariance of θ̂ is φ̂H⁻¹, that of the penalties read as priors: on average over a term's values its intervals
-cover what they say (D. Nychka, JASA 83, 1988). It splits into what the data vary by and the square of what smoothing hides,
+Without a plan the covariance of θ̂ is φ̂H⁻¹, that of the penalties read as priors: on average over a term's values its
+intervals cover what they say (D. Nychka, JASA 83, 1988). It splits into what the data vary by and the square of what smoothing
+hides,
 
     H⁻¹ = H⁻¹(Σ ω ℓ″ x xᵀ)H⁻¹ + H⁻¹PH⁻¹.
 
@@ -42,14 +43,14 @@ POINTS, SIDE = 200, 40  # of a curve; along each side of a surface
 
 
 class Spread(NamedTuple):
-    """The covariance of θ̂, and the degrees of freedom of what estimates it."""
+    """The covariance of θ̂, and the degrees of freedom of its estimate."""
 
     covariance: Float[Array, "params params"]
     degrees: dict[str, float]  # by term; of the whole predictor under ""
 
 
 class Asked(NamedTuple):
-    """A fit of an additive model, the plan that says what depends on what, and how λ was chosen by it."""
+    """A fit of an additive model, the plan that describes the dependence of units, and the choice of λ by it."""
 
     fit: Fit
     plan: Plan | None
@@ -74,7 +75,7 @@ def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> Asked:
 
 
 def spread(asked: Asked) -> Spread:
-    """By the priors that the penalties are, or by the neighbourhoods of a plan."""
+    """Return the standard deviations of the curves, by the priors that the penalties are or by the neighbourhoods of a plan."""
     fit, model, plan = asked.fit, asked.model, asked.plan
     data = data_of(model)
     here = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)
@@ -98,13 +99,13 @@ def spread(asked: Asked) -> Spread:
 
 
 def _single(model: Additive, size: int) -> list[slice]:
-    """Coefficients of no smooth term, one by one."""
+    """Return the coefficients that belong to no smooth term, one by one."""
     among = {k for _, span in model.smooths.values() for k in range(span.start, span.stop)}
     return [slice(k, k + 1) for k in range(size) if k not in among]
 
 
 def _scoring(plan: Plan) -> tuple[Plan, Plan]:
-    """The refits that score something, and those that leave out only what they score."""
+    """Return the refits that score something, and those that leave out only what they score."""
     scored = np.bincount(plan.refit[plan.held], minlength=plan.num_refits) > 0
     plan = plan if scored.all() else plan.some(np.flatnonzero(scored))
     held = plan.held
@@ -113,13 +114,13 @@ def _scoring(plan: Plan) -> tuple[Plan, Plan]:
 
 
 def _share(alone: Plan) -> Float[Array, " refits"]:
-    """What each refit counts, so that every unit counts once."""
+    """Return the weight of each refit, so that every unit counts once."""
     times = np.bincount(alone.index, minlength=alone.num_units)
     return np.diff(alone.indptr) / np.bincount(alone.refit, times[alone.index])
 
 
 def _jackknife(data: Penalised, here: Minimum, plan: Plan, alone: Plan, choice: Choice | None) -> Float[Array, "params params"]:
-    """J."""
+    """Compute the jackknife covariance J."""
     near, far = (Neighbourhoods(data, some, np.zeros(len(some.index)), here.theta).moves(here) for some in (alone, plan))
     if choice is not None:
         by_rho = scipy.linalg.solve_triangular(here.root.T, choice.by_rho.T).T  # whitened
@@ -130,7 +131,7 @@ def _jackknife(data: Penalised, here: Minimum, plan: Plan, alone: Plan, choice: 
 
 
 def _degrees(data: Penalised, here: Minimum, plan: Plan, alone: Plan, spans: dict[str, slice]) -> dict[str, float]:
-    """Degrees of freedom of J, by terms."""
+    """Return the degrees of freedom of J, by terms."""
     bent, share, found = np.sqrt(np.maximum(here.curvature, 0.0)), _share(alone), {}
     inverse, q = here.root.T @ here.root, data.x.shape[1]
     for name, span in spans.items():
@@ -148,13 +149,44 @@ def _degrees(data: Penalised, here: Minimum, plan: Plan, alone: Plan, spans: dic
 
 @float64
 def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS) -> pd.DataFrame:
-    """The smooth terms of an additive model on a grid, with intervals: `term`, its columns, `value`, `se`, `low`, `high`.
+    """Compute the smooth terms of an additive model on a grid, with intervals.
 
-    `fit` is what `lo.smooth` found, whose plan is taken, or a fit of `lo.Additive`. With a plan intervals know what depends on
-    what: the neighbourhoods that it leaves out. They are for each value by itself, and cover at their level on average over the
-    term; what came of choosing λ is not in them. Terms with `by` of numbers are what one unit of that adds.
+    The intervals are for each value by itself, and cover at their level on average over the term. The uncertainty of λ is
+    not in them.
 
-    Raises TypeError on another model, ValueError where the level is none or the model is not determined.
+    Parameters
+    ----------
+    fit : Fit or Smoothing
+        The result of `lo.smooth`, whose plan is used, or a fit of `lo.Additive`.
+    plan : Plan, optional
+        A plan whose neighbourhoods account for the dependence of units. Without one the intervals are by the priors that the
+        penalties are.
+    level : float, default 0.95
+        The coverage.
+    points : int
+        The number of points of each term.
+
+    Returns
+    -------
+    DataFrame
+        `term`, its columns, `value`, `se`, `low`, `high`. A term with a numeric `by` shows the effect of one unit of that.
+
+    Raises
+    ------
+    TypeError
+        If the model is not additive.
+    ValueError
+        If the level is not between 0 and 1, or the model is not determined.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 40)
+    >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
+    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
+    >>> sorted(lo.curves(fit, points=5).columns)
+    ['high', 'low', 'se', 'term', 'value', 'x']
     """
     asked = _asked("curves", fit, plan, level)
     known = spread(asked)
@@ -179,7 +211,7 @@ def _quantile(degrees: float, level: float) -> float:
 
 
 def _grid(term: Bound, points: int) -> list[Array]:
-    """Values of the columns at which a term is shown, as its basis reads them."""
+    """Return the values of the columns at which a term is shown, as its basis reads them."""
     kinds = term.term.bs * (len(term.columns) if len(term.term.bs) == 1 else 1)
     axes: list[Array] = []
     for x, kind in zip(term.columns, kinds, strict=True):
@@ -196,12 +228,41 @@ def _grid(term: Bound, points: int) -> list[Array]:
 def mean_interval(
     fit: Fit | Smoothing, X_new: Any, plan: Plan | None = None, level: float = 0.95, *, offset: ArrayLike | None = None
 ) -> pd.DataFrame:
-    """The mean response of new rows by an additive model, with intervals: `prediction`, `low`, `high`.
+    """Predict the mean response of new rows by an additive model, with intervals.
 
-    `X_new` is a table with the columns of the model's terms; `fit`, `plan` and `level` are as in `lo.curves`. An interval for
-    the response itself is `lo.interval`. Levels of a random effect that the data do not have are at its mean.
+    An interval for the response itself is `lo.interval`. A level of a random effect that is not in the data is at its mean.
 
-    Raises TypeError on another model, ValueError on missing values, or an offset that the model does not have.
+    Parameters
+    ----------
+    fit, plan, level
+        As in `lo.curves`.
+    X_new : table
+        The new rows, with the columns of the model's terms.
+    offset : array_like, `[rows]`, optional
+        The offset of the new rows, where the model has one.
+
+    Returns
+    -------
+    DataFrame
+        `prediction`, `low`, `high` of each row.
+
+    Raises
+    ------
+    TypeError
+        If the model is not additive.
+    ValueError
+        If values are missing, or an offset is given that the model does not have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 40)
+    >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
+    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
+    >>> lo.mean_interval(fit, pd.DataFrame({"x": [0.25, 0.75]})).shape
+    (2, 3)
     """
     asked = _asked("mean_interval", fit, plan, level)
     model = asked.model

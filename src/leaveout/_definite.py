@@ -1,4 +1,4 @@
-"""The factor of H at θ̂, or an error that names what makes it indefinite."""
+"""Cholesky factor of H at θ̂, or an error that names the parameters which make H indefinite."""
 
 import inspect
 import warnings
@@ -16,11 +16,11 @@ FAR = 3e-6  # of the mean: the spread of a column that float64 hardly tells from
 
 
 class IndefiniteHessianError(ValueError):
-    """The curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
+    """Raised if the curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
 
 
 def cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
-    """The factor of H; H is judged with its diagonal scaled to one, so that units of measurement do not matter."""
+    """Factor H. It is judged with its diagonal scaled to one, so that units of measurement do not matter."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0))
     if (scale > 0).all():
         correlation = hessian / scale
@@ -58,7 +58,7 @@ def indefinite(
 
 
 def far_out(objective: AbstractObjective) -> str:
-    """Which columns are so far from zero, for their spread, that beside an intercept they are one more, as float64 sees it."""
+    """Sentence that names columns whose mean is so large beside their spread that float64 takes them for a second intercept."""
     x, names = getattr(objective, "design", None), getattr(objective, "names", ())
     if not (getattr(objective, "intercept", False) and isinstance(x, np.ndarray)):
         return ""
@@ -79,7 +79,7 @@ def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
 
 
 def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float) -> None:
-    """ValueError where F or what is derived from it is not; RuntimeError where θ ran to a limit that is no minimiser."""
+    """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit that is no minimiser."""
     if limit := objective.parameters.limit(theta):
         raise RuntimeError(f"{caller}: {limit}")
     if not all(np.isfinite(part).all() for part in parts):
@@ -90,7 +90,7 @@ def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *part
 
 
 def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
-    """Coordinates in which H is about the identity, where it is not formed, and flat directions."""
+    """Coordinates in which H is about the identity, for H that is not formed, and flat directions."""
     whitener = scaling(objective, F, theta)
     null_space = stored(whitened_null_space(objective, F.placed(theta), whitener))
     if not objective.convex:
@@ -102,7 +102,7 @@ def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, ca
 
 
 def warn(message: str) -> None:
-    """A warning that points at the line outside this package that led here."""
+    """Issue a warning that points at the line outside this package that led here."""
     if not message:
         return
     level, frame = 0, inspect.currentframe()

@@ -1,4 +1,4 @@
-"""The rows of linear predictors, and all that a refit of them needs to know: no compiler, plain arrays.
+"""Rows of linear predictors, and everything that a refit of them needs, as plain NumPy arrays.
 
 F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),      η_n = x_nᵀθ + o_n, or one for each of several outputs
 """
@@ -19,45 +19,45 @@ EVERYONE = slice(None)
 
 
 class Loss(Protocol):
-    """A convex loss of a unit's linear predictors, in NumPy."""
+    """Convex loss of a unit's linear predictors, in NumPy."""
 
     @property
     def self_concordance(self) -> float | Float[Array, "*rows"] | None:
-        """M of |ℓ‴| ≤ M ℓ″, if there is one; of several outputs of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
+        """M of |ℓ‴| ≤ M ℓ″, or None; for several outputs M of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
 
     @property
     def fourth(self) -> float | Float[Array, "*rows"] | None:
-        """K of |ℓ⁗| ≤ K ℓ″, if there is one, of one output."""
+        """K of |ℓ⁗| ≤ K ℓ″ for one output, or None."""
 
     @property
     def ceiling(self) -> float | Float[Array, "*rows"]:
-        """No ℓ″ is larger."""
+        """Upper bound of ℓ″."""
 
     def peak(self, y: Array) -> Array | None:
-        """Where ℓ″ is largest, if it has one hill."""
+        """Place where ℓ″ is largest, if ℓ″ is unimodal; else None."""
 
     def derivatives(self, eta: Array, y: Array, orders: tuple[int, ...]) -> tuple[Array, ...]:
-        """ℓ and its derivatives in η."""
+        """Derivatives of ℓ in η of the given orders, order 0 being ℓ itself."""
 
 
 class LossOfSeveral(Loss, Protocol):
-    """The same of several outputs, flat along their common shift."""
+    """Convex loss of several outputs, flat along their common shift."""
 
     def roots(self, eta: Float[Array, "... outputs"]) -> Float[Array, "... outputs outputs"]:
-        """B with B Bᵀ = ∇²ℓ(η)."""
+        """Factor B with B Bᵀ = ∇²ℓ(η)."""
 
     def third(self, eta: Float[Array, "... outputs"], move: Float[Array, "... outputs"]) -> Float[Array, "... outputs"]:
-        """∇³ℓ(η)[s, s]."""
+        """Compute ∇³ℓ(η)[s, s]."""
 
     def ratios(self, eta: Float[Array, "... outputs"], at: Float[Array, "... outputs"]) -> tuple[Array, Array]:
-        """The least and the greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v, or bounds of these."""
+        """Bounds of the c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v over all v: the least and the greatest."""
 
     def within(self, eta: Float[Array, "... outputs"], y: Array, spread: Array) -> tuple[Array, Array]:
-        """How far ℓ falls and rises at most from η by moves s of max s − min s ≤ `spread`."""
+        """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
 
 class Plain:
-    """A loss whose members are fetched once: a module makes a new one each time that it is asked for a method."""
+    """Loss whose members are looked up once: a module makes a new bound method each time it is asked for one."""
 
     def __init__(self, loss: Loss):
         self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
@@ -67,7 +67,7 @@ class Plain:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """The losses of all rows where the last are a penalty's, with a loss ψ(x_jᵀθ) of their own that knows no y."""
+    """Loss of all rows where the last rows belong to a penalty with a loss ψ(x_jᵀθ) of its own, which has no y."""
 
     units: Loss
     penalty: Loss
@@ -103,10 +103,11 @@ class Beside:
 
 
 class Extent(NamedTuple):
-    """What moves of length one, ‖δ‖_A = 1, do to every unit, `[..., units]`.
+    """Effect on every unit of moves of length one, ‖δ‖_A = 1, as arrays `[..., units]`.
 
-    One output: k = ‖x‖_{A⁻¹}, k², k, k². Several: the largest range max U δ − min U δ; ‖Bᵀ U A⁻¹Uᵀ B‖, the largest share of A
-    that its curvature B Bᵀ has; no less than the longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ, without what a common shift has of it.
+    One output: k = ‖x‖_{A⁻¹}, k², k, k². Several outputs: the largest range max U δ − min U δ; ‖Bᵀ U A⁻¹Uᵀ B‖, the largest
+    share of A that the unit's curvature B Bᵀ has; an upper bound of the longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ without the part of a
+    common shift.
     """
 
     norm: Float[Array, "... units"]
@@ -116,12 +117,12 @@ class Extent(NamedTuple):
 
 
 def over(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Numbers of units, one or several each, times weights."""
+    """Multiply numbers of units, one or several each, by weights."""
     return weight * part if part.ndim == weight.ndim else weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
 
 
 def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same, zero where the weight is: a row that is out may lie outside the domain of ℓ."""
+    """Multiply numbers of units by weights, zero where the weight is: a row that is out may lie outside the domain of ℓ."""
     with np.errstate(invalid="ignore"):
         out = over(weight, part)
     if not np.isfinite(out.sum()):
@@ -130,13 +131,13 @@ def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Flo
 
 
 def bent(curvature: Array, move: Array) -> Array:
-    """∇²ℓ times moves of η: numbers, or matrices times vectors."""
+    """Multiply moves of η by ∇²ℓ: by numbers, or by matrices for several outputs."""
     return curvature * move if curvature.ndim == move.ndim else np.einsum("...kl,...l->...k", curvature, move)
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Rows in one array, `[units, params]`; the products of two columns each, where they are kept for many curvatures."""
+    """Rows in one array, `[units, params]`; the products of pairs of columns may be kept, for many curvatures."""
 
     x: Float[Array, "units params"]
     pairs: Float[Array, "pairs units"] | None = None
@@ -150,40 +151,40 @@ class Dense:
         return self.x.shape[0], self.x.shape[1]
 
     def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
-        """x_nᵀθ of every unit."""
+        """Compute x_nᵀθ of every unit."""
         return theta @ self.x.T
 
     def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
-        """Σ_n slope_n x_n."""
+        """Compute Σ_n slope_n x_n."""
         return slope @ self.x
 
     def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
-        """x_nᵀθ of the listed units."""
+        """Compute x_nᵀθ of the listed units."""
         return (self.x[units] @ theta[..., None])[..., 0]
 
     def take(self, units: Int[Array, " some"] | slice) -> "Dense":
-        """Some of the rows."""
+        """Design of the selected rows."""
         return Dense(self.x[units])
 
     def rows(self, units: Array | slice) -> Float[Array, "some params"]:
-        """The listed ones."""
+        """Selected rows as an array."""
         return self.x[units]
 
     def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
-        """The listed rows times columns, in the precision of these."""
+        """Multiply the listed rows by columns, in the precision of the columns."""
         return np.asarray(self.x[units], images.dtype) @ images
 
     def single(self) -> "Dense":
-        """In float32."""
+        """Copy of the rows in float32."""
         return Dense(self.x.astype(np.float32))
 
     @property
     def lengths(self) -> Float[Array, " units"]:
-        """‖x_n‖."""
+        """Norms ‖x_n‖."""
         return np.sqrt(np.einsum("np,np->n", self.x, self.x))
 
     def below(self, rows: Float[Array, "more params"]) -> "Dense":
-        """With more rows after these, where they may lie already."""
+        """Append rows; no copy is made if they already lie behind these in memory."""
         whole, n = self.x.base, len(self.x)
         if (
             isinstance(whole, np.ndarray)
@@ -196,20 +197,20 @@ class Dense:
         return Dense(np.concatenate([self.x, rows]))
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
-        """root x_n of the listed units."""
+        """Compute root x_n of the listed units."""
         return self.x[units] @ root.T
 
     def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
-        """Σ_n ω_n c_n x_n x_nᵀ."""
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weighed(omega, curvature))
 
     def paired(self) -> "Dense":
-        """The same with these products, where they are few."""
+        """Copy that keeps the products of pairs of columns, if these are few."""
         n, p = self.shape
         return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= PAIRS else self
 
     def _pairs(self, some: slice) -> Float[Array, "pairs some"]:
-        """Of some of the rows."""
+        """Products of all pairs of columns, for a slice of the rows."""
         columns, p = np.ascontiguousarray(self.x[some].T), self.x.shape[1]
         out, end = np.empty((p * (p + 1) // 2, columns.shape[1])), 0
         for k in range(p):
@@ -218,14 +219,17 @@ class Dense:
         return out
 
     def _paired(self, count: int) -> list[slice]:
-        """Blocks of rows whose products are formed for so many sums; none where these take longer one by one: each is one of
-        a matrix with itself, half a product, but a slower one the fewer columns there are."""
+        """Blocks of rows whose pair products are formed for `count` sums; none if separate matrix products are faster.
+
+        A separate product is a matrix times its own transpose, so only half is computed, but it is slower the fewer columns
+        there are.
+        """
         n, p = self.shape
         size = BLOCK // (p * (p + 1) // 2)
         return [slice(k, k + size) for k in range(0, n, size)] if 2 * count >= p and size >= 2 * p else []
 
     def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
-        """Σ_n weight_n x_n x_nᵀ: of many refits by products with all x xᵀ."""
+        """Compute Σ_n weight_n x_n x_nᵀ, for many refits by one product with all x xᵀ."""
         p, blocks = self.x.shape[1], self._paired(len(weight))
         out = np.empty((len(weight), p, p))
         if self.pairs is not None or blocks:
@@ -244,7 +248,7 @@ class Dense:
         return out
 
     def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
-        """x_nᵀ M x_n: of many matrices by products with all x xᵀ."""
+        """Compute x_nᵀ M x_n, for many matrices by one product with all x xᵀ."""
         (n, p), blocks = self.shape, self._paired(len(matrices))
         out = np.empty((n, len(matrices)))
         i, j = np.triu_indices(p)
@@ -256,7 +260,7 @@ class Dense:
         return out
 
     def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
-        """Of all rows in the norm of (rootᵀ root)⁻¹, root lower triangular: half the operations of a product with any."""
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹; root is lower triangular, which halves the operations."""
         del shares
         (n, p), size = self.shape, np.empty(len(self.x))
         block = min(n, max(1, CACHED // p))
@@ -271,7 +275,7 @@ class Dense:
         return Extent(norm, size, norm, size)
 
     def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
-        """The same of refits, each in its own norm."""
+        """Extent of all rows for each refit, in the refit's own norm."""
         del shares
         z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(len(roots), roots.shape[2], -1)
         size = np.einsum("rkn,rkn->rn", z, z)
@@ -281,9 +285,9 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Several:
-    """Rows of several outputs each: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
+    """Design of several outputs: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
 
-    each: Any  # `Dense`, or `_sparse.Sparse`
+    each: Any  # `Dense`, or `sparse_design.Sparse`
     outputs: int
 
     @property
@@ -295,36 +299,39 @@ class Several:
         return self.each.shape[1]
 
     def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units outputs"]:
-        """θ x_n of every unit."""
+        """Compute θ x_n of every unit."""
         found = self.each.predictors(theta.reshape(-1, self.features))
         return found.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
 
     def pull(self, slope: Float[Array, "refits units outputs"]) -> Float[Array, "refits params"]:
-        """Σ_n slope_n ⊗ x_n."""
+        """Compute Σ_n slope_n ⊗ x_n."""
         return self.each.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(len(slope), -1)
 
     def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
-        """θ x_n of the listed units."""
+        """Compute θ x_n of the listed units."""
         x = self.each.rows(units.ravel()).reshape(*units.shape, -1)
         return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
 
     def take(self, units: Int[Array, " some"] | slice) -> "Several":
-        """Some of the rows."""
+        """Design of the selected rows."""
         return Several(self.each.take(units), self.outputs)
 
     def single(self) -> "Several":
-        """In float32."""
+        """Copy of the rows in float32."""
         return Several(self.each.single(), self.outputs)
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
-        """root U_nᵀ of the listed units, a row an output."""
+        """Compute root U_nᵀ of the listed units, one row an output."""
         each = root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
         return self.each.whitened(units, each).reshape(*units.shape, self.outputs, len(root))
 
     def gram(
         self, omega: Float[Array, "refits units"], curvature: Float[Array, "#refits units outputs outputs"]
     ) -> Float[Array, "refits params params"]:
-        """Σ_n ω_n U_nᵀ C_n U_n, a block of two outputs after another; those of one make a common shift flat."""
+        """Compute Σ_n ω_n U_nᵀ C_n U_n, block by block of two outputs.
+
+        Blocks on the diagonal follow from the others, as a common shift of all outputs is flat.
+        """
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
         (k, other), q = np.triu_indices(self.outputs, 1), self.features
         if (curvature == curvature[:, :1]).all():  # alike in all rows, as where a fit starts
@@ -344,20 +351,20 @@ class Several:
     def blocks(
         self, omega: Float[Array, " units"], curvature: Float[Array, "units outputs outputs"]
     ) -> Float[Array, "outputs features features"]:
-        """Of one such sum those of one output each."""
+        """Diagonal blocks of such a sum, one for each output."""
         own = np.einsum("nkk->kn", curvature)
         if (own == own[:, :1]).all():
             return np.multiply.outer(own[:, 0], self.each.products(omega[None])[0])
         return self.each.products(omega * own)
 
     def inverse(self, root: Float[Array, "rank params"]) -> Float[Array, "params params"]:
-        """rootᵀ root without common shifts of all outputs, which are no moves."""
+        """Compute rootᵀ root without common shifts of all outputs, which change no predictor."""
         each = root.reshape(len(root), self.outputs, -1)
         rest = (each - each.mean(1, keepdims=True)).reshape(root.shape)
         return rest.T @ rest
 
     def inner(self, units: Array | slice, inverse: Float[Array, "params params"]) -> Float[Array, "some outputs outputs"]:
-        """U_n `inverse` U_nᵀ of the listed units."""
+        """Compute U_n `inverse` U_nᵀ of the listed units."""
         (k, other), some = np.triu_indices(self.outputs), self.each.take(units)
         blocks = inverse.reshape(self.outputs, self.features, self.outputs, self.features)[k, :, other, :]
         out = np.empty((some.shape[0], self.outputs, self.outputs))
@@ -365,7 +372,7 @@ class Several:
         return out
 
     def extent(self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]) -> Extent:
-        """Of all rows, in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are B."""
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are the factors B of the curvatures."""
         n, size, inverse = self.shape[0], max(1, BLOCK // self.outputs**2), self.inverse(root)
         shift = root.reshape(len(root), self.outputs, -1).mean(1)
         common = self.each.forms((shift.T @ shift)[None])[:, 0]  # of the shift that `inverse` has nothing of
@@ -379,7 +386,7 @@ class Several:
         common: Float[Array, " some"],
         roots: Float[Array, "some outputs outputs"],
     ) -> Extent:
-        """Of the inner products of whitened rows, and the squares of their common shifts."""
+        """Extent from the inner products of whitened rows and the squares of their common shifts."""
         square = np.einsum("nkk->nk", inner)
         apart = square[:, :, None] + square[:, None, :] - 2 * inner
         share = np.linalg.eigvalsh(roots.swapaxes(1, 2) @ inner @ roots)[:, -1]
@@ -387,28 +394,28 @@ class Several:
         return Extent(np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), np.maximum(share, 0.0), length, inner)
 
     def extents(self, roots: Float[Array, "refits params rank"], shares: Float[Array, "refits ..."]) -> Extent:
-        """The same of refits, each in its own norm and with its own B."""
+        """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""
         parts = [self.extent(root.T, own) for root, own in zip(roots, shares, strict=True)]
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
 
 
-PAIRS = 2**22  # numbers of all x xᵀ together, below which they are formed
+PAIRS = 2**22  # largest number of entries of all x xᵀ together that are kept
 BLOCK = 2**20  # numbers that one block of rows makes
-CACHED = 2**16  # of a block that is passed over twice: half a core's cache
-FEW = 16  # times as long as a product takes it to gather rows for one
+CACHED = 2**16  # numbers of a block that is passed over twice: half a core's cache
+FEW = 16  # cost of gathering a row, in products with one
 
 
 @dataclass(frozen=True, eq=False)
 class Predictors:
-    """A model of one linear predictor a unit, or of several outputs, as data; of these, the losses are `LossOfSeveral`.
+    """Model of one linear predictor a unit, or of several outputs, as data; the losses of several are `LossOfSeveral`.
 
-    `weigh` gives ω and κ of weights `[refits, units]`; `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
-    out changes their own terms only. What of the penalty is no quadratic is further rows of `design`, after the units': `loss`
-    is that of all rows, ω too, `unit_loss` that of units, and only these leave, or are scored. `inverse_link` makes predictions
-    of their η.
+    `weigh` maps weights `[refits, units]` to ω and κ. `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
+    out changes their own terms only. Parts of the penalty that are no quadratic are further rows of `design`, behind those of
+    the units: `loss` covers all rows, and so does ω; `unit_loss` is that of the units, which alone are left out or scored.
+    `inverse_link` maps η to predictions.
     """
 
-    design: Any  # `Dense`, `Several`, or `_sparse.Sparse`
+    design: Any  # `Dense`, `Several`, or `sparse_design.Sparse`
     offset: Float[Array, "rows ..."] | float
     y: Float[Array, " units"]
     unit_loss: Loss
@@ -420,7 +427,7 @@ class Predictors:
     norms: Norms | None  # of groups of which none is zero, in the penalty
 
     def penalised(self, theta: Float[Array, "refits params"]) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:
-        """What the penalty is beside the rows, and its gradient."""
+        """Value and gradient of the penalty beside the rows."""
         pushed = theta @ self.penalty
         value = 0.5 * np.sum(pushed * theta, axis=1)
         if self.norms is None:
@@ -428,28 +435,28 @@ class Predictors:
         return value + self.norms.value(theta), pushed + self.norms.pull(theta)
 
     def bending(self, theta: Float[Array, "refits params"]) -> Float[Array, "#refits params params"]:
-        """Its Hessian."""
+        """Hessian of the penalty beside the rows."""
         penalty = self.penalty if isinstance(self.penalty, np.ndarray) else self.penalty.toarray()
         return penalty[None] if self.norms is None else penalty + self.norms.hessian(theta)
 
     @property
     def quadratic(self) -> bool:
-        """Is F a quadratic: ℓ″ the same at every η, and no norm in the penalty?"""
+        """Whether F is a quadratic: ℓ″ is the same at every η, and the penalty has no norms."""
         concordance = self.loss.self_concordance
         return self.norms is None and concordance is not None and not np.any(concordance)
 
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
-        """The predictors of every row."""
+        """Linear predictors of every row."""
         out = self.design.predictors(theta)
         out += self.offset
         return out
 
     def shares(self, eta: Float[Array, "... rows"] | Float[Array, "... rows outputs"], curvature: Array) -> Array:
-        """What `extent` asks of ℓ″: itself, of several outputs B with B Bᵀ = ∇²ℓ."""
+        """Argument of `extent`: ℓ″, or for several outputs the factor B with B Bᵀ = ∇²ℓ."""
         return curvature if self.design.outputs == 1 else cast(LossOfSeveral, self.loss).roots(eta)
 
     def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
-        """The predictors of the listed units; where these are many, of all rows, which takes no longer."""
+        """Linear predictors of the listed units; if these are many, computed for all rows, which takes no longer."""
         if units.shape[1] == len(self.y):
             return self.eta(theta)[:, : len(self.y)]
         if FEW * units.shape[1] >= len(self.y):

@@ -1,11 +1,11 @@
-"""Standard errors of a mean of held-out losses, by what depends on what.
+"""Standard errors of a mean of held-out losses, according to the dependence between units.
 
     independent rows     SD / √n
     clusters             √(G/(G − 1) Σ_g (Σ_{n∈g} s_n (l_n − l̄))²) / Σ s
     one series           the same over successive blocks, longer than the losses are correlated
     one field            the same over blocks of neighbouring sites
 
-Never the SD of folds over √(number of folds): it goes to zero with more folds of the same data.
+The SD of folds over √(number of folds) is never used: it goes to zero with more folds of the same data.
 """
 
 from dataclasses import dataclass, replace
@@ -21,15 +21,18 @@ FEWEST = 20  # blocks or clusters below which a block standard error is not to b
 
 
 class StandardError(NamedTuple):
-    """A standard error and what it is: `value` is NaN where it is not available."""
+    """A standard error and its kind; `value` is NaN where it is not available."""
 
     value: float
     kind: str
 
 
 class Independent(NamedTuple):
-    """What of the scored units is taken to be independent: `label`, one a scored unit, None where each is by itself; how many
-    there are, what they are called, and whether they are enough for a standard error."""
+    """The independent groups of scored units.
+
+    `label` is the group of each unit, or None if each unit is its own. The other fields are the number of groups, their
+    description, and whether they are enough for a standard error.
+    """
 
     label: NDArray[np.int64] | None
     units: int
@@ -38,14 +41,17 @@ class Independent(NamedTuple):
 
 
 class Variance(NamedTuple):
-    """A variance, and the degrees of freedom of Student's law it is known by."""
+    """A variance and its degrees of freedom of Student's t."""
 
     value: float
     freedom: float
 
 
 class Trained(NamedTuple):
-    """The influence of groups of records as trained on, the group of each, and the Monte-Carlo variance of their squares."""
+    """The influence of groups of records through training.
+
+    `group` is the group of each record, and `noise` the Monte-Carlo variance of the squares.
+    """
 
     change: Float[np.ndarray, " groups"]
     group: Int[np.ndarray, " records"]
@@ -54,11 +60,12 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """The influence of data on a number, and how far that is off.
+    """The influence of the data on a number, and the standard error that follows from it.
 
-    `tested` `[records]` sums to zero, and is not zero where a record is tested; `unit` is the cluster (or record) that each is
-    of, or several such partitions, `[partitions, records]`, over which variances are averaged. Of training, either `trained`,
-    or `moved` `[folds, folds]`: what fold i adds to the number without fold j in its training, less what it adds as it is.
+    `tested` `[records]` sums to zero, and is not zero where a record is tested. `unit` is the cluster (or record) that each
+    belongs to, or several such partitions, `[partitions, records]`, over which variances are averaged. The influence through
+    training is either `trained`, or `moved` `[folds, folds]`: what fold i adds to the number without fold j in its training,
+    less what it adds as it is.
     """
 
     tested: Float[np.ndarray, " records"]
@@ -68,7 +75,7 @@ class Spread:
 
     @property
     def error(self) -> float:
-        """The standard error, from one unit to the next."""
+        """The standard error, over independent units."""
         variance = self._over_units.value
         if self.trained is not None:
             change, group, noise = self.trained
@@ -80,7 +87,7 @@ class Spread:
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of Student's law."""
+        """The degrees of freedom of Student's t."""
         return self._over_units.freedom
 
     @property
@@ -89,7 +96,7 @@ class Spread:
         return over_units(self.tested[there], np.atleast_2d(self.unit)[:, there]) if there.any() else Variance(0.0, 1.0)
 
     def minus(self, other: "Spread") -> "Spread":
-        """Of the difference of two numbers of the same records."""
+        """Return the influence of the data on the difference of two numbers of the same records."""
         both, moved = None, None
         if self.trained is not None and other.trained is not None:
             change = self.trained.change - other.trained.change
@@ -100,8 +107,10 @@ class Spread:
 
 
 def over_units(influence: Float[np.ndarray, " records"], partitions: Int[np.ndarray, "partitions records"]) -> Variance:
-    """`Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)`, and Satterthwaite's degrees of freedom for units of these sizes: their means over
-    partitions into units."""
+    """Compute the variance `Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)` and Satterthwaite's degrees of freedom.
+
+    Both are averaged over partitions into units.
+    """
     found = [_over_units(influence, unit) for unit in partitions]
     return Variance(*(float(np.mean(part)) for part in zip(*found, strict=True)))
 
@@ -119,12 +128,12 @@ def _over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, 
 
 
 def as_trained(moved: Float[np.ndarray, "folds folds"]) -> float:
-    """What training adds to the variance of a score over folds: Σ_{i ≠ j} C_ij C_ji, if that is positive.
+    """Compute what training adds to the variance of a score over folds: Σ_{i ≠ j} C_ij C_ji, if that is positive.
 
-    `moved[i, j]` is what fold i adds to the score without fold j in its training, less what it adds as it is; C is that less
-    its mean. The losses of two clusters in different folds depend on one another as each is in the other's training set:
-    their covariance is the expected product of what the one does to the other, both ways. What a cluster does to all others
-    alike is in no product of first order; squares of C would count what is in the variance as tested already.
+    `moved[i, j]` is what fold i adds to the score without fold j in its training, less what it adds as it is; C is `moved` less
+    its mean. The losses of two clusters in different folds depend on one another, since each is in the other's training set.
+    Their covariance is the expected product of the effects of each on the other. An effect of a cluster on all others alike is
+    in no product of first order. Squares of C would count again the variance that is counted as tested.
     """
     off = ~np.eye(len(moved), dtype=bool)
     C = np.where(off, moved - moved[off].mean(), 0.0)
@@ -132,7 +141,7 @@ def as_trained(moved: Float[np.ndarray, "folds folds"]) -> float:
 
 
 def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> Independent:
-    """The units that have a loss, by what depends on what."""
+    """Find the independent groups among the units that have a loss."""
     seen = np.isfinite(losses) & (weight > 0)
     missing = lambda why: Independent(None, 0, f"not available: {why}", False)
     if seen.sum() < 2:
@@ -158,7 +167,7 @@ def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: 
 
 
 def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> StandardError:
-    """The standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are not there."""
+    """Compute the standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are ignored."""
     found = independent(losses, weight, plan)
     if not found.enough:
         return StandardError(np.nan, found.kind)
@@ -169,36 +178,36 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
 
 
 def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
-    """The standard error as if rows were independent: the scale in which tolerances are stated."""
+    """Compute the standard error as if rows were independent; tolerances are stated in it."""
     return float(naives(losses[None], weight)[0])
 
 
 def naives(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same of many, `[means, units]`, of what is there in all of them."""
+    """Compute the naive standard errors of many means, `[means, units]`, over the units that have a loss in all of them."""
     seen = np.isfinite(losses).all(0) & (weight > 0)
     some = losses if seen.all() else losses[:, seen]
     return _over(some, weight[seen]) if seen.sum() > 1 else np.zeros(len(losses))
 
 
 def _over(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """That of weighted means, `[means, units]`, over every unit by itself."""
+    """Compute the standard errors of weighted means, `[means, units]`, of independent units."""
     return _root(weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None]))
 
 
 def _over_groups(losses: NDArray[np.float64], weight: NDArray[np.float64], label: NDArray[np.int64]) -> float:
-    """That of a weighted mean, over what has one label."""
+    """Compute the standard error of a weighted mean over groups of units with one label."""
     pull = weight * (losses - np.average(losses, weights=weight)) / weight.sum()
     return float(_root(np.bincount(np.unique(label, return_inverse=True)[1], pull)[None, :])[0])
 
 
 def _root(sums: NDArray) -> NDArray[np.float64]:
-    """√(G/(G − 1) Σ s²)."""
+    """Compute √(G/(G − 1) Σ s²) of the sums s over groups."""
     size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 are no numbers
     return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))
 
 
 def _block_length(losses: NDArray[np.float64]) -> int:
-    """Six correlation times of the losses (Sokal's window), and at least the cube root of their number."""
+    """Return the length of blocks: six correlation times (Sokal's window), at least the cube root of the number of losses."""
     n = len(losses)
     x = losses - losses.mean()
     spectrum = np.abs(np.fft.rfft(x, 2 * n)) ** 2

@@ -1,7 +1,7 @@
-"""What came of a cross-validation: losses, errors, codes and the plan. All else is derived.
+"""The result of a cross-validation: losses, errors, codes and the plan. Everything else is derived from these.
 
-Three numbers that differ are printed apart: the sampling error of the mean, the approximation error of the
-refits, and the Monte-Carlo error of random folds.
+Three different numbers are printed apart: the sampling error of the mean, the approximation error of the refits, and the
+Monte-Carlo error of random folds.
 """
 
 import os
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Places(NamedTuple):
-    """Of every loss its refit, its unit, and whether it is scored."""
+    """The refit and the unit of every loss, and whether it is scored."""
 
     refit: NDArray[np.int64]
     unit: NDArray[np.int64]
@@ -45,13 +45,54 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate(Printed):
-    """The held-out loss of every scored unit, with an error estimate and a code for every refit.
+    """The held-out loss of every scored unit, with an error and a code for every refit.
 
-    `losses`, one an entry of `plan.index`, NaN where not scored, or one a refit for a joint score;
-    `error` `[refits]`, the absolute error of each refit's summed loss against the exact refit;
-    `result` `[refits]`, codes of `RESULTS`; `baseline`, the losses with no update; `metrics` by name; `elsewhere`, where
-    refits were compared at several minima of the fit, the losses of those that have a lower one, at that one, else NaN.
-    `fit` is what was refitted, and holds the data; a pickled estimate has none.
+    `lo.cross_validate` returns it; it is not built by hand. Printing it shows the mean with its sampling error, the
+    approximation error of the refits, the audit and the checks.
+
+    Attributes
+    ----------
+    losses : ndarray
+        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score.
+    error : ndarray, `[refits]`
+        The absolute error of each refit's summed loss against the exact refit.
+    result : ndarray of int, `[refits]`
+        The codes of `lo.RESULTS`.
+    proved : ndarray of bool, `[refits]`
+        Whether a theorem bounds `error`; otherwise it is an estimate.
+    plan : Plan
+        The plan, with what the model knows of its units.
+    baseline : ndarray
+        The losses with no update, in the order of `losses`.
+    metrics, metric_se, metric_error : dict of str to float
+        The metrics that were asked for, their standard errors, and the effect of the refits' errors on them.
+    audit : DataFrame or None
+        The refits that were repeated exactly.
+    elsewhere : ndarray or None
+        The losses at a lower minimum elsewhere, NaN for refits that have none; None if the fit has one minimum.
+    fit : Fit or None
+        The fit, which holds the data. A pickled estimate has none.
+    unit_weight, response, classes, score, labels, mute, call, mean_error
+        The weights of units in the mean, the response and whether it is of classes, the name of the loss, the texts of the
+        printed result, the muted codes, the arguments of the call, and the error of the mean where it is estimated by
+        probes.
+
+    See Also
+    --------
+    cross_validate : Make an estimate.
+    compare : Compare estimates of several models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(30.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], np.sin(x), "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(30))
+    >>> cv.per_unit().shape, bool(cv.proved.all()), len(cv.flagged())
+    ((30,), True, 0)
+    >>> round(cv.mean, 4), round(cv.no_update, 4)
+    (0.276, 0.2412)
     """
 
     losses: NDArray[np.float64]
@@ -77,12 +118,12 @@ class Estimate(Printed):
 
     @property
     def joint(self) -> bool:
-        """Is there one loss a refit, rather than one a scored unit?"""
+        """Whether the losses are joint: one loss a refit, rather than one a scored unit."""
         return len(self.losses) == self.plan.num_refits and len(self.losses) != len(self.plan.index)
 
     @cached_property
     def _at(self) -> Places:
-        """Where the losses are. A joint loss is its refit's, which is its own unit."""
+        """The places of the losses; a joint loss belongs to its refit, which counts as its own unit."""
         if self.joint:
             everyone = np.arange(self.plan.num_refits)
             return Places(everyone, everyone, everyone >= 0)
@@ -94,7 +135,18 @@ class Estimate(Printed):
         return np.ones(count) if self.unit_weight is None or self.joint else self.unit_weight
 
     def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Losses that stand as `losses` does, such as `baseline`, of each unit: the mean over the refits that score it."""
+        """Average losses that are ordered as `losses`, such as `baseline`, over the refits that score each unit.
+
+        Parameters
+        ----------
+        losses : ndarray
+            One number for each entry of `losses`.
+
+        Returns
+        -------
+        ndarray, `[units]`
+            The means; NaN for a unit that no refit scores.
+        """
         scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
         if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):  # each of them once, in order
             return losses
@@ -103,8 +155,13 @@ class Estimate(Printed):
         return np.where(times > 0, total / np.maximum(times, 1), np.nan)
 
     def per_unit(self) -> NDArray[np.float64]:
-        """The held-out loss of each unit, `[units]`, averaged over the refits that score it; NaN if none does.
-        For a joint score the loss of each refit, `[refits]`."""
+        """Return the held-out loss of each unit, averaged over the refits that score it.
+
+        Returns
+        -------
+        ndarray, `[units]`
+            NaN for a unit that no refit scores. For a joint score, the loss of each refit, `[refits]`.
+        """
         return self.averaged(self.losses)
 
     def _mean(self, values: NDArray[np.float64]) -> float:
@@ -121,12 +178,12 @@ class Estimate(Printed):
 
     @property
     def no_update(self) -> float:
-        """The same of the losses with no update, those of data that the model has seen."""
+        """The mean loss with no update: the loss of the fit on units that it has seen."""
         return self._mean(self.averaged(self.baseline))
 
     @property
     def standard_error(self) -> StandardError:
-        """The standard error of `mean`, and of what kind it is."""
+        """The standard error of `mean`, with its kind: a named tuple `value`, `kind`."""
         return self._standard_error(self.per_unit())
 
     def _standard_error(self, values: NDArray[np.float64]) -> StandardError:
@@ -140,18 +197,44 @@ class Estimate(Printed):
 
     @property
     def se(self) -> float:
+        """The standard error of `mean`; NaN where it is not available."""
         return self.standard_error.value
 
     def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
-        """An interval for the mean loss, on new units, of the models that were refitted; it is none for a new
-        response: that is `lo.interval`.
+        """Compute an interval for the mean loss, on new units, of the models that were refitted.
 
-        `method` is "clusters" (Student's t over groups), "blocks" (of a series, by cosines, with fixed-b critical values; of
-        neighbours as of groups), "naive" (rows independent), "corrected" (of random folds: Nadeau & Bengio, 2003) or "nested"
-        (`lo.nested` as it is by default: of refits of other folds than the plan's, made now); by default the one that goes by
-        what is independent in the plan. The approximation error of the refits is added on both sides.
+        It is not an interval for a new response, which `lo.interval` gives. The approximation error of the refits is added
+        on both sides.
 
-        Raises `ValueError` where the plan has nothing for the method to go by, or losses are joint.
+        Parameters
+        ----------
+        level : float, default 0.95
+            The coverage of the interval.
+        method : {"clusters", "blocks", "naive", "corrected", "nested"}, optional
+            "clusters" is Student's t over groups. "blocks" is for a series, by cosines with fixed-b critical values, or for
+            neighbours, as groups. "naive" takes rows as independent. "corrected" is for random folds (Nadeau & Bengio,
+            2003). "nested" is `lo.nested` with its defaults, whose refits are of other folds than the plan's. By default the
+            method follows from what is independent in the plan.
+
+        Returns
+        -------
+        Interval
+            A named tuple `low`, `high`, `level`, `method`.
+
+        Raises
+        ------
+        ValueError
+            If the plan does not have what the method needs, losses are joint, or the run was stopped.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> rng = np.random.default_rng(0)
+        >>> fit = lo.fit(lo.GLM(rng.normal(size=(50, 2)), rng.normal(size=50), "squared"))
+        >>> found = lo.cross_validate(fit, lo.leave_one_out(50)).interval(0.9)
+        >>> round(found.low, 2), round(found.high, 2), found.method
+        (0.35, 0.64, 'naive')
         """
         if self.joint:
             raise ValueError("interval: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
@@ -182,8 +265,10 @@ class Estimate(Printed):
 
     @property
     def approximation_error(self) -> float:
-        """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored; where
-        errors are those of probes, three standard errors of what these make of the mean."""
+        """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored.
+
+        Where errors are estimated by probes, it is three standard errors of the probes' contribution to the mean.
+        """
         if self.mean_error is not None:
             return self.mean_error
         scored = np.ones(self.plan.num_refits) if self.joint else self._summed(np.ones(len(self.losses)))
@@ -192,22 +277,38 @@ class Estimate(Printed):
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
 
     def sharing(self, draws: NDArray[np.float64], left: float, probes: float) -> "Estimate":
-        """The same, the error of whose mean is told by the jackknife over groups of probes: `draws` are the losses without each
-        of them, `[refits, groups]`; `left` is off for other reasons."""
+        """Return a copy whose error of the mean is estimated by the jackknife over groups of probes.
+
+        Parameters
+        ----------
+        draws : ndarray, `[refits, groups]`
+            The losses without each group of probes.
+        left : float
+            The error of the mean for other reasons.
+        probes : float
+            The number of probes.
+
+        Returns
+        -------
+        Estimate
+            A copy with `mean_error`.
+        """
         means = np.array([self._mean(self.averaged(each)) for each in draws.T[:, self._at.refit]])
         spread = np.sqrt((len(means) - 1) / len(means) * np.sum((means - means.mean()) ** 2))
         labels = self.labels | {"probes": f"leverages by {int(probes)} probes: three of their standard errors"}
         return replace(self, mean_error=float(3 * spread + left), labels=labels)
 
     def _summed(self, each: NDArray[np.float64]) -> NDArray:
-        """What belongs to losses, summed over those that each refit adds to the mean, `[refits]`."""
+        """Sum values of losses over the scored losses of each refit, `[refits]`."""
         scored = self._at.held & np.isfinite(self.losses)
         return np.bincount(self._at.refit[scored], each[scored], self.plan.num_refits)
 
     @property
     def monte_carlo_error(self) -> float:
-        """How far another draw of random folds would move `mean`: the jackknife over refits. NaN where the plan
-        scores every unit once, as k-fold does: then there is nothing random left."""
+        """The error of `mean` by the draw of random folds, by the jackknife over refits.
+
+        It is NaN where the plan scores every unit once, as k-fold does: nothing random is then averaged over.
+        """
         if self.joint or self.plan.num_refits < 3:
             return float("nan")
         scored, n, weight = self.plan.held & np.isfinite(self.losses), self.plan.num_units, self._weight
@@ -228,8 +329,26 @@ class Estimate(Printed):
         return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
 
     def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
-        """Refits with a code that is more than information, or an error a scored unit above `threshold` standard errors
-        (naive) of the mean: no refit exists, or its error is larger than one can live with. `Exact()` is the way out."""
+        """List the flagged refits: those with a code that is more than information, or with a large error.
+
+        An error is large if it exceeds `threshold` naive standard errors of the mean for each scored unit. `Exact()` refits
+        them all exactly.
+
+        Parameters
+        ----------
+        threshold : float, default 0.1
+            The allowed error of a scored unit, in naive standard errors of the mean.
+
+        Returns
+        -------
+        ndarray of int
+            The numbers of the refits.
+
+        Raises
+        ------
+        ValueError
+            If `threshold` is negative or not a number.
+        """
         if not (isinstance(threshold, int | float | np.number) and threshold >= 0):
             raise ValueError(f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}.")
         count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
@@ -244,16 +363,50 @@ class Estimate(Printed):
         return naive(self.averaged(self.baseline), self._weight)
 
     def checks(self, mute: Collection[str] = ()) -> list[Check]:
-        """What is wrong, or may be, with the data, the plan and the refits, the gravest first: each with a code, a severity
-        ("error", "warning", "info"), the reason and what to do. Codes in `mute` are left out, as those of `muted` are.
+        """List problems, certain or possible, with the data, the plan and the refits, the gravest first.
 
-        Raises ValueError on a code that there is none of.
+        Parameters
+        ----------
+        mute : collection of str, default ()
+            Codes to leave out, beside those of `muted`.
+
+        Returns
+        -------
+        list of Check
+            Each has a code, a severity ("error", "warning", "info"), a reason and a remedy.
+
+        Raises
+        ------
+        ValueError
+            If a code does not exist.
+
+        See Also
+        --------
+        CHECKS : All codes.
         """
         hidden = {*self.mute, *known("checks", mute)}
         return [found for found in self._checked if found.code not in hidden]
 
     def muted(self, *codes: str) -> "Estimate":
-        """The same estimate, which no longer tells of these codes: `cv.muted("LO201")`. That they are muted is printed."""
+        """Return a copy that no longer reports some codes, as in `cv.muted("LO201")`.
+
+        The printed result says that they are muted.
+
+        Parameters
+        ----------
+        *codes : str
+            The codes to mute.
+
+        Returns
+        -------
+        Estimate
+            A copy that does not report these codes.
+
+        Raises
+        ------
+        ValueError
+            If a code does not exist.
+        """
         return replace(self, mute=(*self.mute, *known("muted", codes)))
 
     @cached_property
@@ -268,15 +421,34 @@ class Estimate(Printed):
         return [] if self.fit is None else of_data(self.fit, self.plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to another process or copied: what the data say goes along, not the data."""
+        """Return what is pickled or copied: the results of the checks of the data, and not the data."""
         return {**vars(self), "_of_data": self._of_data, "fit": None, "call": None}
 
     def __copy__(self) -> "Estimate":
         return replace(self)
 
     def table(self) -> pd.DataFrame:
-        """One row a scored unit of a refit: `refit, unit, loss, no_update, error, result` (the last two are the refit's).
-        `unit` is the unit's label, where the data had some, or its number."""
+        """Tabulate the scored units of every refit.
+
+        Returns
+        -------
+        DataFrame
+            One row a scored unit of a refit: `refit, unit, loss, no_update, error, result`. `unit` is the unit's label, or
+            its number where the data had no labels. The last two columns are the refit's. Joint losses have no `unit`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 3.0, 2.0, 5.0]), "squared"))
+        >>> lo.cross_validate(fit, lo.leave_one_out(5)).table()[["refit", "unit", "loss", "no_update"]].round(3)
+           refit  unit   loss  no_update
+        0      0     0  0.000      0.000
+        1      1     1  0.010      0.005
+        2      2     2  0.500      0.320
+        3      3     3  1.724      0.845
+        4      4     4  1.125      0.180
+        """
         held = self._at.held
         refit, names = self._at.refit[held], np.array([code.name for code in RESULTS])
         columns = {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
@@ -286,14 +458,26 @@ class Estimate(Printed):
         )
 
     def names(self) -> pd.Index:
-        """What the units are called: their labels, or their numbers."""
+        """Return the names of the units: their labels, or their numbers.
+
+        Returns
+        -------
+        Index
+            One name a unit.
+        """
         names = self.plan.names
         if names is None:
             return pd.RangeIndex(self.plan.num_units)
         return names.to_flat_index() if isinstance(names, pd.MultiIndex) else names
 
     def summary(self) -> pd.DataFrame:
-        """The numbers of the printed result, as a table of one column."""
+        """Tabulate the numbers of the printed result.
+
+        Returns
+        -------
+        DataFrame
+            One column, `value`.
+        """
         rows = {
             "held-out loss, mean": self.mean,
             "standard error": self.se,
@@ -308,13 +492,13 @@ class Estimate(Printed):
         return [*self._facts(), *self._findings(), *([("note", note)] if (note := self.labels.get("note", "")) else [])]
 
     def _findings(self) -> list[tuple[str, str]]:
-        """What `checks` say, and what is muted, as printed results have it."""
+        """List the lines of the checks, and of the muted codes, for the printed result."""
         told = [str(found) for found in self.checks()] or ["none"]
         muted = ", ".join(sorted({each.code for each in self._checked} & {*self.mute}))
         return [*zip(("checks", *[""] * len(told)), told, strict=False), *([("muted", muted)] if muted else [])]
 
     def _facts(self) -> list[tuple[str, str]]:
-        """All lines but those of checks, and the note."""
+        """List all printed lines except the checks and the note."""
         plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
@@ -337,7 +521,7 @@ class Estimate(Printed):
         return [(name, text) for name, text in lines if text]
 
     def _stopped(self) -> str:
-        """What is to be said of an estimate of some of the refits only."""
+        """Say how many refits were made, if the run was stopped."""
         missing, count = int(np.sum(self.result == RESULTS.interrupted)), self.plan.num_refits
         made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
         return made if missing else ""
@@ -352,7 +536,7 @@ class Estimate(Printed):
         return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
 
     def _approximation(self) -> str:
-        """How far the mean may be off for the refits' errors, and how many of these are proved."""
+        """Say how far the mean may be off because of the refits' errors, and how many of these are proved."""
         if not np.isfinite(self.approximation_error):
             return "not certified: the errors of some refits are not known (see checks)"
         count, total = int(np.sum(self.proved)), len(self.error)
@@ -361,7 +545,7 @@ class Estimate(Printed):
         return f"{known} ({self.labels['probes']})" if "probes" in self.labels else known
 
     def _short_interval(self) -> str:
-        """Where there is no standard error: of a series too short for blocks."""
+        """Print an interval where there is no standard error, since a series is too short for blocks."""
         try:
             found = self.interval()
         except ValueError:
@@ -375,9 +559,23 @@ class Estimate(Printed):
         return f"{self.metrics[name]:.6g}{sampling}, {approximation}; pooled over held-out predictions"
 
     def to_arviz(self) -> Any:
-        """The estimate as `arviz.compare({"name": ...})` takes it, an `ELPDData` of kind "loo": log densities summed over
-        units, their standard error, and, as the effective number of parameters, how much lower the losses with no update are.
-        Needs arviz. Raises `ValueError` where the losses are no −log densities of units."""
+        """Convert to ArviZ's `ELPDData` of kind "loo", as `arviz.compare({"name": ...})` takes it. Needs ArviZ.
+
+        The log densities are summed over units. The effective number of parameters is the summed difference between the
+        held-out and the no-update losses.
+
+        Returns
+        -------
+        ELPDData
+            The sum of the log densities, its standard error, and the pointwise values.
+
+        Raises
+        ------
+        ValueError
+            If the losses are not −log densities of units, units have different weights, or a unit has no loss.
+        ImportError
+            If ArviZ is not installed.
+        """
         if self.joint or self.score not in (LOG_DENSITY, LOG_PROBABILITY):
             what = "joint losses" if self.joint else self.score or "a loss that is not known to be a −log density"
             raise ValueError(f"to_arviz: ArviZ compares log densities of units; this is {what}. See evaluate='log_density'.")
@@ -389,13 +587,37 @@ class Estimate(Printed):
         return elpd_data(losses, self.averaged(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Held-out loss against no-update loss of each unit, flagged ones named. Needs matplotlib."""
+        """Plot the held-out loss of each unit against its no-update loss, with flagged units named. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
         from .plot import losses
 
         return losses(self, ax=ax)
 
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
-        """Write all of it to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
+        """Write the estimate to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+
+        Parameters
+        ----------
+        path : path
+            The file to write; its name ends in .html.
+        title : str, optional
+            The title of the page.
+
+        Returns
+        -------
+        Path
+            The file that was written.
+        """
         from ._report import report
 
         return report(self, path, title=title)

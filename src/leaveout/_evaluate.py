@@ -1,11 +1,11 @@
-"""The verb: plan → refit → score, in batches of bounded memory.
+"""Cross-validation: plan → refit → score, in batches of bounded memory.
 
-    θ_o ≈ argmin F(·, w_o),      loss of a held unit n = −log p(x_n | all that is seen; θ_o), or what was asked for
+    θ_o ≈ argmin F(·, w_o),      loss of a held-out unit n = −log p(x_n | all that is seen; θ_o), or the loss asked for
 
-w_o the weights of refit o of the plan. `Walk` takes the plan's rows batch by batch: the strategy makes each θ_o and says how
-far it is off, `Asked` what that does to the loss that was asked for, and `Gathered` puts both in their places. After the last
-batch some refits are repeated (`_audit`), and compared at the fit's other minima (`_minima`). `cross_predict` and
-`fold_parameters` walk alike, and keep predictions or parameters.
+w_o are the weights of refit o of the plan. `Walk` runs over the plan batch by batch. The strategy computes each θ_o and how far
+it is off; `Asked` converts that into an error of the loss; `Gathered` stores both. After the last batch some refits are
+repeated exactly (`audit`), and refits are compared with the fit's other minima (`minima`). `cross_predict` and
+`fold_parameters` run over the same batches, and keep predictions or parameters.
 """
 
 import contextlib
@@ -64,22 +64,71 @@ def cross_validate(
     audit: int = 5,
     checkpoint: File | None = None,
 ) -> Estimate:
-    """The held-out loss of every unit that `plan` scores, each refit by `refit` (default `Certified()`).
+    """Cross-validate a fit: compute the held-out loss of every unit that the plan scores.
 
-    `evaluate(held, seen, parameters)` replaces the objective's own score: it is given the numbers of the held
-    and of the seen units and the natural parameters of one refit, and returns one loss a held unit, or one
-    joint number. It is called in Python, for every refit once, and up to seventeen times more around it to see how far
-    its value may be off. By name it is a score of every held-out unit: "log_density" (normalised, of discrete responses
-    −log of a probability), "squared_error", "absolute_error", "zero_one" or "crps", each where the model has it; scores of one
-    name compare models of other losses. `metric` names measures of the pooled held-out
-    predictions (`auc`, `accuracy`, `brier`, `mse`, `mae`), kept in `Estimate.metrics`.
-    `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, or one within half of
-    them (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
-    that were judged like it are iterated to the end.
-    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers.
+    Refit o of the plan is θ_o = argmin F(·, w_o), with w_o the weights of the units in it. The loss of a held-out unit n is
+    −log p(x_n | all that is seen; θ_o), or the loss that `evaluate` names. Every loss comes with an error against the exact
+    refit.
 
-    Where plan and fit have labels they are matched by these. Raises `ValueError` where the labels differ, or plan and fit count
-    different units, or `checkpoint` is of another run; `Interrupted` on Ctrl-C, with the estimate so far.
+    Parameters
+    ----------
+    fit : Fit
+        The fitted model, from `lo.fit`, `lo.anchor` or `lo.from_sklearn` and the like.
+    plan : Plan
+        The units to leave out in each refit, such as `lo.leave_one_out(n)`. If plan and fit have labels, they are matched by
+        these.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    evaluate : callable or str, optional
+        The loss of held-out units, instead of the objective's own score. A function `evaluate(held, seen, parameters)` gets
+        the numbers of the held-out and of the seen units and the natural parameters of one refit. It returns one loss a
+        held-out unit, or one joint number. It is called in Python once for every refit, and up to seventeen times more
+        around it to estimate the error of its value. The names are "log_density" (normalised; of discrete responses −log of
+        a probability), "squared_error", "absolute_error", "zero_one" and "crps", where the model has them. Scores of one
+        name compare models that were fitted by different losses.
+    metric : str or sequence of str, default ()
+        Metrics of the pooled held-out predictions: "auc", "accuracy", "brier", "mse", "mae". They are kept in
+        `Estimate.metrics`.
+    audit : int, default 5
+        The number of refits to repeat exactly by another method (0 for none). A tenth of the operations of the call pays for
+        them; one is repeated if that is no more than half of them. If one is off by more than its reported error, it is flagged, and the others that
+        were judged like it are iterated to the end.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+
+    Returns
+    -------
+    Estimate
+        The losses, with an error and a code for every refit.
+
+    Raises
+    ------
+    ValueError
+        If plan and fit have different labels or numbers of units, or `checkpoint` belongs to another run.
+    TypeError
+        If the arguments are not a fit, a plan and a strategy.
+    Interrupted
+        On Ctrl-C, with the estimate so far.
+
+    See Also
+    --------
+    cross_predict : Held-out predictions instead of losses.
+    fold_parameters : The parameters of every refit.
+    compare : Estimates of several models side by side.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 2))
+    >>> y = X @ [1.0, -1.0] + rng.normal(size=40)
+    >>> fit = lo.fit(lo.GLM(X, y, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(40))
+    >>> round(cv.mean, 3), round(cv.se, 2)
+    (0.501, 0.09)
+    >>> lo.cross_validate(fit, lo.kfold(40, 5, seed=0), evaluate="squared_error").score
+    'squared error'
     """
     plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
     score, metrics, audit = _wanted(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
@@ -100,19 +149,19 @@ def cross_validate(
 
 
 def _defining(objective: AbstractObjective) -> Callable:
-    """What makes the losses of a user's model what they are."""
+    """Return the part of a user's model that defines its losses."""
     parts = (getattr(objective, name, None) for name in ("unit_loss", "score_function", "loss_function"))
     return next((part for part in parts if part is not None), type(objective))
 
 
 def _own_loss(objective: AbstractObjective) -> bool:
-    """Is a loss of rows a user's own class?"""
+    """Tell whether the loss of rows is of a user's own class."""
     loss = type(getattr(objective, "loss_function", None))
     return issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
 
 
 def _way(evaluate: Callable) -> str:
-    """By what to know a function again that computes the same of other data."""
+    """Return a text that identifies a function by its code, whatever data it holds."""
     try:
         return fingerprint(evaluate, data=False)
     except TypeError:
@@ -120,7 +169,7 @@ def _way(evaluate: Callable) -> str:
 
 
 def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
-    """What a call asked for beside the plan and the refits, as it is written."""
+    """Write the arguments of a call that differ from the defaults, beside plan and strategy."""
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
     usual = {"evaluate": "None", "metric": "()", "audit": "5"}
@@ -128,7 +177,7 @@ def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit
 
 
 def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
-    """What a verb's result depends on, by names."""
+    """Name everything that the result of a call depends on, for the key of its checkpoint."""
     reached = fit.vector, fit.value, fit.gradient, fit.minima.theta
     return {"model or data": fit.objective, "fit": reached, "plan": plan, "refit": refit, **more}
 
@@ -137,7 +186,7 @@ def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[st
 def scored_together(
     fit: Fit, plan: Plan, refit: AbstractRefit, wanted: Sequence[Evaluate | Named | Scored | None]
 ) -> list[Estimate]:
-    """What `cross_validate` says by each of several scores, of the same refits, without audits."""
+    """Cross-validate by each of several scores, from the same refits, without audits."""
     plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
     own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
     asked = [replace(own, evaluate=_wanted(fit, each)) for each in wanted]
@@ -178,12 +227,44 @@ def cross_predict(
     *,
     checkpoint: File | None = None,
 ) -> NDArray[np.float64]:
-    """Each unit's prediction from the refits that leave it out, `[units]` or `[units, outputs]`, averaged over them.
+    """Predict each unit from the refits that leave it out, averaged over them.
 
-    `kind` is "response" (through the inverse link; for a hidden Markov model, the predictive mean), "link" (the linear
-    predictor), "state" (the probabilities of the states, `[units, states]`) or "label" (of a conditional random field, the
-    codes of the decoded labels; of sequences `[units, longest]`, −1 behind the end: `crf.join` puts them together). NaN
-    where a unit is never held out, or no refit that leaves it out exists. `checkpoint` is as in `cross_validate`.
+    Parameters
+    ----------
+    fit, plan, refit, checkpoint
+        As in `cross_validate`.
+    kind : {"response", "link", "state", "label"}, default "response"
+        "response" is the predicted mean, through the inverse link. "link" is the linear predictor. "state" are the
+        probabilities of hidden states, `[units, states]`. "label" are the codes of the labels that a conditional random
+        field decodes; for sequences these are `[units, longest]`, −1 behind the end, and `crf.join` puts them together.
+
+    Returns
+    -------
+    ndarray
+        Predictions `[units]` or `[units, outputs]`. NaN for a unit that is never held out, or that no existing refit leaves
+        out.
+
+    Raises
+    ------
+    ValueError
+        If the model has no predictions of this kind, plan and fit do not match, or `checkpoint` belongs to another run.
+    TypeError
+        If the arguments are not a fit, a plan and a strategy.
+    Interrupted
+        On Ctrl-C, with the predictions so far.
+
+    See Also
+    --------
+    cross_validate : The losses of the held-out units.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(6.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], 2 * x + 1, "squared"))
+    >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
+    array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
     plan = _matched("cross_predict", _objective("cross_predict", fit), plan, refit)
     if kind not in fit.objective.units.kinds:
@@ -199,17 +280,48 @@ def cross_predict(
 
 @float64
 def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> PyTree:
-    """The natural parameters of every refit: the fields of `fit.parameters`, with a leading axis `[refits]`. `checkpoint` is as
-    in `cross_validate`.
+    """Return the natural parameters of every refit.
 
-    Tolerances are of parameters, whether or not a plan holds units out: `Certified(rtol)` goes on until what is left of the way
-    is at most `rtol` of its first step, in the norm √(dᵀHd), as `Exact(rtol)` does.
+    The tolerance is of parameters, whether or not the plan holds units out: `Certified(rtol)` goes on until the distance left
+    is at most `rtol` of the first step, in the norm √(dᵀHd), as `Exact(rtol)` does.
+
+    Parameters
+    ----------
+    fit, plan, refit, checkpoint
+        As in `cross_validate`.
+
+    Returns
+    -------
+    dict or pytree of ndarray
+        The fields of `fit.parameters`, each with a leading axis `[refits]`; NaN where a refit does not exist.
+
+    Raises
+    ------
+    ValueError
+        If plan and fit do not match, or `checkpoint` belongs to another run.
+    TypeError
+        If the arguments are not a fit, a plan and a strategy.
+    Interrupted
+        On Ctrl-C, with the parameters so far.
+
+    See Also
+    --------
+    influence : The effect of each refit's left-out units on the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(4.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], x**2, "squared"))
+    >>> lo.fold_parameters(fit, lo.leave_one_out(4))["coef"].ravel().round(3)
+    array([4.   , 2.857, 3.143, 2.   ])
     """
     return natural(fit, fold_thetas(fit, plan, refit.of_parameters(), "fold_parameters", checkpoint))
 
 
 def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> NDArray[np.float64]:
-    """The raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
+    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
     plan = _matched(caller, _objective(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
@@ -230,7 +342,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
 def refitted(
     caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, Refitted], Told], merge: Merge
 ) -> None:
-    """What every batch of refits tells, which know how far each may be off, merged in order."""
+    """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results in order."""
     without(caller, fit.objective)
     keep_freed()
     own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
@@ -240,14 +352,16 @@ def refitted(
 
 @functools.cache
 def keep_freed() -> None:
-    """A block of 32 MiB that nobody touches, freed: from then on the C library keeps as much freed memory. Otherwise it gives
-    back what exceeds twice the largest block that was freed before, and each step of a first call fetches it again: 155,000
-    page faults for 1,000 groups of 20,000 rows, now 4,000."""
+    """Free an untouched block of 32 MiB, so that the C library keeps as much freed memory from then on.
+
+    Otherwise it returns what exceeds twice the largest block freed before, and each step of a first call fetches it again:
+    155,000 page faults for 1,000 groups of 20,000 rows, now 4,000.
+    """
     np.empty(LARGEST_KEPT, np.uint8)
 
 
 def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions | None = None, times: int = 1) -> "Gathered":
-    """Every refit of a plan, gathered; `times` as many such plans share what may be spent on one."""
+    """Make every refit of a plan and gather the results; `times` such plans share the work allowed for one."""
     keep_freed()
     walk = Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
     with walk.stoppable("cross_validate"):
@@ -261,13 +375,13 @@ def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions |
 
 
 def begun(asked: Asked, refit: AbstractRefit) -> tuple["Gathered", Iterable[Batch]]:
-    """An estimate without its refits, and the batches of these, for who makes them himself."""
+    """Return an estimate without its refits, and their batches, for callers that make the refits themselves."""
     walk = Walk(asked.fit, asked.plan, refit)
     return Gathered(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
 
 
 def _objective(caller: str, fit: Fit) -> AbstractObjective:
-    """What was fitted; TypeError on what is no fit."""
+    """Return the objective of a fit; TypeError if the argument is no fit."""
     if not isinstance(fit, Fit):
         raise TypeError(
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
@@ -276,7 +390,7 @@ def _objective(caller: str, fit: Fit) -> AbstractObjective:
 
 
 def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
-    """The plan over the units, by their labels where both have some; what cannot be cross-validated is refused."""
+    """Match the plan to the units, by labels where both have them; raise on what cannot be cross-validated."""
     if not isinstance(plan, Plan):
         raise TypeError(
             f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
@@ -320,8 +434,7 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
 
 
 def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
-    """The plan with what the model knows of its units: labels, which have a loss, and whether neighbours depend on one
-    another."""
+    """Return the plan with what the model knows of its units: labels, which have a loss, and their dependence."""
     plan, units = _matched(caller, objective, plan, refit), objective.units
     held = plan.held & units.scored(plan.refit, plan.index, plan.weight)
     if not held.any():
@@ -332,8 +445,11 @@ def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstra
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What a batch of refits says: of the loss that is asked for, of other minima where the refits are `compared` at these, of
-    predictions that are `pooled`, and where those stand that may be among the `audit` that are repeated."""
+    """Compute the results of a batch of refits: losses, errors and codes.
+
+    `compared` adds the losses at lower minima elsewhere, `pooled` the predictions, and `audit` the parameters of that many
+    refits which may be repeated.
+    """
 
     asked: Asked
     compared: bool
@@ -368,7 +484,7 @@ class Said:
         return found | self._starts(batch, done, found)
 
     def _starts(self, batch: Batch, done: Refitted, found: Told) -> Told:
-        """Where those stand that may be repeated, by their places among those that exist."""
+        """Return the parameters of refits that may be repeated, with their positions among the refits that exist."""
         formed = self.asked.fit.predictors is None and done.shared is None
         if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # no θ of theirs is formed
             return {}
@@ -379,7 +495,7 @@ class Said:
 
 
 class Gathered:
-    """Batches of refits, put together: the arrays of an estimate are filled as they come."""
+    """The arrays of an estimate, filled as batches of refits arrive."""
 
     def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
         self.asked, self.found, self.pooled = asked, blank, pooled
@@ -393,11 +509,11 @@ class Gathered:
         return _emptied(self.asked.fit, self.asked.plan)
 
     def add(self, batch: Batch, done: Refitted, values: NDArray) -> None:
-        """A batch of refits."""
+        """Add a batch of refits."""
         self.merge(batch, self.tell(batch, done, values))
 
     def merge(self, batch: Batch, told: Told) -> None:
-        """What a batch says."""
+        """Add the results of a batch."""
         found, refits, exists = self.found, batch.refits, told["exists"]
         put(found.losses, batch, told["losses"])
         for name in ("error", "proved", "result"):
@@ -418,7 +534,7 @@ class Gathered:
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
-        """On Ctrl-C, the estimate of what is done so far."""
+        """Raise `Interrupted` with the estimate so far on Ctrl-C."""
         try:
             yield
         except KeyboardInterrupt:
@@ -426,7 +542,7 @@ class Gathered:
             raise Interrupted(told, self.partial) from None
 
     def partial(self) -> Estimate:
-        """What came so far; refits that were not made have a code that says so, and no unit of theirs has a loss."""
+        """Return the estimate so far; refits that were not made have a code of their own and NaN losses."""
         found, rest = self.found, ~self.made
         entries = rest if found.joint else rest[found.plan.refit]
         for losses in (found.losses, found.baseline, found.elsewhere):
@@ -436,7 +552,10 @@ class Gathered:
         return self.ended(None, "none, since it was stopped")
 
     def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
-        """All that came, and what an audit finds; if it finds a miss, refits of its kind are to be `improved`."""
+        """Return the complete estimate with its audit.
+
+        If the audit finds a miss and `improve` is set, the refits judged like it are iterated to the end.
+        """
         fit, plan = self.asked.fit, self.asked.plan
         table, said = self._audited(improve) if self.candidates.number else (None, "")
         found = self.ended(table, said)
@@ -446,7 +565,7 @@ class Gathered:
         return replace(found, metrics=value, metric_se=se, metric_error=error)
 
     def ended(self, table: pd.DataFrame | None, audit: str) -> Estimate:
-        """All that came, with an audit and what is said of it."""
+        """Return the estimate with the table of an audit and a sentence about it."""
         found = self.found
         found.result[among(found.result, MILD) & self.emptied] = RESULTS.emptied
         found = replace(found, audit=table, labels=found.labels | {"audit": audit})
@@ -475,7 +594,7 @@ class Gathered:
         return table, said
 
     def sharpened(self) -> None:
-        """Refits that are close enough for the model's own loss, but not for the one asked for, are iterated to the end."""
+        """Iterate to the end the refits that are close enough for the model's own loss, but not for the loss asked for."""
         wide = self.found.flagged()
         self._to_the_end(wide[~among(self.found.result[wide], LOST)])
 
@@ -485,7 +604,7 @@ class Gathered:
 
 
 def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known: Estimate, times: int = 1) -> Estimate:
-    """Some refits of a plan, by tolerances of all of it; `known` has the losses with no update."""
+    """Refit some rows of a plan, by the tolerances of the whole plan; `known` has the losses with no update."""
     some = replace(asked, plan=asked.plan.some(refits))
     at = refits if asked.joint else np.isin(asked.plan.refit, refits)
     own = Gathered(some, blank(some, refit, known.baseline[at]))
@@ -494,14 +613,14 @@ def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known
 
 
 def settled(found: Estimate, some: Estimate, refits: NDArray[np.int64]) -> None:
-    """An estimate with some of its refits as they came out by themselves."""
+    """Overwrite some refits of an estimate by those of another, in place."""
     found.losses[refits if found.joint else np.isin(found.plan.refit, refits)] = some.losses
     for name in ("error", "result", "proved"):
         getattr(found, name)[refits] = getattr(some, name)
 
 
 def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
-    """Refits that are left less than half an observation of a part of the model that the fit has one of."""
+    """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
     shares = fit.objective.parameters.shares(fit.theta)
     if shares is None:
         return np.zeros(plan.num_refits, bool)

@@ -1,6 +1,6 @@
-"""A hash of what a result depends on: arrays by their bytes, objects by their parts, functions by their code and what it uses.
+"""Hash of everything that a result depends on: arrays by their bytes, objects by their parts, functions by their code.
 
-Nothing is read back from it, and two runs of one program give the same.
+Nothing can be read back from it. Two runs of one program give the same hash.
 """
 
 import dataclasses
@@ -22,27 +22,30 @@ INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "p
 
 
 class Foreign(TypeError):
-    """Code of a package that is not trusted to be the same wherever it goes by the same name."""
+    """Code of a package that is not trusted to be the same wherever it has the same name."""
 
 
 def fingerprint(value: Any, *, data: bool = True, trusted: Collection[str] = ()) -> str:
-    """Raises TypeError on what cannot be taken apart, as an open file or a lock. Without `data` all arrays and tables are one:
-    what is left is how something is computed. If packages are `trusted`, raises `Foreign` on classes and functions of others;
-    functions of theirs go by where they stand in their files."""
+    """Hash a value with everything that it refers to.
+
+    Without `data` all arrays and tables hash alike: the hash then says how something is computed. If packages are `trusted`,
+    their functions are hashed by their place in their files, and classes and functions of other packages raise `Foreign`.
+    Objects that cannot be taken apart, such as an open file or a lock, raise TypeError.
+    """
     found = _Trusting(trusted) if trusted else _Hash(data)
     found.add(value)
     return found.sum.hexdigest()
 
 
 class _Hash:
-    """What was added so far; an object that comes again is told by when it came first."""
+    """Hash of the values added so far; an object that comes again is represented by the place where it came first."""
 
     def __init__(self, data: bool = True) -> None:
         self.sum, self.seen, self.alive = hashlib.blake2b(digest_size=16), dict[int, int](), list[Any]()
         self.data = data
 
     def add(self, value: Any) -> None:
-        """One more value, whatever it is."""
+        """Add a value of any kind."""
         if isinstance(value, bytes):
             self._told("bytes", str(len(value)))
             return self.sum.update(value)
@@ -101,7 +104,7 @@ class _Hash:
         return self._told(kind, made) if isinstance(made, str) else self._parts(kind, map(_listed, made))
 
     def _class(self, value: type) -> None:
-        """By its name, and if it is the caller's own by its functions."""
+        """Add a class by its name, and the functions of the caller's own classes too."""
         self._told("class", f"{value.__module__}.{value.__qualname__}")
         own = [part for part in vars(value).values() if inspect.isfunction(part) and _own(part)]
         self._parts("functions", own)
@@ -122,7 +125,7 @@ class _Hash:
                 self._code(value, value.__code__)
 
     def _code(self, function: Any, code: types.CodeType) -> None:
-        """What it does, and what it uses of its module."""
+        """Add the bytecode of a function and the globals that it uses."""
         inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
         self._parts("code", [code.co_code, code.co_names, *(part for part in code.co_consts if part not in inner)])
         self._parts("uses", [function.__globals__[name] for name in code.co_names if name in function.__globals__])
@@ -131,7 +134,7 @@ class _Hash:
 
 
 class _Trusting(_Hash):
-    """The same of code that is trusted, by name and place."""
+    """Hash in which trusted code stands for itself by name and place."""
 
     def __init__(self, trusted: Collection[str]) -> None:
         super().__init__()
@@ -151,20 +154,20 @@ class _Trusting(_Hash):
         super()._function(value)
 
     def _home(self, value: Any) -> Any:
-        """The module that it is of."""
+        """Module that defines a trusted value; raises `Foreign` for others."""
         if (value.__module__ or "").split(".")[0] not in self.trusted:
             raise Foreign(f"{value.__module__}.{value.__qualname__}")
         return sys.modules.get(value.__module__)
 
 
 def _own(function: Any) -> bool:
-    """Is it the caller's, and not a library's?"""
+    """Whether a function is the caller's own, rather than an installed library's."""
     name, file = function.__module__ or "", function.__code__.co_filename
     return name.split(".")[0] != __name__.split(".")[0] and not file.startswith(INSTALLED)
 
 
 def _content(cell: Any) -> Any:
-    """What a function closes over, if that is there yet."""
+    """Content of a closure's cell; None if it is still empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -172,5 +175,5 @@ def _content(cell: Any) -> Any:
 
 
 def _listed(part: Any) -> Any:
-    """Iterators of what an object holds, as lists."""
+    """Convert an iterator over an object's parts to a list."""
     return list(part) if hasattr(part, "__next__") else part

@@ -1,8 +1,7 @@
-"""The anchor of every refit: θ̂ = argmin F(θ, 1), its gradient, and H = ∇²F(θ̂, 1), factorised once.
+"""The fit that every refit starts from: θ̂ = argmin F(θ, 1), its gradient, and H = ∇²F(θ̂, 1), factored once.
 
-`fit` minimises and ends in Newton steps; `anchor` takes a θ that another program found. Either way H must
-be positive definite, and how far θ is from stationary is kept as the Newton decrement √(gᵀH⁻¹g), whose
-half square is the loss still to be gained.
+`fit` minimises and ends in Newton steps; `anchor` takes a θ that another program found. Either way H must be positive definite.
+The distance of θ from stationary is kept as the Newton decrement √(gᵀH⁻¹g); half its square is the loss still to be gained.
 """
 
 import re
@@ -44,7 +43,7 @@ WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
 SHOWN = 12  # names of parameters in a printed fit
-WORDS = 60  # characters of what a part of an objective is said to be
+WORDS = 60  # characters of the description of an objective's part
 DENSE, KEPT = 12_000, 700  # parameters up to which H is formed, a gigabyte; and its factor kept in a checkpoint, four megabytes
 FORMED = 2.0**33  # bytes that making it may take
 
@@ -52,10 +51,50 @@ Curvature = Literal["auto", "dense", "products", "rows"]
 
 
 class Fit(Module, Printed):
-    """An objective, its stationary point θ̂, and the factor of its curvature there. All NumPy, frozen.
+    """Objective with its stationary point θ̂ and the factor of its curvature there.
 
-    `value` is F(θ̂, 1), `decrement` is √(gᵀH⁻¹g), and `result` a code of `RESULTS`. Where H is too large to be formed,
-    `factor` is None, `whitener` a diagonal, and every solve is made by conjugate gradients on products with H.
+    `fit`, `anchor` and the functions that read other libraries' fits return it. It is frozen, and holds NumPy arrays. If H is
+    too large to be formed, `factor` is None, `whitener` is a diagonal, and every solve is made by conjugate gradients on
+    products with H.
+
+    Attributes
+    ----------
+    objective : AbstractObjective
+        The model with its data.
+    theta : pytree of arrays
+        θ̂, unconstrained; `parameters` has it in natural parameters.
+    value : float
+        F(θ̂, 1).
+    gradient : array of float, shape (params,)
+        ∇F(θ̂, 1), about zero.
+    factor : array of float, shape (params, params), or None
+        Lower triangular L with L Lᵀ = H + Nᵀ N, N the null space.
+    whitener : array of float, shape (params, params), or Scaling
+        L⁻¹, or a scaling that makes H about the identity.
+    null_space : array of float, shape (flat, params)
+        Rows N; displacements d keep N d = 0, off the directions in which F is flat.
+    decrement : float
+        √(gᵀH⁻¹g).
+    result : int
+        A code of `RESULTS`.
+    minima : Minima
+        Distinct minima that the starts of `fit` reached, this one first.
+
+    See Also
+    --------
+    fit : Minimise F.
+    cross_validate : Refit without each fold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> fit = lo.fit(lo.GLM(X, [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> np.round(fit.parameters["coef"], 3), round(float(fit.parameters["intercept"]), 3)
+    (array([0.9]), 0.9)
+    >>> fit.rank
+    2
     """
 
     objective: AbstractObjective
@@ -72,16 +111,27 @@ class Fit(Module, Printed):
 
     @property
     def parameters(self) -> PyTree:
-        """θ̂ in its natural parametrisation."""
+        """θ̂ in natural parameters, as named arrays."""
         return _natural(self)
 
     @property
     def vector(self) -> Float[np.ndarray, " params"]:
-        """θ̂, raveled."""
+        """θ̂ as one vector."""
         return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)])
 
     def at(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """The raveled θ at whitened displacements u."""
+        """Raveled θ at whitened displacements u.
+
+        Parameters
+        ----------
+        u : array of float, shape (…, params)
+            Coordinates u = Lᵀ(θ − θ̂).
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Parameters θ.
+        """
         return self.vector + self.unwhiten(u)
 
     @property
@@ -92,34 +142,35 @@ class Fit(Module, Printed):
 
     @property
     def coordinates(self) -> Coordinates:
-        """What whitens: the fit itself, where H is formed."""
+        """Object that whitens: the fit itself if H is formed, else its scaling."""
         return self.whitener if isinstance(self.whitener, Scaling) else self
 
     @property
     def scaling(self) -> Scaling:
-        """The same, where it is not."""
+        """Scaling that whitens where H is not formed."""
         assert isinstance(self.whitener, Scaling)
         return self.whitener
 
     @property
     def num_params(self) -> int:
+        """Number of parameters."""
         return len(self.gradient)
 
     @property
     def rank(self) -> int:
-        """How many directions of θ the data and penalties determine: `num_params`, less those that are flat."""
+        """Number of directions of θ that data and penalties determine: `num_params` less the flat ones."""
         return self.num_params - len(self.null_space)
 
     @property
     @once
     def closed(self) -> Predictors | None:
-        """The model as data, if it is convex losses of linear predictors beside a quadratic."""
+        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else None."""
         return self.objective.predictors
 
     @property
     @once
     def predictors(self) -> Predictors | None:
-        """The same, if H is formed, as the penalty's matrix then is."""
+        """The model as data with a dense penalty, if H is formed; else None."""
         model = self.closed
         if self.factor is None or model is None or isinstance(model.penalty, np.ndarray):
             return None if self.factor is None else model
@@ -127,14 +178,25 @@ class Fit(Module, Printed):
 
     @property
     def hessian(self) -> Float[np.ndarray, "params params"]:
-        """`H = ∇²F(θ̂, 1)`. Raises `ValueError` where it is too large to be formed."""
+        """Hessian `H = ∇²F(θ̂, 1)`. Raises `ValueError` if it is too large to be formed."""
         if self.factor is None:
             raise ValueError(f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve.")
         return self.factor @ self.factor.T - self.null_space.T @ self.null_space
 
     @float64
     def solve(self, vector: Float[np.ndarray, "params ..."]) -> Float[np.ndarray, "params ..."]:
-        """`H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along flat directions."""
+        """Compute `H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along flat directions.
+
+        Parameters
+        ----------
+        vector : array of float, shape (params,) or (params, columns)
+            Right side.
+
+        Returns
+        -------
+        array of float
+            The solution, in the shape of `vector`.
+        """
         if self.factor is not None:
             return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (self.flat.T @ vector)
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
@@ -147,29 +209,62 @@ class Fit(Module, Printed):
     @property
     @once
     def learnt(self) -> Learnt:
-        """What solves with H learn from one another, where it is not formed."""
+        """Approximate inverse that solves with H learn, where H is not formed."""
         return learn(function(self.objective, self.theta), self.scaling, self.null_space, self.vector)
 
     @property
     @once
     def flat(self) -> Float[np.ndarray, "params flat"]:
-        """Directions in which F never changes, as long as makes `H⁻¹` what `factor` inverts less their outer products."""
+        """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less their outer products."""
         assert self.factor is not None
         return scipy.linalg.cho_solve((self.factor, True), self.null_space.T)
 
     def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """Gradients in the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, H = L Lᵀ (or about that)."""
+        """Convert gradients to the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, with H = L Lᵀ or nearly so.
+
+        Parameters
+        ----------
+        gradient : array of float, shape (…, params)
+            Gradients in θ.
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Gradients in u.
+        """
         return self.whitener.whiten(gradient) if isinstance(self.whitener, Scaling) else gradient @ self.whitener.T
 
     def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """Gradients by θ of those in the coordinates u."""
+        """Convert gradients in the coordinates u to gradients in θ.
+
+        Parameters
+        ----------
+        whitened : array of float, shape (…, params)
+            Gradients in u.
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Gradients in θ.
+        """
         if isinstance(self.whitener, Scaling):
             return self.whitener.raw(whitened)
         assert self.factor is not None
         return whitened @ self.factor.T
 
     def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """The displacements θ − θ̂ that stand at u."""
+        """Convert coordinates u to displacements θ − θ̂.
+
+        Parameters
+        ----------
+        u : array of float, shape (…, params)
+            Coordinates u = Lᵀ(θ − θ̂).
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Displacements.
+        """
         if not isinstance(self.whitener, Scaling):
             return u @ self.whitener
         moved = self.whitener.unwhiten(u)
@@ -179,19 +274,54 @@ class Fit(Module, Printed):
         return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
 
     def stepped(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
-        """`H⁻¹ g` of one gradient, or about that where H is not formed: by half of each of two triangular matrices."""
+        """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
+
+        A formed H costs half of each of two products with triangular matrices.
+
+        Parameters
+        ----------
+        gradient : array of float, shape (params,)
+            Gradient in θ.
+
+        Returns
+        -------
+        array of float, shape (params,)
+            The step.
+        """
         if isinstance(self.whitener, Scaling):
             return self.unwhiten(self.learnt.about(self.whiten(gradient)[None])[0])
         return scipy.linalg.blas.dtrmv(self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1))
 
     def length(self, gradient: Float[np.ndarray, " params"]) -> float:
-        """√(gᵀH⁻¹g)."""
+        """Compute √(gᵀH⁻¹g).
+
+        Parameters
+        ----------
+        gradient : array of float, shape (params,)
+            Gradient in θ.
+
+        Returns
+        -------
+        float
+            The decrement.
+        """
         if self.factor is not None:
             return float(np.linalg.norm(self.root @ gradient))
         return decrement_of(function(self.objective, self.theta), self.scaling, self.null_space, self.vector, gradient)
 
     def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """The u at which displacements θ − θ̂ stand."""
+        """Convert displacements θ − θ̂ to coordinates u.
+
+        Parameters
+        ----------
+        displacement : array of float, shape (…, params)
+            Displacements.
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Coordinates u = Lᵀ(θ − θ̂).
+        """
         if isinstance(self.whitener, Scaling):
             return self.whitener.back(displacement)
         assert self.factor is not None
@@ -200,7 +330,7 @@ class Fit(Module, Printed):
     @property
     @once
     def leverage(self) -> Float[np.ndarray, " units"]:
-        """`tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
+        """Trace `tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
         assert isinstance(self.objective, AbstractLinearPredictor)
         model, n = cast(Predictors, self.predictors), self.objective.num_units
         one = model is not None and model.design.outputs == 1
@@ -209,7 +339,10 @@ class Fit(Module, Printed):
     @property
     @once
     def influence(self) -> Float[np.ndarray, "units params"]:
-        """`L⁻¹ ∂²F/∂θ∂w_n` of every unit: minus it, times δ, is what the infinitesimal jackknife moves θ̂ by, whitened."""
+        """Whitened derivative `L⁻¹ ∂²F/∂θ∂w_n` of every unit.
+
+        The infinitesimal jackknife moves θ̂ by minus it times δ, whitened.
+        """
         model = self.predictors
         if model is None or not model.separate:
             return influence(self.objective, self.theta, self.root)
@@ -240,7 +373,7 @@ class Fit(Module, Printed):
 
     @property
     def settings(self) -> str:
-        """What the objective is made of: a loss, a penalty, an emission; by its name alone where it takes many words."""
+        """Loss, penalty or emission of the objective, in words; by its name alone if it takes many."""
         parts = {name: part for name, part in vars(self.objective).items() if isinstance(part, Module)}
         said = {name: SCALAR.sub(r"\1", repr(part)) for name, part in parts.items() if name != "padded"}
         short = {name: text if len(text) <= WORDS else kind_of(parts[name]) for name, text in said.items() if "\n" not in text}
@@ -248,12 +381,12 @@ class Fit(Module, Printed):
 
     @property
     def of_rank(self) -> str:
-        """Said where the data leave directions undetermined that are no symmetries of the model."""
+        """Rank, in words, if the data leave directions undetermined that are no symmetries of the model; else ""."""
         known = len(self.objective.parameters.symmetries(self.theta))
         return f" of rank {self.num_params - len(self.null_space) + known}" if len(self.null_space) > known else ""
 
     def _agreement(self) -> str:
-        """How many of several starts reached this minimum."""
+        """Number of starts that reached this minimum, in words."""
         if self.minima.starts < 2:
             return ""
         others = len(self.minima.value) - 1
@@ -278,30 +411,74 @@ def fit(
     curvature: Curvature = "auto",
     checkpoint: File | None = None,
 ) -> Fit:
-    """Minimise `F(·, 1)` and factorise its curvature there.
+    """Minimise `F(·, 1)` and factor its curvature at the minimum.
 
-    `theta0`, in natural parameters, is the first start; `num_starts` is how many there are in all: by default one where F is
-    convex or has more than 2,000 parameters, else four, side by side on the cores there are or by joblib's workers. The others
-    are the objective's own, drawn with `seed`; an objective that does not draw is started around the first, so far off that F
-    would rise by about half a nat a unit. The lowest minimum is the fit, whichever start led there (a basin of one's choice:
-    its θ as `theta0`, and `num_starts=1`); all that were found are `Fit.minima`, and `cross_validate` compares its refits at
-    them.
+    The method is Newton's with a line search, preceded by BFGS if F is not convex or a Hessian costs many gradients. An `HMM`
+    goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation with memory, and by
+    Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are formed; between them L-BFGS goes on in
+    coordinates in which the last one is the identity.
 
-    The way down is Newton's method with a line search; before it BFGS, where F is not convex or a Hessian costs many
-    gradients. An `HMM` goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation
-    and what it learns on the way, and on by Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are
-    made, and L-BFGS goes on between them in coordinates in which the last one is the identity.
-    `curvature` is "dense", a factor of H, "products", conjugate gradients on products with H, "auto", those beyond 12,000
-    parameters or where making H takes 8 GiB, or "rows", of a `GLM` under a `Ridge`. With `checkpoint` a killed call goes on.
+    The lowest minimum is the fit, whichever start led there. All that were found are `Fit.minima`, and `cross_validate`
+    compares its refits at them. For a particular basin give its θ as `theta0`, with `num_starts=1`.
 
-    Of linear predictors with a convex loss whose rows and penalty leave directions unseen (repeated columns, p > n) the
-    minimiser of least norm is taken, that of the coefficients where there is an intercept; `Fit.rank` counts the rest.
+    If rows and penalty of a convex model of linear predictors leave directions unseen (repeated columns, p > n), the minimiser
+    of least norm is taken, the norm being that of the coefficients if there is an intercept; `Fit.rank` counts the other
+    directions. Probabilities of a hidden Markov model and variances of a mixed model whose maximum likelihood is at zero are
+    held there, with a warning. Coefficients that an l1 penalty puts at zero are held there too. The fit's `objective` is then
+    the model that holds them.
 
-    Raises `RuntimeError` where no minimiser is reached (complete separation), `IndefiniteHessianError` where the data do not
-    determine every parameter otherwise, `ValueError` where `checkpoint` is of another run, `Interrupted` on Ctrl-C.
-    Probabilities of a hidden Markov model and variances of a mixed one that have their maximum likelihood at zero are held
-    there, with a warning, and so are coefficients that an l1 penalty puts there; the fit's `objective` is then the model that
-    holds them.
+    Parameters
+    ----------
+    objective : AbstractObjective
+        The model with its data.
+    theta0 : pytree of arrays, optional
+        First start, in natural parameters; by default the objective's own.
+    num_starts : int, optional
+        Number of starts; by default four, or one beyond 2,000 parameters. A convex F always has one. Starts run side by side on
+        the available cores, or on joblib's workers. Starts after the first are the objective's own, drawn with `seed`. If it
+        does not draw, they are drawn around the first, so far off that F would rise by about half a nat a unit.
+    seed : int, default: 0
+        Seed of the starts.
+    curvature : {"auto", "dense", "products", "rows"}, default: "auto"
+        "dense" factors H; "products" uses conjugate gradients on products with H; "auto" does the latter beyond 12,000
+        parameters; "rows" uses a matrix over the rows, for a `GLM` under a `Ridge`.
+    checkpoint : str or path, optional
+        File that keeps what is done, so that a killed call goes on.
+
+    Returns
+    -------
+    Fit
+        The fit.
+
+    Raises
+    ------
+    RuntimeError
+        If no minimiser is reached, as under complete separation.
+    IndefiniteHessianError
+        If the data do not determine every parameter otherwise.
+    ValueError
+        If `checkpoint` belongs to another run.
+    Interrupted
+        On Ctrl-C.
+
+    See Also
+    --------
+    anchor : Take parameters that another program found.
+    from_sklearn, from_statsmodels : Take a fitted model of another library.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((40, 2))
+    >>> y = X[:, 0] + rng.standard_normal(40) > 0
+    >>> fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    >>> fit.objective.num_units, fit.num_params
+    (40, 3)
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(40))
+    >>> len(cv.losses)
+    40
     """
     objective, theta0 = posed(turned(_checked(objective, "fit"), curvature, "fit"), theta0)
     number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
@@ -311,7 +488,7 @@ def fit(
 
 
 def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
-    """The lowest minimum that the starts lead to."""
+    """Fit at the lowest minimum to which the starts lead."""
     starts, flat = _begun(objective, theta0, num_starts, seed, curvature)
     runs = _runs(objective, starts, flat)
     try:
@@ -336,7 +513,7 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
 def _begun(
     objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature
 ) -> tuple[list[PyTree], Flat | None]:
-    """The starts, and directions in which F never changes, if H is formed."""
+    """Starts, and directions in which F never changes, if H is formed."""
     starts: list[PyTree] = []
 
     def make() -> Told:
@@ -355,7 +532,7 @@ def _begun(
 
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
-    """Directions in which F never changes: looked for where H at θ says that there may be more than the symmetries."""
+    """Directions in which F never changes; searched if H at θ says that there may be more than the symmetries."""
     known = np.asarray(objective.parameters.symmetries(theta), float)
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return known
@@ -365,7 +542,7 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
 
 
 def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
-    """Where each start leads, lowest first."""
+    """Descents from each start, lowest first."""
     F, ones = function(objective, starts[0]), np.ones(objective.num_units)
     at = [np.asarray(ravel(start)) for start in starts]
     if flat is None:
@@ -374,7 +551,7 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
 
 
 def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
-    """The anchor where a start led; an error where that is no minimum."""
+    """Fit at the end of a descent; raises if that is no minimum."""
     value, vector, converged = run
     theta = mapped(np.asarray, objective.parameters.canonical(placed(vector, like)))
     if flat is None or len(vector) > KEPT:
@@ -387,7 +564,7 @@ def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | 
 
 
 def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
-    """Why there is no minimiser, as far as can be told, and the way out."""
+    """Message that says why there is no minimiser, as far as it is known, and what to do."""
     name, largest = kind_of(objective), np.abs(vector).max(initial=0)
     if found.decrement > WARN:
         what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {found.decrement:.2g})"
@@ -406,11 +583,44 @@ def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector:
 
 @float64
 def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, curvature: Curvature = "auto") -> Fit:
-    """A `Fit` at a θ found elsewhere, in natural parameters as `fit.parameters` prints them.
+    """Make a `Fit` at parameters that were found elsewhere.
 
-    Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is warned of,
-    and one above 1 raises `ValueError` unless `throw=False`; under a penalty with kinks or bounds √(2 (F(θ) − min F)) counts
-    as one, as θ of parameters that these hold is not kept. `curvature` is as in `fit`.
+    Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is warned of. Under a penalty with
+    kinks or bounds, √(2 (F(θ) − min F)) counts as a decrement too, as θ is not kept for parameters that these hold.
+
+    Parameters
+    ----------
+    objective : AbstractObjective
+        The model with its data.
+    theta : pytree of arrays
+        Natural parameters, in the form of `fit.parameters`.
+    throw : bool, default: True
+        Whether a decrement above 1 raises an error rather than a warning.
+    curvature : {"auto", "dense", "products", "rows"}, default: "auto"
+        As in `fit`.
+
+    Returns
+    -------
+    Fit
+        The fit at θ.
+
+    Raises
+    ------
+    ValueError
+        If `theta` is not stationary: its decrement is above 1.
+
+    See Also
+    --------
+    fit : Minimise F.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> model = lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
+    >>> fit = lo.anchor(model, {"intercept": np.array(0.9), "coef": np.array([0.9])})
+    >>> bool(fit.decrement < 1e-8)
+    True
     """
     found, left = standing(objective, theta, curvature)
     if left > WARN:
@@ -465,7 +675,7 @@ def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvatu
 
 
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
-    """The fit at θ, which keeps off the directions that are known to be flat; by products where none are given."""
+    """Fit at θ, off the directions that are known to be flat; by Hessian products if `flat` is None."""
     theta = mapped(np.asarray, theta)
     if flat is not None:
         return _formed(objective, theta, _curved(objective, theta, caller, flat))
@@ -489,7 +699,7 @@ def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
 
 
 def _formed(objective: AbstractObjective, theta: PyTree, told: Told) -> Fit:
-    """The fit where that is known."""
+    """Fit from F, its gradient and the factor of its Hessian."""
     gradient, factor, null_space = (stored(told.pop(name)) for name in ("gradient", "factor", "null_space"))  # none twice
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     return _anchored(objective, theta, told["value"], gradient, (factor, whitener, null_space))

@@ -1,8 +1,8 @@
-"""F(·, w) of many refits, as functions of raveled θ: values, gradients, Hessians, their products with vectors, held-out losses.
+"""F(·, w) of many refits as functions of raveled θ: values, gradients, Hessians and their products, held-out losses.
 
-Linear models have them in closed form (`_design`), and so do models whose author gives F and its gradient (`_closed_form`):
-neither needs a compiler. Of every other model JAX derives them: few programs, compiled for few shapes, each going over the
-data for some refits at a time.
+Linear models have them in closed form (`linalg.design`), and so do models whose author gives F and its gradient
+(`objectives.closed_form`). Neither needs a compiler. For every other model JAX derives them, in few programs that are compiled
+for few shapes and pass over the data for some refits at a time.
 """
 
 import functools
@@ -22,15 +22,15 @@ from ._plan import Rows, few_size
 from ._resident import Resident
 
 NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
-OWN = 256  # units that refits of few units look at together
-FEW = 512  # units, of which all are listed in every refit, so that there is one shape
-COMPILING = 5e7  # operations that are cheaper than compiling for fewer refits
-SPARED = 4e6  # the same, of refits that are not there: in every call, so that other plans find their programs
+OWN = 256  # units that refits of few units evaluate together
+FEW = 512  # units up to which every refit lists all of them, so that there is one shape
+COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
+SPARED = 4e6  # the same for refits that are only padding, in every call, so that other plans find the same programs
 TOGETHER = 2**23  # numbers in Hessians that are held at the same time
 
 
 def weights_of(rows: Rows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes units"]:
-    """The weights of some refits, over all units."""
+    """Weights of the selected refits over all units."""
     index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
     if index.shape[1] == n:
         return weight.copy()
@@ -40,13 +40,13 @@ def weights_of(rows: Rows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = sl
 
 
 def whole(weights: Float[np.ndarray, "refits units"]) -> Rows:
-    """A batch of refits written out over all units, none of which is scored."""
+    """Batch of refits that are written out over all units, none of which is scored."""
     index = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
     return Rows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
 
 
 def shaped(objective: AbstractObjective, rows: Rows) -> tuple[AbstractObjective, Rows]:
-    """The same, with a batch of refits over these units, which neither drop nor score those that are not the objective's."""
+    """Padded objective, and the batch over its units; padding units are neither dropped nor scored."""
     found = repeatable(objective)
     own, count = objective.num_units, found.num_units
     if own == count:
@@ -59,19 +59,21 @@ def shaped(objective: AbstractObjective, rows: Rows) -> tuple[AbstractObjective,
 
 
 def preconditioner(objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]) -> tuple[Blocks, ...]:
-    """What stands in for `∇²F(θ, w)`, if anything does."""
+    """Blocks that approximate `∇²F(θ, w)`; empty if the model has none."""
     found = repeatable(objective)
     return found.preconditioner(theta, padded_weights(found, weights))
 
 
 def listed(objective: AbstractObjective) -> bool:
-    """Does every refit list all units, so that plans of all kinds have one shape? Where these are few, and a pass over all of
-    them is made anyway."""
+    """Whether every refit lists all units, so that all plans have one shape.
+
+    It does if units are few and every pass goes over all of them.
+    """
     return not objective.local and objective.num_units <= FEW
 
 
 def passes(objective: AbstractObjective) -> int:
-    """Refits that share one pass over the data."""
+    """Number of refits that share one pass over the data."""
     if objective.costs.lanes is not None:
         return objective.costs.lanes
     outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else 1
@@ -79,17 +81,17 @@ def passes(objective: AbstractObjective) -> int:
 
 
 def own_passes(objective: AbstractObjective, width: int) -> int:
-    """Refits that share one pass where only their own units matter."""
+    """Number of refits that share one pass if each needs its own units only."""
     return max(passes(objective), OWN // width) if objective.local else passes(objective)
 
 
 def work(objective: AbstractObjective, size: int) -> float:
-    """Operations of one gradient of one refit, `size` parameters."""
+    """Number of operations of one gradient of one refit with `size` parameters."""
     return 4.0 * objective.num_units * size if objective.costs.work is None else objective.costs.work
 
 
 class Closed:
-    """A linear model's, by array code; `constant` makes its Hessian, where that is the same at every θ and in every refit."""
+    """F(·, w) of a linear model in NumPy; `constant` returns its Hessian if that is the same at every θ and in every refit."""
 
     def __init__(self, model: Predictors, rows: Rows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
         self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
@@ -105,14 +107,14 @@ class Closed:
     def look(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
-        """F and its gradients."""
+        """Evaluate F and its gradients."""
         (loss, slope), kappa = self._at(theta, lanes, (0, 1))
         return _looked(self.model, loss, slope, kappa, self.model.penalised(theta))
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], design: Any = None
     ) -> Float[np.ndarray, "lanes params params"]:
-        """∇²F; by products with the rows of `design`, if these are given in another precision."""
+        """Compute ∇²F, with the rows of `design` if these are given in another precision."""
         if self.constant is not None:
             return np.repeat(self.constant()[None], len(theta), axis=0)
         eta = self.model.eta(theta)
@@ -123,15 +125,17 @@ class Closed:
 
     @functools.cached_property
     def rough(self) -> Any:
-        """Rows that a device keeps in float32, for products in that: of float64 it may have little. For Hessians of steps, as
-        gradients tell where these end. None of other rows."""
+        """Rows on a device in float32, for fast products; None for all other rows.
+
+        They serve the Hessians of steps only: gradients, in float64, decide where the steps end.
+        """
         design = self.model.design
         each = design.each if isinstance(design, Several) else design
         kept = isinstance(each, Resident) and each.source.dtype == np.float32
         return design.single() if kept and self.constant is None else None
 
     def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
-        """That of ∇²F at weights of one."""
+        """Diagonal of ∇²F at weights of one."""
         (curvature,), kappa = self._at(theta[None], np.zeros(1, int), (2,))
         penalty = np.asarray(self.model.penalty.diagonal())
         return (self.model.design**2).pull(curvature)[0] + kappa[0] * penalty
@@ -139,7 +143,7 @@ class Closed:
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
-        """∇²F as a function of a vector each."""
+        """∇²F of each refit as a function that multiplies it by a vector."""
         (curvature,), kappa = self._at(theta, lanes, (2,))
         norms = self.model.norms
         bends = (lambda v: 0.0) if norms is None else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
@@ -152,8 +156,10 @@ class Closed:
 
 
 class Penalised:
-    """The same at weights of one under many quadratic penalties, one a lane; ℓ″ comes along with each look, for the Hessian
-    there."""
+    """F of a linear model at weights of one under many quadratic penalties, one a lane.
+
+    Each evaluation keeps ℓ″ for the Hessian at the same place.
+    """
 
     def __init__(self, model: Predictors, num_units: int, second: Float[np.ndarray, "lanes params params"]):
         self.model, self.second = model, second
@@ -163,7 +169,7 @@ class Penalised:
     def look(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
-        """F and its gradients."""
+        """Evaluate F and its gradients."""
         *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
         self.theta[lanes], self.curvature[lanes] = theta, curvature
         loss, slope = (weighed(self.weight, part) for part in parts)
@@ -173,7 +179,7 @@ class Penalised:
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
-        """∇²F."""
+        """Compute ∇²F."""
         if not np.array_equal(self.theta[lanes], theta):
             self.look(theta, lanes)
         curvature = self.curvature[lanes]
@@ -183,14 +189,14 @@ class Penalised:
 def _looked(
     model: Predictors, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, penalty: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradients, of what the units add, and what the penalty does."""
+    """F and its gradients from the terms of the units and the penalty's value and gradient."""
     value = loss.sum(1) + kappa * penalty[0]
     return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[:, None] * penalty[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Derived:
-    """Any model's, by JAX; θ raveled, in the shape of `like`."""
+    """F(·, w) of any model, derived and compiled by JAX; θ is raveled, in the shape of `like`."""
 
     objective: AbstractObjective
     like: PyTree
@@ -199,46 +205,46 @@ class Derived:
     def look(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
-        """F and its gradients."""
+        """Evaluate F and its gradients."""
         return self._mapped(_looks, lanes, theta)
 
     def gradient(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params"]:
-        """∇F alone."""
+        """Evaluate ∇F alone."""
         return self._mapped(_gradients, lanes, theta)
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
-        """∇²F."""
+        """Compute ∇²F."""
         return self._mapped(_hessians, lanes, theta, dear=theta.shape[1])
 
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
-        """∇²F as a function of a vector each."""
+        """∇²F of each refit as a function that multiplies it by a vector."""
         return lambda vector: self._mapped(_products, lanes, theta, vector)
 
     def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
-        """What the units that leave change ∇²F at `like` by, so many refits at a time."""
+        """Change of ∇²F at `like` that the units which leave make, `chunk` refits at a time."""
         objective, rows = self._shaped
         return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
 
     def moved(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
-        """What ∇F at `like` changes by from weights of one, where only the units that leave matter."""
+        """Change of ∇F at `like` from weights of one, for models where only the units that leave matter."""
         return self._mapped(_moved, lanes, local=True)
 
     def losses(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes ..."]:
-        """The held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` of a joint loss."""
+        """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
         return self._own(self._mapped(_losses, lanes, theta, held=True))
 
     def slopes(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params"]:
-        """Gradients of the sums of those."""
+        """Gradients of the summed held-out losses."""
         return self._mapped(_slopes, lanes, theta, held=True)
 
     def around(
@@ -247,24 +253,24 @@ class Derived:
         moves: Float[np.ndarray, "lanes moves params"],
         lanes: Int[np.ndarray, " lanes"],
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
-        """The losses, and by how much they change along each of some moves, added up without signs."""
+        """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         losses, changes = self._mapped(_around, lanes, theta, moves, held=True)
         return self._own(losses), changes
 
     @functools.cached_property
     def _shaped(self) -> tuple[AbstractObjective, Rows]:
-        """The weights of many refits go with the data, wherever these are: so they are sent there once."""
+        """Padded objective and batch, sent once to the device where the data are."""
         found, rows = shaped(self.objective, self.rows)
         return found, resident((found, rows))[1]
 
     def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
-        """Without those of units that are padding."""
+        """Drop the losses of units that are padding."""
         return losses[:, : self.rows.index.shape[1]] if losses.ndim > 1 else losses
 
     def _mapped(
         self, program: Callable, lanes: np.ndarray, *parts: np.ndarray, held: bool = False, local: bool = False, dear: int = 1
     ) -> Any:
-        """A program of some of the refits, so many at a time that few shapes are compiled, the last one repeated."""
+        """Run a program for the selected refits in groups of few sizes, the last refit repeated where a group is not full."""
         objective, rows = self._shaped
         own = own_passes(objective, rows.index.shape[1])
         together = _power(2, max(1, own // 4) if held else own if local else passes(objective))
@@ -280,8 +286,11 @@ class Derived:
         return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
 
     def _size(self, together: int, gradients: int) -> int:
-        """Refits of one call, each as dear as so many gradients: those that share a pass, or more where fewer are not worth a
-        compilation; of those that there are, and some whether they are there or not."""
+        """Number of refits in one call of a program that costs so many gradients a refit.
+
+        It is the number that share a pass, or more where compiling for fewer would cost more than it saves; at most the number
+        of refits there are, and at least a number that does not depend on it, so that other plans find the same program.
+        """
         objective, total = self._shaped[0], len(self.rows.index)
         operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
@@ -290,7 +299,7 @@ class Derived:
 
 
 class Hosted(Derived):
-    """The same, where a model has values, gradients and products by array code: one refit after another."""
+    """F(·, w) of a model that has values, gradients and products in NumPy, evaluated one refit after another."""
 
     @functools.cached_property
     def arrays(self) -> AbstractByArrays:
@@ -310,7 +319,7 @@ class Hosted(Derived):
 
 
 def _power(base: int, number: int) -> int:
-    """The power nearest to a number, by ratio."""
+    """Power of `base` nearest to a number, by ratio."""
     return base ** round(np.log(number) / np.log(base))
 
 
@@ -318,13 +327,13 @@ Functions = Closed | Derived | Given
 
 
 def functions(objective: AbstractObjective, like: PyTree, rows: Rows) -> Functions:
-    """F of a batch of refits."""
+    """F of a batch of refits, in closed form for linear models."""
     model = objective.predictors
     return derived(objective, like, rows) if model is None else Closed(model, rows, objective.num_units)
 
 
 def derived(objective: AbstractObjective, like: PyTree, rows: Rows) -> Derived | Given:
-    """The same, with held-out losses: by JAX, or as its author gives it."""
+    """F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
     if isinstance(objective, AbstractClosedForm):
         return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
     return (Derived if objective.costs.arrays is None else Hosted)(objective, like, rows)
@@ -332,27 +341,27 @@ def derived(objective: AbstractObjective, like: PyTree, rows: Rows) -> Derived |
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """F(·, w) at one w, of parameters in the shape of `like`."""
+    """F(·, w) at one w, as a function of parameters in the shape of `like`."""
 
     of: Functions
     like: PyTree
 
     def look(self, vector: Float[np.ndarray, " params"]) -> tuple[float, Float[np.ndarray, " params"]]:
-        """F and its gradient at raveled parameters."""
+        """Evaluate F and its gradient at raveled parameters."""
         value, gradient = self.of.look(vector[None], ONE)
         return float(value[0]), gradient[0]
 
     def hessian(self, vector: Float[np.ndarray, " params"]) -> Float[np.ndarray, "params params"]:
-        """∇²F there."""
+        """Compute ∇²F at raveled parameters."""
         return self.of.hessian(vector[None], ONE)[0]
 
     def products(self, vector: Float[np.ndarray, " params"]) -> Callable[[np.ndarray], Float[np.ndarray, " params"]]:
-        """∇²F there as a function of a vector."""
+        """∇²F at raveled parameters as a function that multiplies it by a vector."""
         of = self.of.products(vector[None], ONE)
         return lambda along: of(along[None])[0]
 
     def placed(self, vector: Float[np.ndarray, " params"]) -> PyTree:
-        """Raveled parameters in their own shape."""
+        """Reshape raveled parameters to the tree `like`."""
         return placed(vector, self.like)
 
 
@@ -360,7 +369,7 @@ ONE = np.zeros(1, int)
 
 
 def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None) -> Function:
-    """F at these weights, one by default."""
+    """F at the given weights, by default one."""
     given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
     of = functions(objective, like, whole(given[None]))
     if isinstance(of, Closed) and of.model.quadratic:
@@ -376,21 +385,21 @@ def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]
 
 
 def constant(model: Predictors, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "params params"]:
-    """The same of a model, at any weights."""
+    """∇²F of a quadratic model at any weights."""
     return Closed(model, whole(weights[None]), len(weights)).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
 
 
 def fold_weights(
     objective: AbstractObjective, index: Int[Array, " width"], weight: Float[Array, " width"]
 ) -> Float[Array, " units"]:
-    """The weights of one refit, over all units, in compiled code."""
+    """Weights of one refit over all units, in compiled code."""
     if len(index) == objective.num_units:
         return weight
     return jnp.ones(objective.num_units).at[index].set(weight, mode="drop")
 
 
 def _over(one: Callable, args: tuple, chunk: int) -> PyTree:
-    """A function of one refit, over a batch; a batch of one without an axis more, which some products are slower with."""
+    """Map a function of one refit over a batch; a batch of one skips the batch axis, with which some products are slower."""
     if len(args[0]) == 1:
         return jax.tree.map(lambda part: part[None], one(tuple(part[0] for part in args)))
     return jax.lax.map(one, args, batch_size=chunk)
@@ -402,7 +411,7 @@ def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array)
 
 
 def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable:
-    """Held-out losses of one refit at a raveled θ, zero where not scored."""
+    """Held-out losses of one refit as a function of raveled θ, zero where not scored."""
     weights = fold_weights(objective, index, weight)
 
     def losses(vector):
@@ -413,7 +422,7 @@ def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: A
 
 
 def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarray, "params params"]) -> np.ndarray:
-    """∂²F/∂θ∂w_n of every unit at weights one, whitened, `[units, params]`."""
+    """Whitened `∂²F/∂θ∂w_n` of every unit at weights one, `[units, params]`."""
     if isinstance(objective, AbstractClosedForm):
         return objective.jacobian(np.asarray(theta)) @ root.T
     return np.asarray(_influence(repeatable(objective), theta, root))[: objective.num_units]
@@ -425,7 +434,7 @@ def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Arra
 
 
 def leverage(objective: AbstractLinearPredictor, root: Float[np.ndarray, "params params"]) -> Float[np.ndarray, " units"]:
-    """The trace of U_n H⁻¹ U_nᵀ of every unit."""
+    """Trace of U_n H⁻¹ U_nᵀ of every unit."""
     return np.asarray(_leverage(objective, root))
 
 

@@ -1,4 +1,4 @@
-"""Graphs as a caller hands them in, and what is asked of their shape: who is near whom, which sites form a block."""
+"""Graphs as callers hand them in, distances between their sites, and blocks of neighbouring sites."""
 
 from typing import Any
 
@@ -17,13 +17,14 @@ SPECTRAL = 1000  # sites up to which a piece is cut by the second eigenvector of
 def read_edges(
     caller: str, edges: Any, num_sites: int | None = None, names: pd.Index | None = None
 ) -> tuple[Edges, int, pd.Index | None]:
-    """Each undirected edge once, in the order given, the number of sites, and their labels.
+    """Read each undirected edge once, in the order given; return the edges, the number of sites and their labels.
 
-    `edges` is `[edges, 2]`, numbers of sites, or labels that are no whole numbers; a symmetric sparse adjacency matrix; a
-    networkx graph (sites in the order of its nodes, unless these are 0, 1, …, n − 1) or a libpysal graph (sites in the order
-    of its ids); weights of edges are not used. Where the data have labels, `names`, sites are numbered as there.
+    `edges` is `[edges, 2]`, numbers of sites or labels that are no whole numbers; a symmetric sparse adjacency matrix; a
+    networkx graph (sites in the order of its nodes, unless these are 0, 1, …, n − 1) or a libpysal graph (sites in the order of
+    its ids). Weights of edges are ignored. If the data have labels `names`, sites are numbered as there.
 
-    Raises TypeError for anything else; ValueError for loops, duplicates, one-sided edges, sites out of range, other labels.
+    Raises TypeError for anything else, and ValueError for loops, duplicates, one-sided edges, sites out of range or other
+    labels.
     """
     own: pd.Index | None = None
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
@@ -129,7 +130,7 @@ def adjacency(edges: Edges, num_sites: int) -> "scipy.sparse.csr_array":
 
 
 def distances(edges: Edges, num_sites: int, reach: int) -> "scipy.sparse.csr_array":
-    """One plus the number of edges between sites that are at most `reach` apart; no entry for others."""
+    """One plus the number of edges between sites at most `reach` apart, as a sparse matrix; no entry for others."""
     near = found = scipy.sparse.eye_array(num_sites, format="csr")
     step = adjacency(edges, num_sites) + near
     for _ in range(reach):
@@ -141,7 +142,7 @@ def distances(edges: Edges, num_sites: int, reach: int) -> "scipy.sparse.csr_arr
 
 
 def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
-    """Labels of `count` blocks of neighbouring sites of nearly one size, by cutting the graph in two again and again."""
+    """Label `count` blocks of neighbouring sites of nearly one size, by cutting the graph in two again and again."""
     label, graph = np.zeros(num_sites, np.int64), adjacency(edges, num_sites)
 
     def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:
@@ -159,7 +160,7 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
 
 
 def _along(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
-    """The sites of a piece from one end to the other, one component after another."""
+    """Order the sites of a piece from one end to the other, one connected component after another."""
     _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
     order = []
     for sites in np.split(np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]):

@@ -1,4 +1,4 @@
-"""How the held-out loss after one Newton step changes with hyperparameters ρ: exactly, by one adjoint solve a refit.
+"""The exact gradient of the held-out loss after one Newton step in the hyperparameters ρ, by one adjoint solve a refit.
 
     θ̂ = argmin F(·, 1; ρ),      θ_o = θ̂ + q_o,      H_o q_o = −∇F(θ̂, w_o; ρ),      V(ρ) = Σ_o S_o(θ_o; ρ)
 
@@ -6,16 +6,16 @@ With r_o = ∇S_o(θ_o), p_o = H_o⁻¹ r_o and Φ_o(θ; ρ) = p_oᵀ (∇F + �
 
     dV = Σ_o ∂_ρ (S_o − Φ_o) + dθ̂ᵀ Σ_o (r_o − ∇Φ_o),      dθ̂ = −H⁻¹ ∂_ρ ∇F(θ̂, 1; ρ)
 
-JAX derives it where it has to. Of linear predictors under a penalty ½ θᵀP(ρ)θ that alone has hyperparameters it is, by arrays,
+JAX derives it in general. For linear predictors under a penalty ½ θᵀP(ρ)θ, which alone has hyperparameters, it is by arrays
 
     dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,      s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
 
-Closed forms, which JAX cannot derive, are fitted again a little to each side of every hyperparameter.
-(S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers).
+(S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers). Closed forms, which JAX cannot
+differentiate, are fitted again a little to each side of every hyperparameter.
 
-Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, one step jumps where coefficients come and go, while the losses of
-exact refits have kinks there and no jumps: V is theirs. With u = σ or θ_g/‖θ_g‖, H_o and all else on what a refit itself does
-not hold,
+Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, the loss after one step jumps where coefficients come and go. The
+loss of exact refits has kinks there and no jumps, so V is theirs. With u = σ or θ_g/‖θ_g‖, and H_o restricted to the parameters
+that a refit does not hold at zero,
 
     dθ_o = −κ_o H_o⁻¹ (dP θ_o + u da),      dV = Σ_o ∇S_o(θ_o)ᵀ dθ_o
 """
@@ -58,7 +58,7 @@ WIDTH = 0.1  # standard deviations of the predictors, over which a step of the a
 
 
 class Looked(NamedTuple):
-    """An estimate without errors, its criterion and the slope of that; the held-out predictors, where these are pooled."""
+    """An estimate without errors, its criterion with the gradient, and the held-out predictors, where these are pooled."""
 
     estimate: Estimate
     value: float
@@ -67,7 +67,7 @@ class Looked(NamedTuple):
 
 
 def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
-    """The objective of some hyperparameters: numbers as arrays, so that where they are leaves nothing is compiled anew."""
+    """Build the objective, with numbers as arrays, so that nothing is compiled anew where they are leaves."""
     found = build(**{name: np.float64(value) if isinstance(value, float) else value for name, value in hyper.items()})
     if not isinstance(found, AbstractObjective):
         what = f"{type(found).__name__}" + (", give its .objective" if isinstance(found, Fit) else "")
@@ -76,7 +76,7 @@ def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
 
 
 def shares(found: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " losses"]:
-    """What each loss counts in the mean over some units (of joint losses, some refits); over all if none are named."""
+    """Return the weight of each loss in the mean over some units (or refits, for joint losses); over all if `among` is None."""
     if found.joint:
         some = np.ones(found.plan.num_refits) if among is None else among.astype(float)
         return some / some.sum()
@@ -85,27 +85,30 @@ def shares(found: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " los
 
 
 def shared(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:
-    """What each loss counts in the mean over units of such weights: one that is scored often counts once."""
+    """Return the weight of each loss in the weighted mean over units; a unit that is scored often counts once."""
     times = np.bincount(plan.index[plan.held], minlength=plan.num_units)
     each = weight / np.maximum(times, 1) / weight[times > 0].sum()
     return np.where(plan.held, each[plan.index], 0.0)
 
 
 def mean(found: Estimate, among: np.ndarray | None) -> float:
-    """That mean."""
+    """Compute the mean loss over the units (or refits) `among`; over all if it is None."""
     return found.mean if among is None else float(np.where(share := shares(found, among), found.losses, 0.0) @ share)
 
 
 class Slopes:
-    """The held-out losses of a plan after one Newton step, and the slope of their mean in the hyperparameters that `build`
-    takes, or of what is `pooled` of the held-out predictors. Programs are compiled once for all of its calls."""
+    """The held-out losses of a plan after one Newton step, and the gradient of their mean in the hyperparameters of `build`.
+
+    Instead of the mean, the criterion may be a metric that is `pooled` over the held-out predictors. Programs are compiled
+    once for all calls.
+    """
 
     def __init__(self, build: Build, names: Sequence[str], pooled: Pooled | None = None):
         self.build, self.names, self.pooled = build, tuple(names), pooled
         self.alone: bool | None = None  # do hyperparameters enter the penalty alone?
 
     def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> Looked:
-        """At a fit; the criterion of the units that are `among` those asked for, of all if none are named."""
+        """Compute the criterion and its gradient at a fit, over the units `among` those asked for, or over all."""
         if fit.factor is None:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
@@ -164,7 +167,7 @@ class Slopes:
 
     @functools.cached_property
     def _penalty(self) -> Callable[..., Float[Array, "features features hyper"]]:
-        """dP/dρ."""
+        """Return dP/dρ."""
 
         def second(rho: Array) -> Array:
             model: Any = self._traced(rho)
@@ -236,7 +239,7 @@ class Slopes:
     # closed forms
 
     def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: np.ndarray | None) -> Float[np.ndarray, " hyper"]:
-        """The slope by central differences, from fits that begin at this one."""
+        """Compute the gradient by central differences, from fits that begin at this one."""
 
         def at(rho: np.ndarray) -> float:
             objective = built(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
@@ -249,15 +252,17 @@ class Slopes:
     # everything else, by JAX
 
     def _made(self, rho: Array, leaves: Sequence[Arrays]) -> AbstractObjective:
-        """The objective, whose arrays without hyperparameters are those that are handed over: as constants they would be
-        compiled with every data set."""
+        """Build the objective, with its arrays that do not depend on hyperparameters passed in.
+
+        As constants they would be compiled with every data set.
+        """
         own, tree = jax.tree.flatten(self._traced(rho))
         known = zip(own, leaves, strict=True)
         return jax.tree.unflatten(tree, [mine if followed(mine) or not _is_array(mine) else other for mine, other in known])
 
     @functools.cached_property
     def _pulls(self) -> Callable[..., Array]:
-        """r_o."""
+        """Return r_o, the gradients of the held-out losses."""
 
         def program(rho, leaves, like, args, chunk):
             objective = self._made(rho, leaves)
@@ -338,7 +343,7 @@ class Slopes:
 
 
 def criterion(fit: Fit) -> AbstractRefit:
-    """How refits are made whose mean loss is gone down."""
+    """Return the strategy whose mean held-out loss the search descends."""
     return NewtonStep() if fit.objective.parameters.kinks() is None else Exact()
 
 
@@ -350,7 +355,7 @@ def _turned(
     share: Float[np.ndarray, " held"],
     change: Sequence[np.ndarray],
 ) -> Float[np.ndarray, " hyper"]:
-    """How the losses of one refit change, each `share` of it."""
+    """Return the changes of the losses of one refit, each weighted by `share`."""
     model, norms, own = kinked.smooth, kinked.norms, ~at_rest(kinked, theta)
     (omega,), (kappa,) = model.weigh(weights)
     eta, x = model.eta(theta[None])[0], model.design.x[:, own]
@@ -369,7 +374,7 @@ def _turned(
 
 
 def _stepped(gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
-    """The criterion, one Newton step a refit."""
+    """Return the criterion, with one Newton step a refit."""
     for batch in batches:
         state = Descent(gathered.asked.fit, batch.rows, own=True)
         state.begin()
@@ -395,7 +400,8 @@ def smoothed(
 
         V = −Σ_{i of the upper class} Σ_{j of the lower} w_i w_j σ((η_i − η_j) / (h s)) / ΣΣ w_i w_j,      s² = Σ (η − η̄)² / n
 
-    and its slope in each predictor."""
+    and its slope in each predictor.
+    """
     upper = y == y.max()
     if upper.all() or not np.isin(y, (y.min(), y.max())).all():
         raise ValueError("tune: metric='auc' by gradient needs two classes; use sampler='optuna'.")
@@ -417,7 +423,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _looked(fit: Fit, batch: Batch, gathered: Gathered) -> Enclosure:
-    """A batch of linear predictors after one Newton step, its losses gathered."""
+    """Score a batch of linear predictors after one Newton step."""
     state = Enclosure(fit, batch.rows)
     state.look()
     lost = np.where(state.metric.kept > 0, RESULTS.successful, RESULTS.undetermined)
@@ -427,7 +433,7 @@ def _looked(fit: Fit, batch: Batch, gathered: Gathered) -> Enclosure:
 
 
 class Adjoint:
-    """Σ p_o, Σ p_o q_oᵀ and what single rows add to s, whitened."""
+    """The sums Σ p_o and Σ p_o q_oᵀ, and the contributions of single rows to s, whitened."""
 
     def __init__(self, fit: Fit):
         self.fit, self.anchor = fit, anchored(fit)
@@ -435,7 +441,7 @@ class Adjoint:
         self.pull, self.bent, self.turn = np.zeros(rank), np.zeros((rank, rank)), np.zeros(self.anchor.units)
 
     def add(self, state: Enclosure, slope: Float[np.ndarray, "refits width"]) -> None:
-        """A batch, and the slope of the criterion in each held-out predictor."""
+        """Add a batch, given the gradient of the criterion in each held-out predictor."""
         metric, everyone, q = state.metric, np.arange(len(slope)), state.u
         if metric.z is not None:
             p = metric.solve(np.einsum("rk,rkp->rp", slope, metric.z), everyone)
@@ -451,7 +457,7 @@ class Adjoint:
         self.bent += p.T @ q
 
     def slope(self) -> Float[np.ndarray, "params params"]:
-        """G: that of the criterion in P."""
+        """Return G, the gradient of the criterion in P."""
         anchor, root = self.anchor, self.anchor.root
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         bent = root.T @ self.bent @ root

@@ -32,7 +32,7 @@ class Interval(NamedTuple):
 
 
 def usual(plan: Plan) -> Method:
-    """The method that goes by what is independent in a plan. ValueError where that is not known."""
+    """Return the method that fits the dependence of a plan's units; ValueError where the dependence is not known."""
     if plan.clusters is not None:
         return "clusters"
     if plan.serial is None and plan.blocks is None:
@@ -44,7 +44,10 @@ def usual(plan: Plan) -> Method:
 
 
 def half_width(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan, level: float, method: str) -> float:
-    """Of per-unit losses `[units]`, NaN where there is none. ValueError where the method has nothing to go by."""
+    """Return half the width of the interval for the mean of per-unit losses `[units]`, NaN where a unit has none.
+
+    Raises ValueError where the plan does not have what the method needs.
+    """
     tail = 0.5 + level / 2
     if np.sum(np.isfinite(losses) & (weight > 0)) < 2:
         raise ValueError("interval: it needs two scored units or more.")
@@ -61,7 +64,7 @@ def half_width(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: P
 
 
 def _series(losses: NDArray[np.float64], weight: NDArray[np.float64], tail: float) -> float:
-    """By the first cosines of the series of what each step adds to the mean."""
+    """Compute the half-width for a series, from the first cosines of each step's contribution to the mean."""
     seen = np.isfinite(losses) & (weight > 0)
     n = int(seen.sum())
     if n < SHORTEST:
@@ -73,7 +76,7 @@ def _series(losses: NDArray[np.float64], weight: NDArray[np.float64], tail: floa
 
 
 def of_folds(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan, level: float) -> float:
-    """That of losses `[entries]` of random folds, corrected for the units that they share."""
+    """Compute the half-width for losses `[entries]` of random folds, corrected for the units that the folds share."""
     seen = plan.held & np.isfinite(losses)
     mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
     if plan.serial or plan.blocks is not None:

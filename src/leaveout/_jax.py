@@ -1,6 +1,6 @@
-"""JAX, imported when something is to be derived or compiled; and frozen classes that it sees as trees of arrays.
+"""JAX, imported when something has to be derived or compiled; and frozen classes that JAX sees as trees of arrays.
 
-Models in closed form need none of it: `jax`, `jnp` and `jspecial` stand for modules that are imported when used.
+Models in closed form need none of it: `jax`, `jnp` and `jspecial` stand for modules that are imported when they are used.
 """
 
 import abc
@@ -30,7 +30,7 @@ P, R = ParamSpec("P"), TypeVar("R")
 
 
 class _Later:
-    """A module that is imported when one of its names is used."""
+    """Module that is imported when one of its names is used."""
 
     def __init__(self, name: str):
         self._name = name
@@ -61,7 +61,7 @@ _scope = threading.local()  # `waiting`: the outermost scope of double precision
 
 
 def needed() -> None:
-    """Import JAX, if nobody has: our classes become trees to it, and it computes in double precision where that was asked."""
+    """Import JAX if nobody has: register our classes as trees, and enter double precision if it was asked for."""
     import jax.flatten_util
 
     _cached()
@@ -78,8 +78,11 @@ def needed() -> None:
 
 @functools.cache
 def _cached() -> Path | None:
-    """Compiled programs are kept for other processes, unless the caller chose where, or wants none: in the folder named by the
-    environment variable `LEAVEOUT_CACHE`, else in the user's cache; "off" keeps none. Two processes may write at once."""
+    """Set up the folder in which compiled programs are kept for other processes, and return it; None if none are kept.
+
+    The folder is named by the environment variable `LEAVEOUT_CACHE`, else it is in the user's cache; "off" keeps nothing. A
+    folder that the caller has chosen for JAX stays. Two processes may write at once.
+    """
     import jax
 
     chosen = os.environ.get("LEAVEOUT_CACHE") or platformdirs.user_cache_dir("leaveout")
@@ -98,7 +101,7 @@ def _cached() -> Path | None:
 
 
 def _host() -> str:
-    """A name for machines of one instruction set, since a home may be shared by others: programs are compiled for it."""
+    """Name of the machine's instruction set, for which programs are compiled: machines may share a home."""
     known = Path("/proc/cpuinfo")
     lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
@@ -118,7 +121,7 @@ def _double() -> Iterator[None]:
 
 
 def float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` with JAX, if it comes to that, in double precision, and leave the caller's setting as it was."""
+    """Run `function` in double precision, should it use JAX, and leave the caller's setting as it was."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -129,7 +132,10 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` for another thread, in double precision and on the device chosen here: JAX's settings are a thread's own."""
+    """Prepare `function` for another thread: in double precision and on the device chosen here.
+
+    JAX's settings are a thread's own.
+    """
     config: Any = jax.config if "jax" in sys.modules else None
     device = None if config is None else config.jax_default_device
     if device is None:
@@ -144,12 +150,12 @@ def carried(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def numpy_of(value: Any) -> Any:
-    """NumPy for its own arrays, `jax.numpy` for JAX's."""
+    """NumPy for NumPy's arrays, `jax.numpy` for JAX's."""
     return np if isinstance(value, NUMPY) else jnp
 
 
 def followed(value: Any) -> bool:
-    """Is there anything in it that JAX derives by, an array without a value yet?"""
+    """Whether a value contains a traced array, which JAX differentiates by and which has no value yet."""
     return "jax" in sys.modules and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
@@ -159,7 +165,7 @@ def special_of(value: Any) -> Any:
 
 
 def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """A user's function of arrays, whose values JAX does not know while it derives; TypeError where the function asks."""
+    """Call a user's function under tracing; raises TypeError, with the line, if it asks an array for its value."""
     known = jax.errors
     try:
         return function(*args, **more)
@@ -176,7 +182,7 @@ def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> 
 
 
 def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
-    """The function that `make()` returns, made when it is first called."""
+    """Function that `make()` returns, made when it is first called."""
     make = functools.cache(make)
 
     @functools.wraps(make)
@@ -188,8 +194,10 @@ def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` compiled for the shapes of its arrays, all else of its arguments constant, as by Equinox's `filter_jit`.
-    Ctrl-C does not wait for it."""
+    """Compile `function` for the shapes of its arrays and the values of all else, as Equinox's `filter_jit` does.
+
+    Ctrl-C does not wait for it.
+    """
 
     def make() -> Callable[P, R]:
         from ._programs import Program
@@ -218,13 +226,16 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def foreign(device: Any) -> Any:
-    """A device whose memory is not this machine's own; else None."""
+    """The device, if its memory is not this machine's own; else None."""
     return None if device.platform == "cpu" and device == device.client.local_devices()[0] else device
 
 
 def _place(leaves: list) -> Any:
-    """The foreign device on which programs of these arrays run: where one of them was put, else what was chosen
-    (`jax.default_device`), else an accelerator that JAX has. None in this machine's memory, and of several devices at once."""
+    """Foreign device on which programs of these arrays run; None for this machine's memory, and for several devices at once.
+
+    It is the device where one of the arrays was put, else the chosen one (`jax.default_device`), else an accelerator that JAX
+    has.
+    """
     kind, config = jax.Array, cast(Any, jax.config)
     for leaf in leaves:
         if isinstance(leaf, kind) and leaf.committed:
@@ -234,7 +245,10 @@ def _place(leaves: list) -> Any:
 
 
 def resident(tree: PyTree) -> PyTree:
-    """The same arrays where programs of them run. What a module holds goes there once, as its fields are never set again."""
+    """Move arrays to the device where their programs run.
+
+    Those of a module are sent once, as its fields are never set again.
+    """
     return _sent(tree, _place(jax.tree.leaves(tree)))
 
 
@@ -256,7 +270,7 @@ _twins: dict[tuple[int, Any], Any] = {}  # by the module and the device
 
 
 def _twin(module: "Module", place: Any) -> Any:
-    """A module like it, as JAX sees it, whose arrays are there; made once."""
+    """Copy of a module whose arrays are on the device, as JAX sees it; made once."""
     key = id(module), place
     if key not in _twins:
         _twins[key] = _copied(module, place)
@@ -274,7 +288,7 @@ def _copied(module: "Module", place: Any) -> Any:
 
 
 def picked(part: Arrays, lanes: "np.ndarray") -> Arrays:
-    """Those of some refits, where they are."""
+    """Select refits from an array, on whatever device it is."""
     return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
 
 
@@ -284,16 +298,16 @@ def _gathered(part: "Array", lanes: "Array") -> "Array":
 
 
 def static(**more: Any) -> Any:
-    """A field that is no array: what is compiled is compiled for its value."""
+    """Field that is no array: programs are compiled for its value."""
     return dataclasses.field(metadata={"static": True}, **more)
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field, static))
 class Module(abc.ABC):  # noqa: B024
-    """Subclasses are frozen dataclasses, and trees to JAX: their fields are the branches, but for `static` ones (Equinox's
-    `field(static=True)` is as good). An `__init__` of their own sets each field once.
+    """Base of frozen dataclasses that are trees to JAX.
 
-    They are equal where they are the same, as arrays in them are compared by entry.
+    The fields are the branches, except `static` ones (Equinox's `field(static=True)` works too). An `__init__` of a subclass
+    sets each field once. Two modules are equal only if they are the same object, as arrays compare by entry.
     """
 
     _own_init: ClassVar[bool] = False
@@ -333,7 +347,7 @@ def _fields(cls: Any) -> dict[str, dataclasses.Field]:
 
 
 def _register(cls: type) -> None:
-    """Let JAX take instances apart, and put them together."""
+    """Register a class as a pytree node."""
     import jax
 
     if hasattr(cls, "as_jax_sees_it"):  # an array in its place

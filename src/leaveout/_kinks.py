@@ -1,12 +1,12 @@
-"""The minimiser of F under a penalty with kinks or bounds: which parameters these hold, and the smooth model on the others.
+"""Minimiser of F under a penalty with kinks or bounds: which parameters these hold, and the smooth model on the others.
 
     F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
     |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
 
-or under Σ_g a_g ‖θ_g‖, ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Coordinate descent (scikit-learn's), of groups one a block (`_norms`),
-or, where there are bounds, an active set (`_bounded`) finds the minimiser beside the quadratic that L is about, again and
-again, until it is known which parameters are held; Newton's method on the others arrives, and the conditions (Karush, Kuhn &
-Tucker) tell if that was right.
+or under Σ_g a_g ‖θ_g‖, with ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Each round minimises a quadratic model of L beside the penalty: by
+scikit-learn's coordinate descent, by descent on one group after another (`linalg.group_norms`), or, where there are bounds, by
+an active set (`linalg.bounds`). When the held parameters no longer change, Newton's method on the others arrives, and the
+conditions of Karush, Kuhn and Tucker decide whether the active set was right.
 """
 
 import functools
@@ -29,61 +29,61 @@ from ._objective import AbstractObjective
 from ._printed import kind_of
 
 Array = np.ndarray
-TIED = 1e-9  # of a_j: a gradient that is nearer to it may be at it
-ROUNDS = 100  # of coordinate descent, and a line search
-ROUGH = 0.1  # the same where L is a quadratic, so that one round of it arrives but for few signs
-TOLERANCES = (1e-4, 1e-7, 1e-10)  # of the largest a: what may be left of the conditions before Newton's method is tried
+TIED = 1e-9  # distance, relative to a_j, at which a gradient may be at the edge of what holds it
+ROUNDS = 100  # largest number of rounds of coordinate descent and line search
+ROUGH = 0.1  # first tolerance if L is a quadratic: one round then gets all but few signs right
+TOLERANCES = (1e-4, 1e-7, 1e-10)  # violations, relative to the largest a, at which Newton's method is tried
 POLISHED = 8  # times that signs may be wrong before coordinate descent goes on
-NEAR = 0.5  # of a_j: parameters whose gradient is less stay at zero in a round
-MOST = 0.5  # of all: then the others come along
-FLAT = 1e-3  # of the mean curvature: a unit of less is taken to have as much
-SHORTEST = 1e-8  # of a step
-LOST = 1e-6  # of a product of a column with itself: if less is left, products do not tell
-DEPENDENT = 1e-9  # of the largest singular value of columns of length one
-SWEEPS = 10_000  # of coordinate descent
+NEAR = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
+MOST = 0.5  # share of the parameters above which a round takes all of them
+FLAT = 1e-3  # least curvature of a unit, relative to the mean
+SHORTEST = 1e-8  # shortest step of the line search
+DEPENDENT = 1e-9  # least singular value, relative to the largest, of columns of length one that count as independent
+LOST = 1e-6  # least share of a column's product with itself that elimination may leave
+SWEEPS = 10_000  # largest number of sweeps of coordinate descent
 
 
 class Kinked(Protocol):
-    """A model under such a penalty, with all its parameters."""
+    """Model under such a penalty, with all its parameters."""
 
     @property
     def slope(self) -> Float[Array, " params"]:
-        """a."""
+        """Slopes a of the kinks."""
 
     @property
     def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
-        """Between what θ is, infinite where it may be anything."""
+        """Lower and upper bounds of θ, infinite where there are none."""
 
     @property
     def norms(self) -> Norms | None:
-        """Groups and their a, if there are any: no parameter has a kink or a bound of its own then."""
+        """Groups and their a, or None. With groups no parameter has a kink or a bound of its own."""
 
     @property
     def ridge(self) -> Float[Array, " params"]:
-        """What L has of ½ Σ_j ridge_j θ_j²."""
+        """Diagonal ridge of the term ½ Σ_j ridge_j θ_j² in L."""
 
     @property
     def smooth(self) -> Predictors:
-        """L."""
+        """Smooth part L as data."""
 
     @property
     def largest(self) -> Float[Array, " params"]:
-        """max_n |x_nj|."""
+        """Largest absolute entry of each column, max_n |x_nj|."""
 
     def held(
         self, place: Int[Array, " active"], sign: Float[Array, " active"], theta: Float[Array, " params"], said: str = ""
     ) -> AbstractObjective:
-        """The model on some of the parameters, of these signs; the others are where they are in θ."""
+        """Smooth model on the parameters `place`, which keep the given signs; the others stay where they are in θ."""
 
     def start(self) -> Float[Array, " params"]:
-        """A start."""
+        """Start of the minimisation."""
 
     def named(self, place: int) -> str:
-        """What a parameter is called."""
+        """Name of a parameter."""
 
 
 class Found(NamedTuple):
-    """A minimiser: all its parameters, the places and signs of those that are not held, and F there."""
+    """Minimiser with all its parameters, the places and signs of those that are not held, and F there."""
 
     theta: Float[Array, " params"]
     place: Int[Array, " active"]
@@ -92,12 +92,14 @@ class Found(NamedTuple):
 
 
 class NoMinimiser(RuntimeError):
-    """It was not found."""
+    """Raised if no minimiser is found."""
 
 
 def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractObjective, PyTree]:
-    """The model on the parameters that the minimiser does not hold at zero, and natural parameters to start it from; the
-    objective itself where it is smooth."""
+    """Model on the parameters that the minimiser does not hold at zero, and natural parameters to start it from.
+
+    Returns the objective itself, and theta, if F is smooth.
+    """
     known = objective.parameters.kinks()
     if known is None:
         return objective, theta
@@ -119,8 +121,10 @@ def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractO
 
 
 def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
-    """By how much F at θ is above F at its minimiser, both in natural parameters; 0 where F is smooth, and a decrement tells.
-    Parameters beyond their bounds count as on them."""
+    """Excess of F at θ over F at its minimiser, both given in natural parameters; 0 if F is smooth.
+
+    For smooth F the decrement tells this. Parameters beyond their bounds count as on them.
+    """
     known = objective.parameters.kinks()
     if known is None:
         return 0.0
@@ -133,7 +137,7 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
 
 
 def turned(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
-    """The model in coordinates of its rows, if that is asked for."""
+    """Model in the coordinates of its rows, if `curvature` asks for it; else the objective itself."""
     if curvature != "rows":
         return objective
     found = objective.parameters.by_rows()
@@ -143,7 +147,7 @@ def turned(objective: AbstractObjective, curvature: str, caller: str) -> Abstrac
 
 
 def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tuple[AbstractObjective, Float[Array, " active"]]:
-    """The model on what is not zero at a minimiser, and the minimiser in it; the same where there are no kinks."""
+    """Model on the parameters that are not held at a minimiser, and the minimiser in it; unchanged if there are no kinks."""
     known = objective.parameters.kinks()
     if known is None:
         return objective, theta
@@ -153,7 +157,7 @@ def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tu
 
 
 def without(caller: str, objective: AbstractObjective) -> None:
-    """TypeError where the penalty has kinks, of a verb that knows of none."""
+    """Raise TypeError if the penalty has kinks, for a verb that cannot handle them."""
     if objective.parameters.kinks() is not None:
         raise TypeError(
             f"{caller}: it is not there for an l1 penalty or bounds, which hold parameters, and let them go, from refit to "
@@ -162,7 +166,7 @@ def without(caller: str, objective: AbstractObjective) -> None:
 
 
 def _said(kinked: Kinked, found: Found) -> str:
-    """How many coefficients are not held, and which is nearest to being let go."""
+    """Sentence that counts the coefficients that are not held and names the one nearest to being released."""
     theta, a, limits = found.theta, found.at.a, np.stack(kinked.bounds)
     text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
     if np.isfinite(limits).any():
@@ -187,7 +191,7 @@ def _said(kinked: Kinked, found: Found) -> str:
 
 
 def _said_of_groups(kinked: Kinked, norms: Norms, found: Found) -> str:
-    """The same of groups."""
+    """Sentence that counts the groups that are not zero and names the one nearest to being released."""
     length = norms.lengths(found.theta)
     text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
     margin = np.where(length > 0, np.inf, 1 - norms.lengths(found.at.gradient) / (found.at.kappa * norms.weight))
@@ -201,13 +205,13 @@ def _said_of_groups(kinked: Kinked, norms: Norms, found: Found) -> str:
 
 
 def at_rest(kinked: Kinked, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
-    """Which parameters a kink or a bound may hold."""
+    """Whether each parameter is where a kink or a bound may hold it."""
     norms = kinked.norms
     return resting(kinked, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
 
 
 class At(NamedTuple):
-    """F at some parameters, ∇L, what the units add to it and their curvatures, a and ridges as the weights have them."""
+    """F at some parameters, with ∇L, the slopes and curvatures of the units, and a, ridges and κ under the weights."""
 
     value: float
     gradient: Float[Array, " params"]
@@ -235,12 +239,12 @@ def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " 
 
 
 def _worth(kinked: Kinked, theta: Float[Array, " params"]) -> float:
-    """What the kinks add."""
+    """Value of the kinked penalty."""
     return float(kinked.slope @ np.abs(theta) + (0.0 if kinked.norms is None else kinked.norms.value(theta)))
 
 
 class Posed:
-    """A model under some weights; ∇²L, if it is the same at every θ and its columns are fewer than the rows, made once."""
+    """Model under given weights; keeps ∇²L if that is the same at every θ and there are fewer columns than rows."""
 
     def __init__(self, kinked: Kinked, weights: Float[Array, " units"]):
         self.kinked, self.weights, model = kinked, weights, kinked.smooth
@@ -249,7 +253,7 @@ class Posed:
 
 
 def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> Found:
-    """The minimiser of F(·, w). Raises `NoMinimiser` where what is not held at zero is not determined."""
+    """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
     theta, posed = kinked.start() if start is None else start.copy(), Posed(kinked, weights)
     for tolerance in TOLERANCES if posed.second is None else (ROUGH, *TOLERANCES):
         theta = _descended(posed, theta, tolerance)
@@ -301,8 +305,10 @@ def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], b
 
 
 def _polished(posed: Posed, theta: Array) -> Found | None:
-    """θ brought to the minimum on what is not held, with the signs that it has: if it keeps these and its bounds, and no other
-    joins, that is the minimiser. Writes into θ."""
+    """Minimise over the parameters that are not held, keeping their signs; writes into θ.
+
+    The result is the minimiser if the signs and bounds hold there and no other parameter joins; else None.
+    """
     kinked, weights, second = posed.kinked, posed.weights, posed.second
     for _ in range(POLISHED):
         place, sign = _active(kinked, theta)
@@ -325,14 +331,14 @@ def _polished(posed: Posed, theta: Array) -> Found | None:
 
 
 def _held_by(kinked: Kinked, theta: Array, at: At) -> tuple[Array, Array]:
-    """Between what ∇L holds each parameter, by the weights."""
+    """Least and greatest ∇L that hold each parameter, under the weights."""
     with np.errstate(invalid="ignore"):
         least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(kinked, theta))
     return least, most
 
 
 def _beyond(kinked: Kinked, theta: Array, at: At) -> Float[Array, " params"]:
-    """What of ∇L is beyond what holds each parameter, zero where none does."""
+    """Excess of ∇L over what can hold each resting parameter; zero for parameters that nothing holds."""
     least, most = _held_by(kinked, theta, at)
     beyond = at.gradient - np.clip(at.gradient, least, most) if kinked.norms is None else _excess(kinked.norms, at)
     return np.where(at_rest(kinked, theta), beyond, 0.0)
@@ -343,7 +349,10 @@ def _excess(norms: Norms, at: At) -> Float[Array, " params"]:
 
 
 def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " params"]:
-    """Newton's method with coordinate descent, or an active set, in each step, until the conditions hold to `tolerance`."""
+    """Descend by Newton's method until the conditions hold to `tolerance`.
+
+    Each step is made by coordinate descent or an active set.
+    """
     kinked, weights = posed.kinked, posed.weights
     theta = np.clip(theta, *kinked.bounds)
     at = look(kinked, weights, theta)
@@ -374,7 +383,7 @@ def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " p
 def _stepped(
     posed: Posed, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
 ) -> Float[Array, " some"]:
-    """Where ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d|, or of groups a ‖d‖, is least; between bounds, if there are any."""
+    """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between bounds if there are any."""
     kinked, (low, high) = posed.kinked, (part[some] for part in posed.kinked.bounds)
     free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
     if free and posed.second is None:
@@ -398,7 +407,7 @@ def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, 
 
 
 def _size(kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At) -> float:
-    """Σ c (x θ)² of what is least there, θ zero: of least squares that of the response."""
+    """Compute Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response."""
     whole = np.zeros(len(at.a))
     whole[some] = theta
     root = np.sqrt(at.curvature)
@@ -409,8 +418,10 @@ def _size(kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"
 def _by_products(
     gram: Array, pull: Array, a: Array, theta: Array, size: float, tolerance: float
 ) -> Float[Array, " some"] | None:
-    """Where ½ dᵀ gram d − pullᵀ d + a |d| is least, by scikit-learn's coordinate descent on products of columns, from which
-    those without a kink are taken out; None where that takes too many digits along. Of rows it asks no more than Σ y²."""
+    """Minimise ½ dᵀ gram d − pullᵀ d + a |d| by scikit-learn's coordinate descent on products of columns.
+
+    Columns without a kink are eliminated first; None if that loses too many digits. Of the rows it needs Σ y² only.
+    """
     free, out = a == 0, np.empty(len(a))
     own = gram[np.ix_(free, free)]
     try:
@@ -432,7 +443,7 @@ def _by_products(
 def _by_columns(
     kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
 ) -> Float[Array, " some"]:
-    """The same of rows √c x, and √ridge."""
+    """Minimise the same by coordinate descent on the rows √c x and √ridge."""
     root, free = np.sqrt(at.curvature), at.a[some] == 0
     known, columns = (_scaled(kinked, some[own], root, at.ridge) for own in (free, ~free))
     target = np.zeros(len(columns))
@@ -451,7 +462,7 @@ def _by_columns(
 
 
 def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any) -> Float[Array, " columns"]:
-    """scikit-learn's lasso of α such that the penalty is Σ |coef|."""
+    """Solve scikit-learn's lasso with α chosen such that the penalty is Σ |coef|."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
 
@@ -462,7 +473,7 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
 
 
 def _scaled(kinked: Kinked, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]) -> Array:
-    """Columns of rows √c x and, where there are ridges, √ridge, one after another in memory."""
+    """Columns of the rows √c x and, where there are ridges, √ridge, one after another in memory."""
     x, more = kinked.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
     out = np.empty((len(some), len(x) + more.shape[1]))
     np.multiply(x.take(some, axis=1).T, root, out=out[:, : len(x)])

@@ -50,7 +50,7 @@ OFF = 0.5  # of a column's sum of squares: means that are more of it are taken o
 
 
 def applies(objective: object, named: list[AbstractPenalty], plan: Plan) -> bool:
-    """Is it such a path?"""
+    """Tell whether the path is of least squares under a lasso or an elastic net."""
     if not named or not all(isinstance(each, Lasso | ElasticNet) and each.kinked and not each.alpha.ndim for each in named):
         return False
     if not is_least_squares(objective) or len({_ratio(each) for each in named}) > 1:
@@ -101,13 +101,15 @@ class Rows:
         return theta
 
     def shifted(self, theta: Float[Array, "*alphas params"]) -> Float[Array, "*alphas params"]:
-        """θ of the columns as they were."""
+        """Return θ of the columns before they were centred."""
         return theta - np.multiply.outer(theta @ self.mean, self.free)
 
 
 class Run:
-    """The minimisers at some falling α, given which columns are active at each and their signs, where these only join: A of all
-    is a leading block of the last one's. Raises LinAlgError where that has no factor."""
+    """The minimisers at some falling α, given the active columns and their signs at each, where columns only join.
+
+    A of all is a leading block of the last one's. Raises LinAlgError where that has no factor.
+    """
 
     def __init__(self, rows: Rows, at: Int[Array, " alphas"], a: Array, ridge: float, sign: Float[Array, "alphas params"]):
         self.rows, self.at, self.a, self.ridge = rows, at, a, ridge
@@ -127,27 +129,27 @@ class Run:
 
     @property
     def many(self) -> bool:
-        """Are so many columns active that a sample of rows tells which others move, and float32 h?"""
+        """Tell whether so many columns are active that a sample of rows gives the moves, and float32 gives h."""
         return bool(self.size[0] > MANY)
 
     def _factor(self, some: Int[Array, " some"]) -> Float[Array, "some some"]:
-        """L of some columns."""
+        """Return the Cholesky factor L of some columns."""
         own = self.rows.gram.take(some, axis=0).take(some, axis=1)
         own.flat[:: len(some) + 1] += np.where(self.rows.free[some], 0.0, self.ridge)
         return scipy.linalg.cholesky(own.T, lower=True, overwrite_a=True, check_finite=False)
 
     def forward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
-        """L⁻¹ of columns for the first of those that are active."""
+        """Apply L⁻¹ of the first active columns."""
         some = len(right)
         return scipy.linalg.solve_triangular(self.factor[:some, :some], right, lower=True, check_finite=False)
 
     def back(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
-        """L⁻ᵀ of the same."""
+        """Apply L⁻ᵀ of the first active columns."""
         some = len(right)
         return scipy.linalg.solve_triangular(self.factor[:some, :some], right, lower=True, trans=1, check_finite=False)
 
     def roots(self, first: int, last: int) -> Float[Array, "params some"]:
-        """Some columns of W."""
+        """Return some columns of W."""
         out = np.zeros((len(self.rows.gram), last - first))
         out[self.active[:last]] = self.back(np.eye(last)[:, first:])
         return out
@@ -165,7 +167,7 @@ class Run:
         return out
 
     def after(self, before: "Run | None") -> "Change":
-        """What comes and goes from the last α of another run on."""
+        """Return the change of the factor from the last α of another run."""
         first, last = int(self.size[0]), int(self.size[-1])
         if before is not None and before.ridge == self.ridge and (self.many or not before.many):
             own = self.active[:first]
@@ -195,7 +197,7 @@ class Change(NamedTuple):
 
 
 class Few:
-    """Of a few rows V and M; of all columns what is left of their squares, and the diagonal of A⁻¹."""
+    """V and M at a sample of rows; and, for all columns, the remaining squares and the diagonal of A⁻¹."""
 
     def __init__(self, rows: Rows, ridge: float):
         self.some = np.random.default_rng(0).choice(len(rows.y), min(SAMPLED, len(rows.y)), replace=False)
@@ -204,7 +206,7 @@ class Few:
         self.left, self.spread = np.diag(rows.gram) + ridge, np.zeros(len(rows.gram))
 
     def add(self, root: Float[Array, "params some"], sign: Float[Array, " some"], across: Float[Array, "some params"]) -> None:
-        """± W Wᵀ of some columns more, and WᵀXᵀX."""
+        """Add ± W Wᵀ of some more columns; `across` is WᵀXᵀX."""
         scaled = (self.x @ root) * sign
         self.along += scaled @ root.T
         self.beside -= scaled @ across
@@ -222,8 +224,10 @@ class Minimum:
         self.others = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
     def sampled(self, few: Few, t: Float[Array, " units"]) -> tuple[Array, Array, Bool[Array, " units"]]:
-        """What `left_out` says, told by what the parameters do of some rows: about b₁ t + b₂ t |t| of all. What is left of it
-        is, where t is large, in proportion to |t|^{3/2}: more parameters move, and each by more."""
+        """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t + b₂ t |t|.
+
+        The remainder grows for large t in proportion to |t|^{3/2}, since more parameters move, and each by more.
+        """
         mine = t[few.some, None]
         along, beside = few.along[:, self.active], few.beside[:, self.others]
         h, (move, size) = np.einsum("up,up->u", few.along, few.x), np.zeros((2, len(mine)))
@@ -265,8 +269,10 @@ class Minimum:
     def _moves(
         self, data: Array, t: Array, close: tuple[Array, Array, Array], near: tuple[Array, Array]
     ) -> tuple[Array, Array]:
-        """By how much residuals move, and the sum of the sizes of their moves: by columns that may join, A⁻¹A_Sj and C of each,
-        and such as may leave, with their columns of A⁻¹."""
+        """Return the moves of the residuals, and the sums of the sizes of the moves.
+
+        Columns that may join contribute by A⁻¹A_Sj and C of each, and columns that may leave by their columns of A⁻¹.
+        """
         (move, size), (which, inside, bent), (stays, inverse) = np.zeros((2, len(t))), close, near
         joins, count, spread = self.others[which], len(which), inverse[stays, np.arange(len(stays))]
         roots = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
@@ -286,15 +292,18 @@ class Minimum:
         return move, size
 
     def _within(self, level: Float[Array, " others"], least: Float[Array, " active"]) -> tuple[Array, Array]:
-        """Which others may reach a, and which active ones zero."""
+        """Return the other parameters whose gradient may reach a, and the active ones that may reach zero."""
         return np.flatnonzero(level >= self.a * (1 - TIED)), np.flatnonzero((least <= 0) & (self.sign != 0))
 
 
 def _moved(
     move: Array, size: Array, unit: Int[Array, " pairs"], along: Array, bent: Array, beyond: Array, h: Array, side: float
 ) -> None:
-    """Adds how residuals of rows move, each by a parameter that goes by `beyond`/`bent` along a direction which is `along` at
-    the row, without it `along`/(1 − h); without the row `bent` is less, for parameters that join, or more."""
+    """Add the moves of the residuals of rows, each by a parameter that moves by `beyond`/`bent`.
+
+    Its direction is `along` at the row; without the row it is `along`/(1 − h). Without the row, `bent` is less for
+    parameters that join, and more for others.
+    """
     kept = 1 - h[unit]
     bent = bent + side * along**2 / kept
     each = np.divide(along / kept * beyond, bent, out=np.zeros(len(unit)), where=bent > 0)
@@ -303,7 +312,7 @@ def _moved(
 
 
 def _runs(rows: Rows, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]) -> list[Run]:
-    """Those that follow from the signs at some α; an α of which A has no factor is in none."""
+    """Split some α into runs of consecutive active sets; an α whose A has no factor is in no run."""
     own, made = sign[at], list[Run]()
     ends = np.any((own[1:] != own[:-1]) & (own[:-1] != 0), axis=1) | (np.diff(ridge[at]) != 0)
     ends |= np.diff(np.sum((own != 0) | rows.free, axis=1) > MANY)  # float32 proves nothing
@@ -334,7 +343,7 @@ def _minima(rows: Rows, at: Int[Array, " some"], a: Array, ridge: Array, sign: F
 
 
 def _along(rows: Rows, runs: Iterable[Run]) -> Iterator[tuple[int, Minimum, Few | None]]:
-    """The number of an α, what is there, and what a few rows are to tell where many columns are active, one α after another."""
+    """Yield, for one α after another, its number, its minimiser, and the sample of rows where many columns are active."""
     before, h, few = None, np.zeros(len(rows.y)), None
     for run in runs:
         change, begin = run.after(before), 0
@@ -356,7 +365,7 @@ def _along(rows: Rows, runs: Iterable[Run]) -> Iterator[tuple[int, Minimum, Few 
 
 
 def lassos(objective, penalties: list[AbstractPenalty], plan: Plan) -> Settled:
-    """Of every penalty; `plan` leaves out single rows."""
+    """Leave out single rows under every lasso penalty; `plan` names the rows."""
     rows, ratio, unit = Rows(objective), _ratio(penalties[0]), plan.index
     alphas = np.array([float(each.alpha) for each in penalties])  # type: ignore[attr-defined]
     order, count = np.argsort(-alphas), len(alphas)

@@ -1,7 +1,7 @@
-"""Measures of held-out predictions that are pooled over refits: `cross_validate(..., metric=)`.
+"""Metrics of held-out predictions, pooled over refits: `cross_validate(..., metric=)`.
 
-Each with the standard error of what is independent, by its influence on every unit, and with the most that the refits' own
-errors may do to it, by how far each prediction may be off.
+Each metric has a standard error, by its influence function and the independent units. It also has a bound on the effect of the
+refits' errors, by how far each prediction may be off.
 """
 
 import warnings
@@ -22,7 +22,7 @@ OF_CLASSES = ("auc", "accuracy")
 
 
 class Measured(NamedTuple):
-    """What every unit adds to a measure, whose mean it is, and the most that each may be off; or the error of the whole."""
+    """The contributions of the units to a metric, whose mean is the metric, and bounds on their errors or on the metric's."""
 
     values: NDArray[np.float64]
     error: NDArray[np.float64] | float
@@ -32,7 +32,7 @@ ByName = dict[str, float]
 
 
 def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
-    """The measures that are named, one or several; ValueError on what is none, or what the model does not have."""
+    """Return the named metrics as a tuple; ValueError for an unknown name, or a metric that the model does not have."""
     several = isinstance(metric, Iterable) and not isinstance(metric, str)
     metrics = () if metric is None else tuple(metric) if several else (metric,)
     unknown = [name for name in metrics if name not in [*MEASURES]]
@@ -46,7 +46,7 @@ def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
 
 
 def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, off: NDArray) -> tuple[ByName, ByName, ByName]:
-    """Metrics, their standard errors and errors by name, of predictions that may be off by so much each."""
+    """Compute metrics, their standard errors and their errors by name, given predictions and how far each may be off."""
     units = fit.objective.units
     target, seen = np.asarray(units.target), np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
     weight = np.ones(len(seen)) if units.weight is None else np.asarray(units.weight, np.float64)
@@ -70,7 +70,7 @@ def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, of
 
 
 def measurable(caller: str, fit: Fit, metric: str) -> None:
-    """ValueError where a measure of classes is asked of a response that has none."""
+    """Raise ValueError where a metric of classes is asked of a response that has none."""
     units = fit.objective.units
     values = np.unique(np.asarray(units.target, np.float64)) if metric in OF_CLASSES and not units.classes else np.zeros(0)
     if np.isfinite(values).sum() > 2:
@@ -100,8 +100,11 @@ def _accuracy(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray
 
 
 def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
-    """Of several classes the mean of each against the rest. What a unit adds: the share of the other class that it beats
-    (DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988), so scaled that the mean of all is the area."""
+    """Compute the area under the ROC curve; for several classes, the mean of each against the rest.
+
+    A unit contributes the share of the other class that it is ranked above (DeLong, DeLong and Clarke-Pearson, Biometrics 44,
+    1988), scaled so that the mean of all contributions is the area.
+    """
     if predicted.ndim == 1:
         return _area(target == np.max(target), predicted, off, weight)
     parts = [_area(target == k, predicted[:, k], off[:, k], weight) for k in range(predicted.shape[1]) if (target == k).any()]
@@ -117,7 +120,7 @@ def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) 
 
 
 def area(positive: NDArray, predicted: NDArray, weight: NDArray) -> NDArray[np.float64]:
-    """Of two classes: what each unit adds."""
+    """Return the contribution of each unit to the area under the ROC curve of two classes."""
     beaten = np.where(positive, _below(predicted, weight * ~positive), 1 - _below(predicted, weight * positive))
     value = float(np.average(beaten[positive], weights=weight[positive]))
     share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
@@ -125,7 +128,7 @@ def area(positive: NDArray, predicted: NDArray, weight: NDArray) -> NDArray[np.f
 
 
 def _below(predicted: NDArray, mass: NDArray) -> NDArray[np.float64]:
-    """The share of some mass that lies below each prediction, half of what lies level with it."""
+    """Return the share of the weight `mass` whose predictions lie below each prediction; ties count one half."""
     order, total = np.argsort(predicted, kind="stable"), max(mass.sum(), 1e-300)
     summed = np.r_[0.0, np.cumsum(mass[order])]
     ranked = predicted[order]

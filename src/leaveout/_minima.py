@@ -1,11 +1,12 @@
-"""Is there a lower minimum elsewhere? Refits, compared at the other minima that the fit's starts found.
+"""Lower minima: compare refits with the other minima that the fit's starts found.
 
-A refit is the minimiser of `F(·, w)` that descent from θ̂ reaches. From every other minimum of `F(·, 1)` it is gone down too,
+A refit is the minimiser of `F(·, w)` that descent from θ̂ reaches. A second descent starts from every other minimum of `F(·,
+1)`,
 
     θ ← θ − t C⁻¹∇F(θ, w),      C the Hessian of F(·, 1) at that minimum, t halved where F would rise,
 
-a few steps first, and to the end where that may lead below the refit. A value of F below the refit's proves that the refit is
-not the global minimiser; a refit that nothing lower was found for may still not be it.
+for a few steps first, and to the end where it may lead below the refit. A value of F below the refit's proves that the refit is
+not the global minimiser. If no lower value is found, the refit may still not be the global minimiser.
 """
 
 import numpy as np
@@ -27,12 +28,12 @@ ENDED = 1e-12  # of F, if no more is promised: float64 resolves no more
 
 
 def compared(fit: Fit) -> bool:
-    """Are there other minima to compare refits at?"""
+    """Tell whether the fit has other minima to compare refits with."""
     return len(fit.minima.value) > 1
 
 
 class Root:
-    """S with S Sᵀ about the inverse Hessian at another minimum."""
+    """A root S of the inverse Hessian at another minimum, S Sᵀ ≈ H⁻¹."""
 
     def __init__(self, scale: Float[np.ndarray, "params some"]):
         self.scale = scale
@@ -46,8 +47,10 @@ class Root:
 
 @once
 def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
-    """The other minima, raveled, and the coordinates at each: where a Hessian would be too large, or is not positive definite,
-    none, for those of the fit."""
+    """List the other minima, raveled, with whitening coordinates at each.
+
+    The coordinates are None, which stands for those of the fit, where the Hessian is too large or not positive definite.
+    """
     found, F = [], function(fit.objective, fit.theta)
     for theta in fit.minima.theta[1:]:
         scale = None  # not the fit: what is kept beside it must not keep it
@@ -63,8 +66,10 @@ def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
 def lower(
     fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
 ) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
-    """Which refits of a batch, at `theta` where they exist, have a lower minimum elsewhere, and the raveled θ of the lowest
-    that was found."""
+    """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the lowest that was found.
+
+    `theta` are the refits' parameters, where they exist.
+    """
     some = np.flatnonzero(exists & _promising(fit, rows))
     found, best = np.zeros(len(theta), bool), np.array(theta)
     if some.size:
@@ -73,8 +78,10 @@ def lower(
 
 
 def _promising(fit: Fit, rows: Rows) -> Bool[np.ndarray, " refits"]:
-    """Which refits may be lower elsewhere, where one pass tells F of all at a θ: those that a step would take there below
-    where they are at θ̂. All, where it does not."""
+    """Mark the refits that may be lower elsewhere: those that one step from another minimum would take below their value at θ̂.
+
+    All refits are marked where one pass does not give F of all of them.
+    """
     told = runs(fit.objective, fit.theta, rows)
     if told is None:
         return np.ones(len(rows.index), bool)
@@ -92,7 +99,7 @@ def _promising(fit: Fit, rows: Rows) -> Bool[np.ndarray, " refits"]:
 def _compared(
     fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
 ) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
-    """The same, of refits that all are looked at."""
+    """Compare every refit of a batch with the other minima; return as `lower` does."""
     best, F = np.array(theta), functions(fit.objective, fit.theta, rows)
     at = np.where(exists[:, None], theta, fit.vector)
     _, value, promised = _descended(F, fit, at, exists, 0)
@@ -111,7 +118,10 @@ def _compared(
 def _descended(
     F: Functions, scale: Fit | Root, start: Float[np.ndarray, "refits params"], going: Bool[np.ndarray, " refits"], most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps down from `start` of the refits that are `going`: raveled θ, F, and what a last step would promise."""
+    """Take at most `most` steps down from `start` for the refits that are `going`.
+
+    Returns the raveled θ, F there, and the decrease of F that one more step would promise.
+    """
     theta = np.array(start)
     value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
     length, promised = np.ones(len(theta)), 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)

@@ -1,13 +1,13 @@
-"""Minimising `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it.
+"""Minimisation of `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it.
 
-One ladder, of which a model takes the rungs that it can afford:
+There is one ladder, of which a model takes the rungs that it can afford:
 
     rung      goes by                                       taken
     walk      L-BFGS, preconditioned by what the model has  where a Hessian costs many gradients, or F is not convex
     approach  BFGS, L-BFGS                                  the same, where nothing stands in for the Hessian
     near      Newton steps, of one Hessian while it does    after a walk, up to 2,000 parameters
     few       L-BFGS between Newton steps of one Hessian    above 2,000 parameters
-    products  Newton steps by conjugate gradients           where H is never formed (`_products`)
+    products  Newton steps by conjugate gradients           where H is never formed (`hessian_products`)
     newton    a Hessian each step, with a line search       everywhere else, and at the end
 """
 
@@ -25,29 +25,29 @@ from ._proved import Bend, ball, gaps
 STEPS = 100  # Newton steps before a minimisation counts as not converged
 DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
-HESSIANS, WALK = 20, 200  # of such a model, and steps of L-BFGS with each
-PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same where a stand-in for it is cheap, and steps that L-BFGS remembers
-PIVOT = 1e-14  # of a parameter's curvature, left given the others': of less, as far down a separation, most is rounding
-FLATTEST = 1e-8  # of the largest curvature: the least that is added to make a Hessian positive definite, or left of a stand-in
+HESSIANS, WALK = 20, 200  # Hessians of such a model, and steps of L-BFGS with each
+PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same with a cheap preconditioner, and the memory of L-BFGS
+PIVOT = 1e-14  # least pivot, relative to the parameter's curvature: below it most is rounding, as far down a separation
+FLATTEST = 1e-8  # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
-NEARBY = (1.0, 0.1, 1e-2, 1e-4)  # those at which Newton's are tried, from what the data's noise makes of slopes at the truth
-ROUGH = 1e-3  # the same where products are in float32: steps by it leave a hundredth of what was to go, or less
-QUICK = 0.3  # of a step: if the next is longer, the Hessian is made anew
-NEAR = 1e-6  # of the length of θ, as far as which a minimiser that is proved counts as reached
-ROUNDED = 1e-6  # of θ: shorter steps that shrink no more are rounding; down a separation they are a hundredth of it
-SETTLED = 1e-5  # a decrement of which no more than rounding is left
-NOISE = 1e-10  # of F: what is left of it where terms that are 1e6 times as large cancel
-STILL = 1e-3  # of each parameter, or of one: a last step that is longer is of parameters that run away, hardly with a slope
-ROUNDING = 1e-12  # of F
-LEAST = 1e-12  # of a step: where F falls by no more of it, it falls by none
-SMALL = 64  # parameters up to which NumPy's general solver of many matrices takes less time than a call of LAPACK each
+NEARBY = (1.0, 0.1, 1e-2, 1e-4)  # slopes at which Newton's steps are tried; the first is that of the data's noise at the truth
+ROUGH = 1e-3  # least pivot with products in float32: their steps leave at most a hundredth of the way
+QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
+NEAR = 1e-6  # proved distance of a minimiser that counts as reached, relative to the length of θ
+ROUNDED = 1e-6  # steps shorter than this share of θ that no longer shrink are rounding; down a separation they are 1e-2
+SETTLED = 1e-5  # decrement at which no more than rounding is left
+NOISE = 1e-10  # relative noise of F where terms 1e6 times as large cancel
+STILL = 1e-3  # largest last step, relative to a parameter or to one: a longer one means that parameters run away
+ROUNDING = 1e-12  # relative rounding error of F
+LEAST = 1e-12  # least share of a step that is tried
+SMALL = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
 
 Vector = Float[np.ndarray, " params"]
 Flat = Float[np.ndarray, "flat params"]
 
 
 class Run(NamedTuple):
-    """Where a minimisation ended: F, raveled θ, whether that is a minimum."""
+    """End of a minimisation: F, raveled θ, and whether that is a minimum."""
 
     value: float
     theta: Vector
@@ -55,13 +55,13 @@ class Run(NamedTuple):
 
 
 def dear(objective: AbstractObjective, size: int) -> bool:
-    """Does a Hessian cost many gradients?"""
+    """Whether a Hessian costs many gradients."""
     several = objective.predictors is not None and objective.predictors.design.outputs > 1  # a block for each two of them
     return size > DEAR and (several or not isinstance(objective, AbstractLinearPredictor))
 
 
 def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat) -> Run:
-    """From one start to the minimum of F that it leads to, off directions that are known to be flat; `weights` are F's."""
+    """Minimise F from one start, off the directions that are known to be flat; `weights` are those of F."""
     theta, large, near = start, start.size > LARGE, None
     if dear(objective, theta.size) or not objective.convex:
         for gtol in CLOSE if large else NEARBY:
@@ -80,14 +80,16 @@ def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: 
 
 
 def _learnt(F: Function, near: "Walk") -> Run | None:
-    """The minimum that steps by what L-BFGS has learnt contract to, if they do."""
+    """Minimum to which steps by the inverse Hessian of L-BFGS contract; None if they do not."""
     value, theta, left = contract(F, near.theta, lambda _, slope: near.newton(slope))
     return Run(value, theta, True) if left < SETTLED else None
 
 
 def _near(F: Function, theta: Vector, flat: Flat) -> Run | None:
-    """The minimum that Newton steps contract to, if they do, always down; each by the Hessian of the one before, as long as
-    that leaves little."""
+    """Minimum to which Newton steps contract, always downhill; None if they do not.
+
+    Each step uses the Hessian of the one before for as long as that leaves little.
+    """
     factor, before, lowest = None, np.inf, np.inf
     for _ in range(STEPS):
         value, gradient = F.look(theta)
@@ -108,7 +110,7 @@ def _near(F: Function, theta: Vector, flat: Flat) -> Run | None:
 
 
 def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) -> tuple[Vector, float]:
-    """The step that a gradient asks for, and its decrement."""
+    """Newton step of a gradient, and its decrement; the gradient itself, and infinity, without a factor."""
     if factor is None:
         return gradient, np.inf
     step = scipy.linalg.cho_solve((factor, True), gradient)
@@ -116,7 +118,7 @@ def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) 
 
 
 def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
-    """Is there a minimiser as near as rounding tells? Proved, for linear predictors whose steps came to an end there."""
+    """Whether a minimiser lies within rounding of θ, proved for linear predictors whose steps ended there."""
     if not isinstance(F.of, Closed) or not np.isfinite(theta).all():
         return False
     hessian = F.hessian(theta)
@@ -136,7 +138,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
 
 
 def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
-    """θ near a minimum, where nothing stands in for the Hessian."""
+    """Descend to the neighbourhood of a minimum where nothing stands in for the Hessian."""
     if theta.size <= 500 and not objective.convex:
         return descended(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
     ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE else (1e-15, theta.size // 2)
@@ -150,8 +152,11 @@ def descended(
     unwhitener: "np.ndarray | scipy.sparse.linalg.LinearOperator | None" = None,
     **options: float,
 ) -> "tuple[Vector, scipy.optimize.OptimizeResult]":
-    """θ after a quasi-Newton method of SciPy's, which goes down from where F is finite; in coordinates u, `unwhitener @ u`
-    the displacement of θ, if they are given. And what SciPy says, in these coordinates."""
+    """Descend by one of SciPy's quasi-Newton methods from a θ where F is finite.
+
+    If `unwhitener` is given, it works in coordinates u, in which `unwhitener @ u` is the displacement of θ. Returns θ, and
+    SciPy's result in these coordinates.
+    """
     scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
     origin, first = (0.0, theta) if unwhitener is None else (theta, np.zeros_like(theta))
 
@@ -164,14 +169,14 @@ def descended(
 
 
 class Walk(NamedTuple):
-    """Where L-BFGS came to, and the inverse Hessian that it learnt, with the coordinates that it is in."""
+    """End of a run of L-BFGS, the inverse Hessian that it learnt, and the coordinates of that inverse."""
 
     theta: Vector
     unwhitener: "scipy.sparse.linalg.LinearOperator"
     inverse: "scipy.sparse.linalg.LinearOperator"
 
     def newton(self, slope: Vector) -> Vector:
-        """The step that a gradient asks for."""
+        """Step for a gradient, by the learnt inverse Hessian."""
         return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
 
 
@@ -183,8 +188,10 @@ def walk(
     gtol: float,
     before: Walk | None = None,
 ) -> Walk | None:
-    """L-BFGS in coordinates in which what stands in for the Hessian is the identity, made anew on the way, until no slope in
-    them is above `gtol`; None where nothing stands in for it. `before` is the walk that led to θ, if one did."""
+    """Run L-BFGS in coordinates in which the model's preconditioner is the identity, until no slope in them is above `gtol`.
+
+    The coordinates are renewed on the way. Returns None if the model has no preconditioner. `before` is the walk that led to θ.
+    """
     learnt = None if before is None else (before.unwhitener, before.inverse)
     for _ in range(PRECONDITIONERS):
         parts = preconditioner(objective, F.placed(theta), weights)
@@ -201,7 +208,7 @@ def walk(
 
 
 def _unwhitener(parts: tuple[Blocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
-    """S with S Sᵀ the inverse of the matrix, whose curvatures are taken without their sign, and kept off zero."""
+    """Operator S with S Sᵀ the inverse of the blocks' matrix; curvatures count without their sign, and are kept off zero."""
     roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _separated(part)]
     size = sum(entries.size for entries, _ in roots)
 
@@ -217,12 +224,12 @@ def _unwhitener(parts: tuple[Blocks, ...]) -> "scipy.sparse.linalg.LinearOperato
 
 
 def _floor(part: Blocks) -> float:
-    """The least curvature that indefinite blocks are taken to have."""
+    """Least curvature that indefinite blocks are given."""
     return FLATTEST * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
 
 
 def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The blocks that these fall into where all of them are zero, those of one size together."""
+    """Split blocks into the smaller blocks that they decompose into, those of one size together."""
     entries, matrices = np.asarray(part.entries), np.asarray(part.matrices)
     _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
     sizes = np.bincount(label)[label]
@@ -234,7 +241,7 @@ def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
-    """S with S Sᵀ the inverse of each; of the indefinite ones, curvatures without their sign, and none below `floor`."""
+    """Compute S with S Sᵀ the inverse of each matrix; for indefinite ones, of absolute curvatures no smaller than `floor`."""
     out, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
     for k, matrix in enumerate(matrices):
         factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
@@ -247,10 +254,10 @@ def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
 
 
 def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Run:
-    """Newton steps with one Hessian, where many would be too dear.
+    """Minimise by Newton steps that share one Hessian, where a Hessian a step would cost too much.
 
-    As long as they do not contract, L-BFGS goes on in coordinates in which that Hessian, or what of a multiple of the identity
-    makes it positive definite beside it, is the identity; then from a Hessian at where that leads.
+    As long as the steps do not contract, L-BFGS goes on in coordinates in which that Hessian is the identity, or the Hessian
+    plus the multiple of the identity that makes it positive definite. Where that leads, a new Hessian is formed.
     """
     for _ in range(HESSIANS):
         hessian = with_flat(F.hessian(theta), flat)
@@ -273,8 +280,10 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Run:
 def contract(
     F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = STEPS, enough: float = 0.0
 ) -> tuple[float, Vector, float]:
-    """Steps `solve(θ, gradient)` for as long as they contract, or until one's decrement `√(gᵀ step)` is small enough: F, the
-    raveled θ, the last decrement."""
+    """Take steps `solve(θ, gradient)` while they contract, or until the decrement `√(gᵀ step)` is small enough.
+
+    Returns F, the raveled θ and the last decrement.
+    """
     size = np.inf
     for _ in range(steps):
         value, gradient = F.look(theta)
@@ -289,7 +298,7 @@ def contract(
 
 
 class Arrived(NamedTuple):
-    """Where Newton's method ended: F, raveled θ, whether at minima, the lengths of the last steps."""
+    """End of Newton's method: F, raveled θ, whether these are minima, and the lengths of the last steps."""
 
     value: Float[np.ndarray, " refits"]
     theta: Float[np.ndarray, "refits params"]
@@ -305,11 +314,11 @@ def newton(
     metric: Float[np.ndarray, "params params"] | None = None,
     origin: Vector | None = None,
 ) -> Arrived:
-    """Newton's method with a backtracking line search, by descent only, of some refits side by side, which have come to `start`
-    from `origin`. Where a Hessian is dear, it serves for as long as its steps shrink quickly.
+    """Newton's method with a backtracking line search, by descent only, for several refits side by side.
 
-    Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the first start):
-    under separation the decrement in the current metric goes to zero while the parameters run away.
+    The refits have come to `start` from `origin`. A Hessian that costs much serves for as long as its steps shrink quickly.
+    Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the first start): under
+    separation the decrement in the current metric goes to zero while the parameters run away.
     """
     theta, size, converged = start.copy(), np.full(len(start), np.inf), np.zeros(len(start), bool)
     value, gradient = (part.copy() for part in F.look(theta, lanes))
@@ -349,8 +358,11 @@ def _searched(
     gradient: np.ndarray,
     step: np.ndarray,
 ) -> Float[np.ndarray, " some"]:
-    """Take the steps, halved until F falls enough, or does not rise while its slope along them falls (Hager and Zhang 2005),
-    or all of them where F is too flat to tell, or none; what share of them was taken, or tried last."""
+    """Take the steps, halved where needed; returns the share of each that was taken, or tried last.
+
+    A step is halved until F falls enough, or does not rise while its slope along the step falls (Hager and Zhang 2005). It is
+    taken whole where F is too flat to tell, and not at all if no share of it helps.
+    """
     promised, before, origin, slopes = np.sum(gradient[some] * step, axis=1), value[some], theta[some], gradient[some]
     share, wanting = np.ones(len(some)), np.ones(len(some), bool)
     while wanting.any():
@@ -370,7 +382,10 @@ def _searched(
 def _curved(
     F: Functions | Penalised, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
-    """Factors of Hessians, of which there is one, and which are numbers: of rough ones, as long as these do for steps."""
+    """Factors of Hessians, whether each exists, and whether the Hessian is finite.
+
+    Rows in float32 are used as long as their Hessians do for steps.
+    """
     if isinstance(F, Closed) and F.rough is not None:
         factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, ROUGH)
         if convex.all():
@@ -383,7 +398,7 @@ def _curved(
 def _factors(
     hessian: Float[np.ndarray, "some params params"], flat: Flat, least: float = PIVOT
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"]]:
-    """Cholesky's factors, and of which matrices there is one."""
+    """Cholesky factors, and whether each matrix has one."""
     if not len(flat) and np.isfinite(hessian).all():
         try:
             factors = np.linalg.cholesky(hessian)
@@ -400,7 +415,7 @@ def _factors(
 def _solved(
     factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
 ) -> Float[np.ndarray, "some params"]:
-    """What matrices of these factors make of gradients; of small ones together, which takes no call each."""
+    """Solve with each factor; small matrices together, which saves a call for each."""
     if len(factors) > 1 and factors.shape[1] <= SMALL:
         once = np.linalg.solve(factors, gradient[..., None])
         return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
@@ -408,7 +423,7 @@ def _solved(
 
 
 def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
-    """Cholesky's factor; None where the matrix is not positive definite beyond rounding."""
+    """Cholesky factor; None if the matrix is not positive definite beyond rounding."""
     try:
         factor = np.linalg.cholesky(hessian)
     except np.linalg.LinAlgError:
@@ -417,7 +432,7 @@ def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT
 
 
 def with_flat(hessian: Float[np.ndarray, "params params"], flat: Flat) -> Float[np.ndarray, "params params"]:
-    """Curvature put along flat directions: steps, being orthogonal to them, do not change."""
+    """Add curvature along flat directions. Steps are orthogonal to these and do not change."""
     if not len(flat):
         return hessian
     scaled = scaled_flat(flat, hessian)
@@ -425,7 +440,7 @@ def with_flat(hessian: Float[np.ndarray, "params params"], flat: Flat) -> Float[
 
 
 def scaled_flat(flat: Flat, hessian: Float[np.ndarray, "params params"]) -> Flat:
-    """Each of them with the mean curvature of the parameters that it is of, so that units of measurement do not matter."""
+    """Scale each flat direction by the mean curvature of its parameters, so that units of measurement do not matter."""
     curvature, lengths = np.diag(hessian), np.sum(flat**2, axis=1)
     own = flat**2 @ curvature / lengths
     return flat * np.sqrt(np.where(own > 0, own, np.mean(np.abs(curvature))) / lengths)[:, None]

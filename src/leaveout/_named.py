@@ -1,4 +1,4 @@
-"""Parameters as users read them: natural, in one row, each with a name."""
+"""Names of the natural parameters, as one row of numbers."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,8 +15,10 @@ from .models.linear import GLM
 
 
 class Named(NamedTuple):
-    """What the natural parameters are called, what they are at raveled θ, `[refits, natural]`, and their derivatives by θ at θ̂;
-    None where they are θ itself."""
+    """Names of the natural parameters, with their values as a function of raveled θ and their derivatives at θ̂.
+
+    The values are `[refits, natural]`. `slope` is None where the natural parameters are θ itself.
+    """
 
     names: list[str]
     at: Callable[[np.ndarray], np.ndarray]
@@ -24,7 +26,7 @@ class Named(NamedTuple):
 
 
 def named(fit: Fit) -> Named:
-    """The natural parameters of a fit; without JAX those of a generalised linear model, which are θ."""
+    """Name the natural parameters of a fit; those of a generalised linear model are θ, and need no JAX."""
     objective = fit.objective
     if isinstance(objective, GLM):
         return Named(objective.parameters.names(), lambda thetas: thetas, None)
@@ -50,7 +52,7 @@ def _derived(objective: AbstractObjective, like: PyTree, theta: Array) -> Array:
 
 
 def _listed(leaves: list[tuple[Any, Any]], features: tuple[str, ...]) -> list[str]:
-    """Of every number of a tree: where its array is, and its place there; coefficients go by their features."""
+    """Name every number of a tree by the path of its array and its index; coefficients take the names of their features."""
     found: list[str] = []
     for path, leaf in leaves:
         name, shape = ".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), np.shape(leaf)

@@ -1,13 +1,14 @@
-"""Nested cross-validation: an interval for the mean loss that knows how far cross-validation itself is off.
+"""Nested cross-validation: an interval for the mean loss that accounts for the error of cross-validation itself.
 
-Of K random folds, refits without each fold k, and without each pair {j, k}. The refit without k tells its loss on fold k; the
-pairs, by the losses of their other folds j, estimate that by cross-validation of all but k:
+For K random folds, the model is refitted without each fold k and without each pair {j, k}. The refit without k gives its loss
+on fold k. The pairs {j, k}, by the losses of their other folds j, estimate the same loss by cross-validation of all but k:
 
     a_k = (mean of the others' losses − mean of fold k's)²,      b_k = s²_k / n_k,      MSE = (K − 1)/K · mean(a − b)
 
-over folds and repeats; MSE between s²/n, all units independent, and K times that, none. The centre is corrected for the refits'
-fewer units, by what the pairs' cost more than the single folds': ē_pairs − (1 + (K − 2)/K)(ē_pairs − ē_folds) (Bates, Hastie &
-Tibshirani, Journal of the American Statistical Association 119, 2024). It costs K (K + 1)/2 refits a repeat, here of one fit.
+over folds and repeats. The MSE is kept between s²/n, which holds if all units are independent, and K times that. The centre is
+corrected for the smaller samples of the refits, by how much the losses of the pairs exceed those of the single folds:
+ē_pairs − (1 + (K − 2)/K)(ē_pairs − ē_folds) (Bates, Hastie & Tibshirani, Journal of the American Statistical Association 119,
+2024). This takes K (K + 1)/2 refits a repeat, here from one fit.
 """
 
 import numpy as np
@@ -37,15 +38,65 @@ def nested(
     seed: int = 0,
     checkpoint: File | None = None,
 ) -> Interval:
-    """An interval for the mean loss, on new units, of the model that was fitted, by nested cross-validation.
+    """Compute an interval for the mean loss of the fitted model on new units, by nested cross-validation.
 
-    Folds are random, `repeats` times `num_folds` of them; `evaluate` is as in `cross_validate`. More repeats make it depend
-    less on `seed`. What the refits may be off is added on both sides. It is none for a new response: that is `lo.interval`.
-    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers; a file is
-    good for every `level`.
+    With a_k = (mean loss of the other folds − mean loss of fold k)² and b_k = s²_k / n_k, MSE = (K − 1)/K · mean(a − b) over
+    random folds and repeats. The interval is the corrected mean ± z √MSE, widened on both sides by the refits' errors. It is
+    not an interval for a new response, which `lo.interval` gives.
 
-    Raises `ValueError` where units depend on one another or weigh differently, folds have fewer than two units, a refit has no
-    loss, or losses are joint, or `checkpoint` is of another run; `TypeError` on what is no fit; `Interrupted` on Ctrl-C.
+    Parameters
+    ----------
+    fit : Fit
+        The fitted model; its units must be independent and of equal weight.
+    level : float, default 0.95
+        The coverage of the interval.
+    num_folds : int, default 10
+        The number K of random folds, 3 or more, of two units or more each.
+    repeats : int, default 20
+        The number of random partitions into folds. With more repeats the result depends less on `seed`.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    evaluate : callable or str, optional
+        The loss of held-out units, as in `cross_validate`.
+    seed : int, default 0
+        The seed of the folds.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers. One file serves every
+        `level`.
+
+    Returns
+    -------
+    Interval
+        A named tuple `low`, `high`, `level`, `method`.
+
+    Raises
+    ------
+    ValueError
+        If units depend on one another or have different weights, folds have fewer than two units, a refit has no loss,
+        losses are joint, or `checkpoint` belongs to another run.
+    TypeError
+        If the first argument is not a fit.
+    Interrupted
+        On Ctrl-C.
+
+    See Also
+    --------
+    Estimate.interval : Cheaper intervals from one cross-validation.
+
+    References
+    ----------
+    S. Bates, T. Hastie and R. Tibshirani, Journal of the American Statistical Association 119, 2024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 1))
+    >>> fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=40), "squared"))
+    >>> found = lo.nested(fit, num_folds=4, repeats=2)
+    >>> round(found.low, 2), round(found.high, 2)
+    (0.19, 1.13)
     """
     if not isinstance(fit, Fit):
         raise TypeError(f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
@@ -84,7 +135,7 @@ def nested(
 
 
 def _folds(n: int, num_folds: int, seed: int) -> Int[np.ndarray, " units"]:
-    """The fold that each unit is in."""
+    """Return the fold that each unit is in."""
     plan = kfold(n, num_folds, seed=seed)
     found = np.empty(n, np.int64)
     found[plan.index] = plan.refit
@@ -92,7 +143,7 @@ def _folds(n: int, num_folds: int, seed: int) -> Int[np.ndarray, " units"]:
 
 
 def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets size"]) -> Plan:
-    """Each set of folds left out together, in every repeat."""
+    """Build the plan that leaves out each set of folds together, in every repeat."""
     units = [np.flatnonzero(np.isin(own, some)) for own in fold for some in sets]
     index = np.concatenate(units)
     zeros = np.zeros(len(index))
@@ -104,7 +155,7 @@ def _mean(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.f
 
 
 def _losses(found: Estimate) -> Estimate:
-    """ValueError where nested cross-validation has nothing to go by."""
+    """Return the estimate; raise ValueError where nested cross-validation cannot use its losses."""
     if found.joint:
         raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
     if found.plan.serial is not False or found.plan.blocks is not None:

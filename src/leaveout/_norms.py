@@ -1,14 +1,14 @@
-"""Norms of groups of parameters: a penalty that is smooth where no group is zero, but no quadratic, nor one of rows.
+"""Norms of groups of parameters: a penalty that is smooth where no group is zero, but neither a quadratic nor one of rows.
 
     h(θ) = Σ_g a_g ‖θ_g‖,      ∇h = a_g u_g,      ∇²h = a_g (I − u_g u_gᵀ)/‖θ_g‖,      u_g = θ_g/‖θ_g‖
 
-∇²h is not bounded by itself nearby: its flat direction turns. But |∇³h[v, v, d]| ≤ (2/√3) a_g ‖v_g‖² ‖d_g‖/‖θ_g‖² (s and c
-the sine and the cosine of v_g and u_g no more than √(s⁴ + 4s²c²) ≤ √(4/3)), so that on moves of ‖d_g‖ ≤ t < ‖θ_g‖
+∇²h does not bound itself nearby, as its flat direction turns. But |∇³h[v, v, d]| ≤ (2/√3) a_g ‖v_g‖² ‖d_g‖/‖θ_g‖² (with s and c
+the sine and the cosine of v_g and u_g, no more than √(s⁴ + 4s²c²) ≤ √(4/3)), so that on moves of ‖d_g‖ ≤ t < ‖θ_g‖
 
     |vᵀ(∇²h(θ + d) − ∇²h(θ))v| ≤ Σ_g e_g ‖v_g‖²,      e_g = (2/√3) a_g t/(‖θ_g‖ (‖θ_g‖ − t)),
 
-and in the norm of any A ≻ 0 that is no more than C ‖v‖_A², C the lesser of Σ_g e_g ‖(A⁻¹)_gg‖ and max_g e_g ‖A⁻¹‖. It adds to
-the share that rows take of a step (`_proved`).
+and in the norm of any A ≻ 0 that is no more than C ‖v‖_A², C the lesser of Σ_g e_g ‖(A⁻¹)_gg‖ and max_g e_g ‖A⁻¹‖. This C is
+added to that of the rows (`linalg.enclosure_theorem`).
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ TURN = 2 / np.sqrt(3)
 
 
 class Reach(NamedTuple):
-    """The largest ‖v_g‖² of moves ‖v‖_A = 1, and the largest of all groups together."""
+    """Largest ‖v_g‖² of each group over moves ‖v‖_A = 1, and of all groups together."""
 
     each: Float[Array, "... groups"]
     whole: Float[Array, "..."]
@@ -30,43 +30,43 @@ class Reach(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """h: the weights a of its groups, and which parameters each has; no parameter is in two."""
+    """The penalty h: weights a of the groups, and the parameters of each group; no parameter is in two."""
 
     weight: Float[Array, " groups"]
     member: Bool[Array, "groups params"]
 
     def of(self, place: Int[Array, " some"]) -> "Norms":
-        """What is left of it where all other parameters are zero."""
+        """Penalty on the parameters `place` where all others are zero."""
         member = self.member[:, place]
         some = member.any(1)
         return Norms(self.weight[some], member[some])
 
     def beside(self, more: int) -> "Norms":
-        """With so many parameters more, of no group, after these."""
+        """Penalty with `more` further parameters that belong to no group."""
         return Norms(self.weight, np.pad(self.member, ((0, 0), (0, more))))
 
     def times(self, kappa: float) -> "Norms":
-        """κ h."""
+        """Penalty κ h."""
         return Norms(kappa * self.weight, self.member)
 
     def lengths(self, theta: Float[Array, "... params"]) -> Float[Array, "... groups"]:
-        """‖θ_g‖."""
+        """Norms ‖θ_g‖."""
         return np.sqrt(theta**2 @ self.member.T)
 
     def value(self, theta: Float[Array, "... params"]) -> Float[Array, "..."] | float:
-        """h."""
+        """Evaluate h."""
         return self.lengths(theta) @ self.weight
 
     def each(self, part: Float[Array, "... groups"]) -> Float[Array, "... params"]:
-        """A number a group, at its parameters."""
+        """Spread one number a group to the group's parameters."""
         return part @ self.member
 
     def among(self, some: Bool[Array, "... groups"]) -> Bool[Array, "... params"]:
-        """Parameters of some of the groups."""
+        """Whether each parameter belongs to one of the marked groups."""
         return some @ self.member
 
     def pull(self, theta: Float[Array, "... params"]) -> Float[Array, "... params"]:
-        """∇h, zero of groups that are zero."""
+        """Compute ∇h, zero for groups that are zero."""
         return theta * self._over(theta, 1)
 
     def _over(self, theta: Float[Array, "... params"], power: int) -> Float[Array, "... params"]:
@@ -74,21 +74,21 @@ class Norms:
         return self.each(np.divide(self.weight, length**power, out=np.zeros_like(length), where=length > 0))
 
     def hessian(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits params params"]:
-        """∇²h."""
+        """Compute ∇²h."""
         together = np.einsum("gp,gq->pq", self.member, self.member, dtype=float)
         out = -np.einsum("rp,rq->rpq", theta * self._over(theta, 3), theta) * together
         np.einsum("rpp->rp", out)[...] += self._over(theta, 1)
         return out
 
     def reach(self, root: Float[Array, "... rank params"]) -> Reach:
-        """In the norm of A, rootᵀ root = A⁻¹."""
+        """Reach in the norm of A, where rootᵀ root = A⁻¹."""
         largest = lambda some: np.linalg.norm(root[..., some], 2, axis=(-2, -1)) ** 2
         return Reach(np.stack([largest(own) for own in self.member], axis=-1), np.asarray(largest(self.member.any(0))))
 
     def share(
         self, length: Float[Array, "*#refits groups"], apart: Float[Array, "*refits groups"], reach: Reach
     ) -> Float[Array, "*refits"] | float:
-        """C, of groups whose lengths are such where A is told, and which are no further than `apart` from there."""
+        """Compute C for groups of the given lengths at the reference that are no further than `apart` from there."""
         left = length - apart
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             gap = np.where(left > 0, TURN * self.weight * apart / (length * left), np.inf)
@@ -96,7 +96,7 @@ class Norms:
             return np.minimum(np.sum(gap * reach.each, axis=-1), gap.max(-1) * reach.whole)
 
     def excess(self, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
-        """What of a gradient, by groups, is beyond ‖·‖ ≤ a."""
+        """Part of a gradient that exceeds ‖·‖ ≤ a, group by group."""
         length = self.lengths(gradient)
         left = np.divide(length - self.weight, length, out=np.zeros_like(length), where=length > self.weight)
         return gradient * self.each(left)
@@ -112,11 +112,11 @@ def descended(
     theta: Float[Array, " params"],
     tolerance: float,
 ) -> Float[Array, " params"]:
-    """Where ½ θᵀGθ − pullᵀθ + h(θ) is least, by descent along one group after another, until what is left of the conditions is
-    below `tolerance` of the largest a. Parameters of no group follow from the others.
+    """Minimise ½ θᵀGθ − pullᵀθ + h(θ) by descent along one group after another; ungrouped parameters follow from the others.
 
-    A group's own step is that of a quadratic no flatter than its own, largest(G_gg) ‖·‖²/2 beside h (Z. Qin, K. Scheinberg and
-    D. Goldfarb, *Math. Program. Comput.* 5, 2013)."""
+    It ends when the violation of the optimality conditions is below `tolerance` of the largest a. The step of a group minimises
+    an upper bound, largest(G_gg) ‖·‖²/2 beside h (Z. Qin, K. Scheinberg and D. Goldfarb, *Math. Program. Comput.* 5, 2013).
+    """
     grouped = norms.member.any(0)
     free, rest = np.flatnonzero(~grouped), np.flatnonzero(grouped)
     along = np.linalg.lstsq(gram[np.ix_(free, free)], np.c_[gram[np.ix_(free, rest)], pull[free]], rcond=None)[0]

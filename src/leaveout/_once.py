@@ -1,4 +1,4 @@
-"""What is made once a fit, or a model, and kept beside it."""
+"""Values that are computed once for a fit or a model and cached beside it."""
 
 import functools
 import threading
@@ -13,8 +13,10 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
-    """Made once a fit, and kept beside it: an attribute more would make it another pytree, and recompile everything."""
+    """Decorate a function of one object, so that its value is computed once and cached beside the object.
 
+    An attribute of the object would make it another pytree, and everything would be compiled anew.
+    """
     lock = threading.RLock()
 
     @functools.wraps(make)

@@ -38,7 +38,7 @@ class Table:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Its columns, which of them hold numbers, and its rows, as JSON has them."""
+        """Return the columns, which of them hold numbers, and the rows, for JSON."""
         frame = self.frame
         kinds = [pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in frame.dtypes]
         columns = [_cells(frame.iloc[:, k]) for k in range(frame.shape[1])]
@@ -88,7 +88,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a report says."""
+    """The content of a report."""
 
     title: str
     question: str
@@ -125,7 +125,7 @@ def _rendered(page: Page) -> str:
 
 
 def _versions() -> Lines:
-    """Of what was there to compute with."""
+    """List the versions of the libraries that were used."""
     used = [name for name in HOSTS if name.replace("scikit-learn", "sklearn") in sys.modules]
     known = {name: importlib.metadata.version(name) for name in ("leaveout", *used)}
     return [*known.items(), ("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
@@ -140,7 +140,7 @@ def axis(name: str, title: str, **more: Any) -> dict[str, Any]:
 
 
 def tooltip(**names: str) -> list[dict[str, str]]:
-    """What is said of a point: its fields by their titles."""
+    """Build the tooltip of a point, with its fields by their titles."""
     words, number = {"type": "nominal"}, {"type": "quantitative", "format": ".5g"}
     kinds = dict.fromkeys(("label", "told", "model"), words)
     return [{"field": name, "title": title, **kinds.get(name, number)} for name, title in names.items()]

@@ -1,9 +1,10 @@
-"""How much penalty: an estimate for each of many, in one call.
+"""The regularisation path: an estimate for each of many penalties, in one call.
 
-Of least squares under Ridge(α), every row left out by itself, all estimates come from one eigendecomposition (`_ridge`); of
-other self-concordant losses under quadratic penalties they are made side by side (`refit._stacked`). Else each fit starts from
-that of the next stronger penalty. A path is judged as one call: all its penalties share what refits may cost before they
-are estimated instead of proved, and what is repeated exactly to audit them.
+For least squares under Ridge(α) with every row left out by itself, all estimates come from one eigendecomposition
+(`ridge_path`). For other self-concordant losses under quadratic penalties, the refits of several penalties are made side by
+side (`refit._stacked`). Otherwise each fit starts from that of the next stronger penalty. A path counts as one call: all its
+penalties share the work that refits may cost before they are estimated instead of proved, and the exact repetitions that audit
+them.
 """
 
 import functools
@@ -82,20 +83,54 @@ def path(
 ) -> Path | PerTarget:
     """Cross-validate an objective under each of many penalties, which take the place of its own.
 
-    `objective` is a `GLM`, a `Regression` or a `Cox`. `penalties` are penalties of `lo.penalties`, in a sequence or, by names,
-    in a mapping; or positive numbers: α means `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α) for
-    the squared loss, C = 1/α for the logistic), and where the objective's own penalty is a `Lasso` or an `ElasticNet` that of
-    such a one (n times scikit-learn's alpha). `plan` and `refit` are as in `cross_validate`, and so is every estimate, but
-    that the penalties share the operations of one such call: of many rows left out by themselves fewer refits are proved and
-    more estimated, and `audit` refits of the whole path are repeated exactly, as many as a tenth of its operations pay for,
-    or one within half of them. Where one is off by more than was reported, every penalty is cross-validated by itself.
-    `checkpoint` is as in `cross_validate`; Ctrl-C raises `Interrupted` with the path of the penalties that are done.
+    Parameters
+    ----------
+    objective : GLM, Regression, Cox or BandedRidge
+        The objective.
+    penalties : sequence or mapping of penalties, or of numbers
+        Penalties of `lo.penalties`, in a sequence or, by names, in a mapping; or positive numbers. A number α means
+        `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α) for the squared loss, C = 1/α for the
+        logistic). If the objective's own penalty is a `Lasso` or an `ElasticNet`, α is that of such a penalty (n times
+        scikit-learn's alpha). For a `BandedRidge`, numbers `[candidates]` or `[candidates, bands]`.
+    plan : Plan
+        The units to leave out, as in `cross_validate`.
+    refit : AbstractRefit, default `Certified()`
+        The strategy. The penalties share the operations of one call: of many rows left out by themselves, fewer refits are
+        proved and more are estimated.
+    audit : int, default 5
+        The number of refits of the whole path to repeat exactly, as many as a tenth of its operations pay for, or one
+        within half of them. If one is off by more than its error, every penalty is cross-validated by itself.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
 
-    Of a `BandedRidge` `penalties` are numbers, `[candidates]` or `[candidates, bands]`, every refit is in closed form, and a
-    `PerTarget` has the best of them for each target.
+    Returns
+    -------
+    Path
+        An estimate under every penalty. For a `BandedRidge`, every refit is in closed form, and a `PerTarget` has the best
+        penalty of each target.
 
-    Raises TypeError on objectives without such a penalty, ValueError on numbers that are not positive, finite and distinct, and
-    what `fit` raises where there is no minimiser, the penalty named in a note.
+    Raises
+    ------
+    TypeError
+        If the objective has no such penalty.
+    ValueError
+        If the numbers are not positive, finite and distinct.
+    Interrupted
+        On Ctrl-C, with the path of the penalties that are done.
+
+    See Also
+    --------
+    tune : Search several hyperparameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 5))
+    >>> found = lo.path(lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"), [0.1, 1.0, 10.0], lo.leave_one_out(30))
+    >>> found.best.value, round(found.best.mean, 3)
+    (1.0, 0.557)
     """
     if isinstance(objective, BandedRidge):
         if checkpoint is not None:
@@ -136,7 +171,7 @@ def _checked(
 
 
 def _stopped(found: dict[Any, Judged], named: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]) -> Interrupted:
-    """What is raised on Ctrl-C: the path of the penalties that are done."""
+    """Return the exception for Ctrl-C, with the path of the penalties that are done."""
     told = f"{len(found)} of {len(named)} penalties"
     labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
     points = tuple(Point(value, named[value], found[value], None, "") for value in named if value in found)
@@ -144,19 +179,19 @@ def _stopped(found: dict[Any, Judged], named: dict[Any, AbstractPenalty], plan: 
 
 
 def _mean(found: Estimate) -> float:
-    """That of an estimate, NaN where some refits have no loss."""
+    """Return the mean of an estimate, NaN where some refits have no loss."""
     asked = found.losses if found.joint else found.losses[found.plan.held]
     return found.mean if np.isfinite(asked).all() else float("nan")
 
 
 def _known(error: Float[Array, " refits"]) -> float:
-    """The mean of errors, but of refits that do not exist."""
+    """Return the mean of the errors over refits that exist."""
     known = error[np.isfinite(error)]
     return float(known.mean()) if known.size else 0.0
 
 
 def _whole(each: Judged, estimate: Estimate) -> Judged:
-    """The same with another estimate."""
+    """Return a copy with another estimate."""
     return replace(each, fitted=lambda: each.fit, judged=lambda fit: estimate, mean=_mean(estimate))
 
 
@@ -179,20 +214,20 @@ def _named(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]
 
 
 def _alpha(penalty: AbstractPenalty) -> float | None:
-    """The one number that a penalty goes by, if there is one."""
+    """Return the single number of a penalty, if it has one."""
     inner = penalty.penalty if isinstance(penalty, PerWeight) else penalty
     alpha = getattr(inner, "alpha", None)
     return None if alpha is None or np.ndim(alpha) else float(alpha)
 
 
 def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"] | None:
-    """Those of ridges above nothing, if all are."""
+    """Return the α of the penalties if all are ridges with α above zero; else None."""
     alphas = [_alpha(penalty) if isinstance(penalty, Ridge) else None for penalty in penalties]
     return np.array(alphas, float) if all(alphas) else None
 
 
 def _scaled(penalty: AbstractPenalty, alpha: float) -> Any:
-    """A lasso, of groups or not, or an elastic net of another α, with what is around it; None of others."""
+    """Return a copy of a lasso, grouped or not, or an elastic net, with another α; None for other penalties."""
     if isinstance(penalty, PerWeight):
         inner = _scaled(penalty.penalty, alpha)
         return None if inner is None else PerWeight(inner, penalty.rows)
@@ -230,7 +265,7 @@ def _find(
     refit: AbstractRefit,
     audit: int,
 ) -> None:
-    """Every penalty's estimate: of single rows at once where that can be, the others one after another, the strongest first."""
+    """Estimate every penalty: all at once for single rows where possible, else one after another, the strongest first."""
     plan = adapted("path", objective, plan, refit)
     judged = functools.partial(_judged, objective, plan, refit)
     every = _kept(lambda: _at_once(objective, named, plan)) if refit.quadratic else None
@@ -271,7 +306,7 @@ def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.nda
 
 
 def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictors | None:
-    """The model as data, where it has one output and all penalties are quadratic; that of the first is in it."""
+    """Return the model as data, where it has one output and all penalties are quadratic; it contains the first penalty."""
     if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
         return None
     model = objective.under(penalties[0]).predictors
@@ -279,7 +314,10 @@ def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictor
 
 
 def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
-    """θ̂ under each of many quadratic penalties, by Newton's method side by side, where that arrives and sees all directions."""
+    """Minimise under each of many quadratic penalties by Newton's method side by side.
+
+    It returns what converges and sees all directions.
+    """
     (units, params), lanes = model.design.shape, np.arange(len(named))
     if len(named) * (units + params**2) > TOGETHER:
         return {}
@@ -300,7 +338,7 @@ def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPe
 
 
 def _of_rows(plan: Plan) -> bool:
-    """Does every refit leave out one row, or a part of it, and none of them twice?"""
+    """Tell whether every refit leaves out one row, or a part of it, and none twice."""
     alone = len(plan.index) == plan.num_refits and np.bincount(plan.index).max() == 1
     return bool(alone and np.all(plan.weight <= 1))
 
@@ -329,7 +367,7 @@ def _side_by_side(
 
 
 def _kept(make: Callable[[], Settled | None]) -> Settled | None:
-    """What arrays say of some penalties, or said before."""
+    """Compute the arrays over penalties, or read them from the checkpoint."""
 
     def told() -> Told:
         found = make()
@@ -356,7 +394,10 @@ def _judged(
     named: dict[Any, AbstractPenalty],
     every: Settled,
 ) -> dict[Any, Judged]:
-    """What arrays over penalties say of each but the `bad`; fits and estimates are put together when they are asked for."""
+    """Split arrays over penalties into one result a penalty, except for the `bad` ones.
+
+    Fits and estimates are built when they are asked for.
+    """
 
     def estimate(k: int, fit: Fit) -> Estimate:
         found = blank(Asked(fit, plan, None), refit, every.baseline[k])
@@ -384,7 +425,7 @@ def _judged(
 
 
 def _anchored(objective: Model, theta: np.ndarray) -> Fit:
-    """The fit at coefficients of which none is flat."""
+    """Return the fit at given coefficients, none of which is flat."""
     objective, theta = at_zeros(objective, theta)
     return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
 

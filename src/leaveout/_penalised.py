@@ -1,4 +1,4 @@
-"""What came of many penalties: an estimate of each, and which of them is best."""
+"""The result of `path`: an estimate under each penalty, and the best of them."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -22,8 +22,11 @@ SHOWN = 5  # labels in a printed list
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A penalty on its way: how its fit and its estimate are made, the mean of this and of the errors that are known, which
-    refits are worth repeating, where these stand, and the gradients that were made."""
+    """The fit and the estimate under one penalty, which are made when they are first asked for.
+
+    The object holds the mean of the losses and of the known errors, the refits that are worth repeating, the parameters
+    there, and the number of gradients so far.
+    """
 
     fitted: Callable[[], Fit]
     judged: Callable[[Fit], Estimate]
@@ -42,15 +45,17 @@ class Judged:
         return self.judged(self.fit)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to another process: the estimate, and no fit, which holds the data."""
+        """Return what is sent to another process: the estimate without the fit, which holds the data."""
         kept = {name: getattr(self, name) for name in ("mean", "error", "gradients", "estimate")}
         return dict.fromkeys(("fitted", "judged", "chosen", "fit")) | {"start": {}} | kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Point:
-    """One penalty of a path: its label, itself, the mean held-out loss under it (NaN where some refits do not exist); and the
-    estimate and the fit, put together when they are first asked for."""
+    """One penalty of a path: its label, the penalty, and the mean held-out loss under it (NaN where some refits do not exist).
+
+    The estimate and the fit are built when they are first asked for.
+    """
 
     value: Any
     penalty: AbstractPenalty
@@ -79,7 +84,33 @@ class Point:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Path(Printed):
-    """What came of every penalty, in the order in which they were given. A pickled path has its estimates, and no fits."""
+    """An estimate under each of many penalties, in the order in which they were given.
+
+    `lo.path` returns it. A pickled path has its estimates, and no fits.
+
+    Attributes
+    ----------
+    points : tuple of points
+        One for each penalty, with its `value`, `penalty`, `mean`, `estimate` and `fit`.
+    plan : Plan
+        The plan.
+    labels : dict of str to str
+        The texts of the printed result.
+
+    See Also
+    --------
+    path : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 5))
+    >>> found = lo.path(lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"), [0.1, 1.0, 10.0], lo.leave_one_out(30))
+    >>> found.table()["mean"].round(3).tolist()
+    [0.564, 0.557, 0.561]
+    """
 
     points: tuple[Point, ...]
     plan: Plan
@@ -87,24 +118,27 @@ class Path(Printed):
 
     @property
     def values(self) -> pd.Index:
-        """The labels: numbers where the penalties have one each, the keys of a mapping, else 0, 1, …"""
+        """The labels of the penalties: numbers where they have one each, the keys of a mapping, else 0, 1, …"""
         return pd.Index([point.value for point in self.points], name="penalty")
 
     @property
     def penalties(self) -> list[AbstractPenalty]:
+        """The penalties, in order."""
         return [point.penalty for point in self.points]
 
     @property
     def estimates(self) -> list[Estimate]:
+        """The estimates under the penalties, in order."""
         return [point.estimate for point in self.points]
 
     @property
     def fits(self) -> list[Fit]:
+        """The fits under the penalties, in order."""
         return [point.fit for point in self.points]
 
     @functools.cached_property
     def _compared(self) -> list[Point]:
-        """Those under which every loss that the plan asks for exists: means over fewer units are no match for theirs."""
+        """Return the points at which every loss of the plan exists: means over fewer units cannot be compared with them."""
         found = [point for point in self.points if np.isfinite(point.mean)]
         if not found:
             raise ValueError("Path: under every penalty some refits do not exist: see Path.table(), or penalise more.")
@@ -117,11 +151,11 @@ class Path(Printed):
 
     @functools.cached_property
     def one_standard_error(self) -> Point:
-        """The simplest whose mean is within one standard error of the best's (Breiman and others, 1984): the standard error of
-        the best's own mean, over what is independent in the plan (`Estimate.se`); the simplest fits the data worst, which of
-        penalties that differ by a factor is the strongest.
+        """The simplest penalty whose mean is within one standard error of the best's (Breiman and others, 1984).
 
-        Raises ValueError where the plan has no standard error.
+        The standard error is that of the best's own mean, over what is independent in the plan (`Estimate.se`). The simplest
+        fits the data worst; among penalties that differ by a factor it is the strongest. Raises ValueError where the plan
+        has no standard error.
         """
         value, kind = self.best.estimate.standard_error
         if not np.isfinite(value):
@@ -130,7 +164,13 @@ class Path(Printed):
         return max(near, key=lambda point: point.estimate.no_update)
 
     def table(self) -> pd.DataFrame:
-        """A row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`, how many `flagged`."""
+        """Tabulate the estimates under all penalties.
+
+        Returns
+        -------
+        DataFrame
+            One row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`, and the number `flagged`.
+        """
         rows = [
             {"mean": e.mean, "se": e.se, "no_update": e.no_update}
             | {"approximation_error": e.approximation_error, "proved": float(np.mean(e.proved)), "flagged": len(e.flagged())}
@@ -173,7 +213,7 @@ class Path(Printed):
         return f"{shown(point.value)}: {point.mean:.6g}, the simplest within one SE of the best"
 
     def _flagged(self) -> str:
-        """What checks say of refits under the other penalties."""
+        """List the checks of refits under the penalties other than the best."""
         of: dict[str, list[Any]] = {}
         for point in self.points:
             own, best = point.estimate, point is self.best
@@ -186,7 +226,18 @@ class Path(Printed):
         return f"{listed(without)}: some refits do not exist" if without else ""
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Held-out loss ± standard error against the penalty, both choices marked. Needs matplotlib."""
+        """Plot the held-out loss ± its standard error against the penalty, with both choices marked. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
         from .plot import path
 
         return path(self, ax=ax)

@@ -1,8 +1,8 @@
-"""Plans: which units weigh what in each refit, and which of them are scored.
+"""Plans: the weight of every unit in every refit, and the units that each refit scores.
 
-A plan is a matrix of weights `W[refits, units]`, kept as its departures from one in compressed
-rows: refit `k` has `W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and ones
-elsewhere. Leave-one-out of n units is O(n) numbers. Every scheme is a function that returns a `Plan`.
+A plan is a matrix of weights `W[refits, units]`. It stores only the departures from one, in compressed rows: refit `k` has
+`W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and ones elsewhere. Leave-one-out of n units therefore takes
+O(n) numbers. Every scheme is a function that returns a `Plan`.
 """
 
 import copy
@@ -25,12 +25,12 @@ LONG = 2**11  # steps, units, refits up to which padding, an eighth of the work 
 
 
 class Rows(NamedTuple):
-    """A batch of refits, padded to one width: `index == num_units` marks padding, whose weight is one.
+    """Batch of refits, padded to one width: `index == num_units` marks padding, whose weight is one.
 
-    A width of `num_units` means every unit in its order: folds that touch many units are written out like that,
-    so that nothing need be gathered or scattered.
-    `scale` is the standard error of the mean no-update loss, in which tolerances are stated, and
-    `num_refits` the number of refits of the whole plan, by which a strategy knows what it can afford.
+    A width of `num_units` means that every refit lists every unit in order. Folds that touch many units are written out in this
+    way, so that nothing has to be gathered or scattered. `scale` is the standard error of the mean no-update loss, the unit in
+    which tolerances are stated. `num_refits` is the number of refits in the whole plan; strategies decide by it what they can
+    afford.
     """
 
     index: NDArray[np.int64]  # type: ignore[assignment]  # [refits, width]; hides tuple.index
@@ -40,37 +40,82 @@ class Rows(NamedTuple):
     num_refits: NDArray[np.int64]  # []
 
     def take(self, lanes: NDArray[np.int64]) -> "Rows":
-        """Some of the refits."""
+        """Select refits by their place in the batch."""
         return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
 
     @staticmethod
     def of_all(num_units: int, num_refits: int) -> "Rows":
-        """Every unit held at weight one, as one refit: what the fit itself says of each."""
+        """Batch of one refit that holds every unit at weight one: it scores the full fit itself."""
         index, one = np.arange(num_units)[None], np.ones((1, num_units))
         return Rows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
 
 
 class Batch(NamedTuple):
-    """Some refits of a plan: their numbers, where their entries stand in `plan.index` (-1 for padding), and the rows."""
+    """Refits of a plan that are computed together.
+
+    `refits` are their numbers, `place` says where each entry stands in `plan.index` (-1 for padding), `rows` are the padded
+    entries.
+    """
 
     refits: NDArray[np.int64]
     place: NDArray[np.int64]
     rows: Rows
 
     def take(self, lanes: NDArray[np.int64]) -> "Batch":
-        """Some of them."""
+        """Select refits by their place in the batch."""
         return Batch(self.refits[lanes], self.place[lanes], self.rows.take(lanes))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Printed):
-    """A matrix of weights over `num_units` units, one row a refit, stored as departures from one.
+    """Matrix of weights over units, one row a refit, stored as departures from one.
 
-    `held` marks the entries that are scored (usually those of weight 0; a buffer is dropped but not
-    scored). `clusters`, one label a unit, says which units are dependent; `serial` that neighbours are
-    (None: that nobody knows), by blocks along their order, or those that `blocks` labels. These three are only used for
-    standard errors. `names`, the labels of the units where the plan was made from something labelled, are matched with the
-    fit's. `call` is how it was made, where a function of ours did.
+    Refit `k` gives unit `index[j]` the weight `weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and every other unit the weight
+    one. The functions of this module make plans; call the class itself for weights of your own. `clusters`, `serial` and
+    `blocks` are used for standard errors only.
+
+    Parameters
+    ----------
+    indptr : array of int, shape (refits + 1,)
+        Where the entries of each refit begin and end.
+    index : array of int, shape (entries,)
+        Unit of each entry. A refit lists a unit once at most.
+    weight : array of float, shape (entries,)
+        Weight of that unit in that refit, zero or more.
+    held : array of bool, shape (entries,)
+        True where the entry is scored. A scored entry has weight 0; a unit of weight 0 that is not scored is a buffer.
+    num_units : int
+        Number of units.
+    clusters : array, shape (units,), optional
+        Label of the cluster of each unit; units of different clusters are independent.
+    serial : bool or None, default: False
+        True if units that follow one another depend on one another; None if nobody knows.
+    blocks : array, shape (units,), optional
+        Labels of blocks of neighbouring units, where units are serial but not in the order of their numbers.
+    names : pandas.Index, optional
+        Labels of the units, which are matched with those of the fit.
+    call : str, default: ""
+        The call that made the plan, for printed results.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not fit together, a weight is negative or not finite, a refit scores a unit that it sees, lists a unit
+        twice, leaves nothing out or leaves everything out.
+
+    See Also
+    --------
+    kfold, leave_one_out, groups, from_splits : Functions that make plans.
+
+    Examples
+    --------
+    Two refits of four units: the first leaves out unit 0 and sees unit 1 twice, the second leaves out units 2 and 3.
+
+    >>> import leaveout as lo
+    >>> plan = lo.Plan([0, 2, 4], [0, 1, 2, 3], [0.0, 2.0, 0.0, 0.0], [True, False, True, True], 4)
+    >>> plan.matrix()
+    array([[0., 2., 1., 1.],
+           [1., 1., 0., 0.]])
     """
 
     indptr: NDArray[np.int64]
@@ -127,6 +172,7 @@ class Plan(Printed):
 
     @property
     def num_refits(self) -> int:
+        """Number of refits."""
         return len(self.indptr) - 1
 
     def __len__(self) -> int:
@@ -134,11 +180,29 @@ class Plan(Printed):
 
     @functools.cached_property
     def refit(self) -> NDArray[np.int64]:
-        """The refit that each entry belongs to, `[entries]`."""
+        """Refit to which each entry belongs, `[entries]`."""
         return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
 
     def matched(self, caller: str, names: pd.Index | None) -> "Plan":
-        """The plan over units in the order of these labels. Raises ValueError where its own are others."""
+        """Renumber the units in the order of the given labels.
+
+        Parameters
+        ----------
+        caller : str
+            Name of the calling function, for messages.
+        names : pandas.Index or None
+            Labels of the fit's units; None leaves the plan as it is, and so does a plan without labels.
+
+        Returns
+        -------
+        Plan
+            The same refits, with units numbered as in `names`.
+
+        Raises
+        ------
+        ValueError
+            If the plan's labels are not those of the fit.
+        """
         if names is None or self.names is None:
             return self
         order = places(caller, "plan", self.names, "fit", names)
@@ -170,14 +234,27 @@ class Plan(Printed):
         )
 
     def known(self, **facts: Any) -> "Plan":
-        """The same refits with less that is `held`, or other `serial`, `blocks` and `names`: nothing to check again."""
+        """Copy the plan with some attributes replaced, without checking it again.
+
+        The caller vouches for what it replaces: fewer `held` entries, or other `serial`, `blocks` and `names`.
+
+        Parameters
+        ----------
+        **facts : Any
+            New values of attributes, by name.
+
+        Returns
+        -------
+        Plan
+            The copy.
+        """
         plan = copy.copy(self)
         vars(plan).update(facts)
         return plan
 
     @property
     def widths(self) -> str:
-        """How many units each refit leaves out, or weighs otherwise, in words."""
+        """Number of units that a refit leaves out or reweights, in words."""
         low, high = np.diff(self.indptr).min(), np.diff(self.indptr).max()
         return f"{low} unit{'s' if low != 1 else ''}" if low == high else f"{low}–{high} units"
 
@@ -204,7 +281,13 @@ class Plan(Printed):
         return f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
 
     def matrix(self) -> NDArray[np.float64]:
-        """The weights, dense, `[refits, units]`."""
+        """Weights as a dense matrix.
+
+        Returns
+        -------
+        array of float, shape (refits, units)
+            Weight of every unit in every refit.
+        """
         dense = np.ones((self.num_refits, self.num_units))
         dense[self.refit, self.index] = self.weight
         return dense
@@ -218,8 +301,31 @@ class Plan(Printed):
         uniform: bool = False,
         whole: bool = False,
     ) -> Iterator[Batch]:
-        """Refits of like width together, or all of one, or all as wide as there are units: at most `capacity` numbers a batch,
-        in `least` batches or more."""
+        """Split the refits into padded batches of at most `capacity` numbers each.
+
+        Refits of similar width go together. A fold that touches at least a quarter of the units, and more than eight of them,
+        is written out over all units.
+
+        Parameters
+        ----------
+        capacity : int
+            Numbers that a batch may hold.
+        cost_per_entry : int
+            Numbers that each entry of a refit takes.
+        cost_per_refit : int
+            Numbers that each refit takes beside its entries.
+        least : int, default: 1
+            Smallest number of batches into which the refits of one width are split, as far as there are refits.
+        uniform : bool, default: False
+            Whether all batches have the width of the widest refit.
+        whole : bool, default: False
+            Whether every refit is written out over all units.
+
+        Yields
+        ------
+        Batch
+            Refits of one width.
+        """
         widths = np.diff(self.indptr)
         few = np.minimum(_few_sizes(widths), self.num_units)
         padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, few)
@@ -234,14 +340,38 @@ class Plan(Printed):
                 yield self._batch(members[start : start + size], width)
 
     def some(self, refits: NDArray[np.int64]) -> "Plan":
-        """The plan of some of the refits."""
+        """Plan of a selection of the refits.
+
+        Parameters
+        ----------
+        refits : array of int
+            Numbers of the refits, rising.
+
+        Returns
+        -------
+        Plan
+            These refits over the same units.
+        """
         mine = np.isin(self.refit, refits)
         indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
         index, weight, held = self.index[mine], self.weight[mine], self.held[mine]
         return replace(self, indptr=indptr, index=index, weight=weight, held=held, call="")
 
     def one(self, refit: int, whole: bool = False) -> Batch:
-        """One refit by itself, or as wide as there are units."""
+        """Batch of a single refit.
+
+        Parameters
+        ----------
+        refit : int
+            Number of the refit.
+        whole : bool, default: False
+            Whether it is written out over all units.
+
+        Returns
+        -------
+        Batch
+            The refit, without padding.
+        """
         return self._batch(np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit]))
 
     def _batch(self, refits: NDArray[np.int64], width: int) -> Batch:
@@ -266,7 +396,10 @@ class Plan(Printed):
 
 
 def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each width rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few shapes to compile, at most half padding."""
+    """Round each width up to one of 1, 2, 3, 4, 6, 8, 12, 16, ….
+
+    Few shapes are compiled then, and at most half of a batch is padding.
+    """
     if widths.max(initial=0) <= 4:
         return np.maximum(widths, 1)
     power = 2 ** np.ceil(np.log2(np.maximum(widths, 1))).astype(np.int64)
@@ -274,12 +407,15 @@ def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def few_size(number: int) -> int:
-    """A number of steps, units or refits, rounded up to one of those sizes; as it is where that would be dear."""
+    """Round a number of steps, units or refits up to one of few sizes.
+
+    Numbers above `LONG` stay as they are, as padding them would cost too much.
+    """
     return int(_few_sizes(np.array([number]))[0]) if number <= LONG else number
 
 
 def few_more(count: int) -> NDArray[np.int64]:
-    """The numbers of so many refits, the last repeated up to one of few sizes."""
+    """Numbers of `count` refits, the last one repeated until there are as many as one of few sizes."""
     return np.minimum(np.arange(few_size(count)), count - 1)
 
 
@@ -292,21 +428,21 @@ Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]  # of
 
 
 def _stacked(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
-    """A plan of these refits."""
+    """Plan whose refits are given one by one as entries."""
     index, weight, held = zip(*refits, strict=True)
     indptr = np.cumsum([0, *map(len, index)])
     return Plan(indptr, np.concatenate(index), np.concatenate(weight), np.concatenate(held), num_units, **kind)
 
 
 def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[NDArray[np.int64]] = (), **kind: Any) -> Plan:
-    """A plan that gives the units of each fold weight zero and scores them; `dropped` ones are not scored."""
+    """Plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
     rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
     zipped = zip(rows, folds, strict=True)
     return _stacked([(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind)
 
 
 def _departures(counts: NDArray[np.int64], scored: NDArray[np.bool_]) -> Entries:
-    """One refit, by how often it sees each unit, and which it scores: the units that it does not see once."""
+    """Entries of one refit that sees unit n `counts[n]` times: the units that it does not see exactly once."""
     index = np.flatnonzero(counts != 1)
     return index, counts[index].astype(float), scored[index]
 
@@ -315,7 +451,7 @@ P = ParamSpec("P")
 
 
 def scheme(make: Callable[P, Plan]) -> Callable[P, Plan]:
-    """`make`, whose plans say by which call they were made."""
+    """Decorate a function that makes plans, so that each plan records the call that made it."""
 
     @functools.wraps(make)
     def made(*args: P.args, **more: P.kwargs) -> Plan:
@@ -326,7 +462,7 @@ def scheme(make: Callable[P, Plan]) -> Callable[P, Plan]:
 
 
 def _brief(value: Any) -> str:
-    """An argument of a call: numbers and words as they are, of others what they are."""
+    """Text of an argument of a call: numbers and words in full, arrays by their type and length."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -338,14 +474,67 @@ def _brief(value: Any) -> str:
 
 @scheme
 def leave_one_out(num_units: int) -> Plan:
-    """Every unit left out by itself: `n` refits."""
+    """Leave out every unit by itself: n refits of one unit each.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+
+    Returns
+    -------
+    Plan
+        One refit a unit.
+
+    See Also
+    --------
+    groups : Leave out whole groups.
+    blocks : Leave out successive blocks, for units that depend on their neighbours.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.leave_one_out(3).matrix()
+    array([[0., 1., 1.],
+           [1., 0., 1.],
+           [1., 1., 0.]])
+    """
     n = count("leave_one_out: num_units", num_units, 2)
     return Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
 
 
 @scheme
 def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
-    """`k` folds of nearly equal size; shuffled when `seed` is given, contiguous when it is None."""
+    """Split the units into k folds of nearly equal size, each left out once.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+    k : int
+        Number of folds, from 2 to n.
+    seed : int, optional
+        Seed by which units are shuffled. Without it folds are contiguous.
+
+    Returns
+    -------
+    Plan
+        One refit a fold.
+
+    See Also
+    --------
+    from_splits : Plans of any scikit-learn splitter, stratified ones for example.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.kfold(6, 3).matrix().astype(int)
+    array([[0, 0, 1, 1, 1, 1],
+           [1, 1, 0, 0, 1, 1],
+           [1, 1, 1, 1, 0, 0]])
+    >>> lo.kfold(6, 3, seed=0)
+    Plan(lo.kfold(6, 3, seed=0): 3 refits of 2 units each, 6 units)
+    """
     n = count("kfold: num_units", num_units, 2)
     k = count("kfold: k", k, 2, n)
     order = np.arange(n) if seed is None else generator("kfold", seed).permutation(n)
@@ -354,7 +543,30 @@ def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
 
 @scheme
 def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
-    """`num_folds` subsets of `round(fraction · n)` units drawn at random without replacement (the paper's i.i.d. scheme)."""
+    """Leave out random subsets of `round(fraction · n)` units, drawn without replacement and independently of one another.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+    fraction : float
+        Share of the units that each fold leaves out, between 0 and 1.
+    num_folds : int
+        Number of folds.
+    seed : int, default: 0
+        Seed of the draws.
+
+    Returns
+    -------
+    Plan
+        One refit a subset. A unit may be scored in several refits, or in none.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.random_subsets(20, 0.25, 3)
+    Plan(lo.random_subsets(20, 0.25, 3): 3 refits of 5 units each, 20 units)
+    """
     n, size = _subset_size("random_subsets", num_units, fraction)
     rng, folds = generator("random_subsets", seed), count("random_subsets: num_folds", num_folds, 1)
     return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
@@ -362,7 +574,34 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
 
 @scheme
 def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
-    """`num_folds` runs of `round(fraction · n)` successive units, their starts drawn uniformly."""
+    """Leave out runs of `round(fraction · n)` successive units, which start at uniformly drawn places.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more, in their order.
+    fraction : float
+        Share of the units that each fold leaves out, between 0 and 1.
+    num_folds : int
+        Number of folds.
+    seed : int, default: 0
+        Seed of the draws.
+
+    Returns
+    -------
+    Plan
+        One refit a run. Its standard errors treat units as serially dependent.
+
+    See Also
+    --------
+    blocks : Runs that cover the series once.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.contiguous(20, 0.25, 2)
+    Plan(lo.contiguous(20, 0.25, 2): 2 refits of 5 units each, 20 units)
+    """
     n, size = _subset_size("contiguous", num_units, fraction)
     starts = generator("contiguous", seed).integers(0, n - size + 1, count("contiguous: num_folds", num_folds, 1))
     return _plan([start + np.arange(size) for start in starts], n, serial=True)
@@ -375,7 +614,34 @@ def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int
 
 @scheme
 def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> Plan:
-    """For each origin `t = start, …, n − 1`: units `t, …, n − 1` are unseen, the first `horizon` of them scored."""
+    """Leave out the future of each origin `t = start, …, n − 1`.
+
+    Units `t, …, n − 1` are unseen, and the first `horizon` of them are scored.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more, in their order.
+    start : int
+        First origin: the number of units that the first refit sees.
+    horizon : int, optional
+        Number of units from each origin on that are scored; all of them by default.
+
+    Returns
+    -------
+    Plan
+        One refit an origin. Its standard errors treat units as serially dependent.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> plan = lo.leave_future_out(5, start=3, horizon=1)
+    >>> plan.matrix().astype(int)
+    array([[1, 1, 1, 0, 0],
+           [1, 1, 1, 1, 0]])
+    >>> plan.index[plan.held]
+    array([3, 4])
+    """
     n = count("leave_future_out: num_units", num_units, 2)
     start = count("leave_future_out: start", start, 1, n - 1)
     horizon = count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
@@ -385,8 +651,31 @@ def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> 
 
 @scheme
 def groups(labels: ArrayLike) -> Plan:
-    """Every group of units that share a label left out together; standard errors are over groups. The index of a Series is
-    matched with the labels of the fit."""
+    """Leave out every group of units that share a label. Standard errors are over groups.
+
+    Parameters
+    ----------
+    labels : array-like or pandas.Series, shape (units,)
+        Label of each unit, of any kind. The index of a Series is matched with the labels of the fit.
+
+    Returns
+    -------
+    Plan
+        One refit a group, in the order of the labels.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, or there are fewer than two groups.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.groups(["b", "a", "b", "c"]).matrix().astype(int)
+    array([[1, 0, 1, 1],
+           [0, 1, 0, 1],
+           [1, 1, 1, 0]])
+    """
     found, levels = codes("groups", "labels", labels)
     if len(levels) < 2:
         raise ValueError("groups: at least two groups are needed; all labels are equal.")
@@ -397,7 +686,33 @@ def groups(labels: ArrayLike) -> Plan:
 
 @scheme
 def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
-    """Successive blocks of `size` units; `buffer` units on either side are dropped too, but not scored."""
+    """Leave out successive blocks of units. Units near a block may be dropped with it, without being scored.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more, in their order.
+    size : int
+        Units in a block; the last block may be shorter.
+    buffer : int, default: 0
+        Units on either side of the block that are dropped and not scored.
+
+    Returns
+    -------
+    Plan
+        One refit a block. Its standard errors treat units as serially dependent.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> plan = lo.blocks(6, 2, buffer=1)
+    >>> plan.matrix().astype(int)
+    array([[0, 0, 0, 1, 1, 1],
+           [1, 0, 0, 0, 0, 1],
+           [1, 1, 1, 0, 0, 0]])
+    >>> plan.index[plan.held]
+    array([0, 1, 2, 3, 4, 5])
+    """
     n = count("blocks: num_units", num_units, 2)
     size = count("blocks: size", size, 1, n - 1)
     buffer = count("blocks: buffer", buffer, 0, n)
@@ -409,12 +724,43 @@ def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
 
 @scheme
 def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None) -> Plan:
-    """For every site of a graph: all sites within `radius` edges of it left out and scored; those within `radius + buffer`
-    dropped too, but not scored.
+    """Leave out and score, for every site of a graph, all sites within `radius` edges of it.
 
-    `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph; `num_sites` is needed
-    where the last sites have no edges. The labels of a graph's nodes are matched with those of the fit. Raises ValueError
-    where a neighbourhood is the whole graph.
+    Sites within `radius + buffer` edges are dropped too, but not scored.
+
+    Parameters
+    ----------
+    edges : array of shape (edges, 2), sparse matrix, networkx or libpysal graph
+        The undirected edges: pairs of sites, or a symmetric adjacency matrix. Labels of a graph's nodes are matched with those
+        of the fit.
+    radius : int
+        Largest distance, in edges, at which a site is left out and scored; 0 for the site alone.
+    buffer : int, default: 0
+        Further distance within which sites are dropped without being scored.
+    num_sites : int, optional
+        Number of sites, needed where the last sites have no edges.
+
+    Returns
+    -------
+    Plan
+        One refit a site.
+
+    Raises
+    ------
+    ValueError
+        If a neighbourhood is the whole graph, or the edges are not those of an undirected graph.
+
+    Examples
+    --------
+    The path 0 – 1 – 2 – 3 – 4:
+
+    >>> import leaveout as lo
+    >>> lo.neighbourhoods([(0, 1), (1, 2), (2, 3), (3, 4)], radius=1).matrix().astype(int)
+    array([[0, 0, 1, 1, 1],
+           [0, 0, 0, 1, 1],
+           [1, 0, 0, 0, 1],
+           [1, 1, 0, 0, 0],
+           [1, 1, 1, 0, 0]])
     """
     radius = count("neighbourhoods: radius", radius, 0)
     buffer = count("neighbourhoods: buffer", buffer, 0)
@@ -430,9 +776,30 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
 
 @scheme
 def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
-    """`num_resamples` draws of n units with replacement: weights are counts, units never drawn are scored.
+    """Draw n units with replacement, again and again: weights are counts, and units that were never drawn are scored.
 
-    Only the entries whose count is not one are stored. A resample that draws every unit is redrawn.
+    Only entries whose count is not one are stored. A resample that draws every unit is drawn again.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+    num_resamples : int
+        Number of resamples.
+    seed : int, default: 0
+        Seed of the draws.
+
+    Returns
+    -------
+    Plan
+        One refit a resample.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> plan = lo.bootstrap(6, 100)
+    >>> plan.num_refits, bool((plan.matrix().sum(axis=1) == 6).all())
+    (100, True)
     """
     n = count("bootstrap: num_units", num_units, 2)
     wanted, rng = count("bootstrap: num_resamples", num_resamples, 1), generator("bootstrap", seed)
@@ -443,11 +810,38 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
 
 @scheme
 def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -> Plan:
-    """The plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
+    """Plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
 
-    Units that are in neither the train nor the test set of a split are dropped and not scored; a unit
-    that is twice in the train set weighs two. Sets are numbers of units, or truths, one a unit; the index of a Series of truths
-    is matched with the labels of the fit.
+    Units that are in neither the train nor the test set of a split are dropped and not scored. A unit that is twice in the
+    train set weighs two.
+
+    Parameters
+    ----------
+    splits : iterable of (train, test)
+        Sets of units of each split, as numbers of units or as one truth a unit. The index of a Series of truths is matched with
+        the labels of the fit.
+    num_units : int
+        Number of units n, 2 or more.
+
+    Returns
+    -------
+    Plan
+        One refit a split.
+
+    Raises
+    ------
+    ValueError
+        If a unit is in the train and the test set of one split, a test set is empty, or a number is none of a unit.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from sklearn.model_selection import StratifiedKFold
+    >>> y = [0, 0, 0, 1, 1, 1]
+    >>> lo.from_splits(StratifiedKFold(3).split(y, y), 6).matrix().astype(int)
+    array([[0, 1, 1, 0, 1, 1],
+           [1, 0, 1, 1, 0, 1],
+           [1, 1, 0, 1, 1, 0]])
     """
     n = count("from_splits: num_units", num_units, 2)
     if not isinstance(splits, Iterable):
@@ -473,7 +867,7 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
 def _by_labels(
     k: int, train: ArrayLike, test: ArrayLike, names: pd.Index | None
 ) -> tuple[ArrayLike, ArrayLike, pd.Index | None]:
-    """The sets of split `k`, in the order of the labels of the splits before it where truths carry some; and the labels."""
+    """Put the sets of split `k` in the order of the labels of the first labelled split, and return these labels with them."""
     if not any(index_of(part) is not None and np.asarray(part).dtype == bool for part in (train, test)):
         return train, test, names
     own, train, test = matched("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
@@ -484,7 +878,7 @@ def _by_labels(
 
 
 def _numbered(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:
-    """The units of a set given by their numbers, or by truths."""
+    """Convert a set of units, given by numbers or by truths, to numbers."""
     array = np.asarray(part)
     if array.dtype != bool:
         return whole("from_splits", f"the sets of {split}", array)

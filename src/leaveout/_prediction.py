@@ -51,8 +51,10 @@ SPANNED = 1e-8  # of what a row has along a direction that the data do not see: 
 
 
 class Refits(NamedTuple):
-    """The raveled θ of every refit, NaN where there is none; how far the exact one is from it at most, in the norm of H, and
-    whether a theorem says so."""
+    """The raveled θ of every refit, NaN where there is none, with a bound on its distance from the exact one.
+
+    The distance is in the norm of H. A flag tells whether a theorem proves the bound.
+    """
 
     theta: Float[Array, "refits params"]
     radius: Float[Array, " refits"]
@@ -60,7 +62,7 @@ class Refits(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Predictions of the response, and how far each may be from that of the exact refit."""
+    """The predictions of the response, and how far each may be from that of the exact refit."""
 
     value: Float[Array, "..."]
     off: Float[Array, "..."]
@@ -79,25 +81,73 @@ def interval(
     refit: AbstractRefit = DEFAULT,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
-    """Intervals for the responses of new rows, of any distribution: `prediction`, `low` and `high` of every row of `X_new`.
+    """Compute prediction intervals for the responses of new rows, whatever their distribution.
 
-    They are none for the mean loss: that is `Estimate.interval`; and none for the mean of the response or a coefficient.
+    They are made from the held-out residuals of exact refits (jackknife+ and CV+). They are not intervals for the mean loss,
+    which `Estimate.interval` gives, nor for the mean of the response or a coefficient.
 
-    `method` is "plus" (jackknife+, every row left out by itself: at least 2 level − 1 of new responses are covered, usually
-    about `level`), "minmax" (wider: at least `level`) or "cv+" (`plus` over the folds of `plan`, ten random ones by default).
-    `groups`, one label a unit of the fit, leaves whole groups out: intervals then hold for rows of *new* groups, where rows of
-    one group are alike. Units must be exchangeable: no intervals of series. They count alike, whatever their `sample_weight`.
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model whose response is a number; its units must be exchangeable, so not a series.
+    X_new : array_like, `[rows, features]`
+        The new rows, in the form of the data of the fit. A DataFrame's columns are matched by name, and go through the
+        formula or the transformers of the host.
+    level : float, default 0.9
+        The coverage.
+    method : {"plus", "minmax", "cv+"}, default "plus"
+        "plus" is the jackknife+ with every row left out by itself: it covers at least 2 level − 1 of new responses, usually
+        about `level`. "minmax" is wider and covers at least `level`. "cv+" is "plus" over the folds of `plan`, ten random
+        ones by default.
+    groups : array_like, `[units]`, optional
+        One label a unit of the fit: whole groups are left out. The intervals then hold for rows of new groups, where rows of
+        one group are alike.
+    plan : Plan, optional
+        The plan; it holds out every unit once.
+    offset : array_like, `[rows]`, optional
+        The offset of the new rows, where the model has one.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
 
-    `X_new` is as the data of the fit were: a DataFrame's columns are matched by their names, and go through the formula or the
-    transformers of the host. A model with an offset needs `offset` of the new rows. End points hold for exact refits: they are
-    widened by what the refits may be off, where that is known. `attrs` of the table tell the method, the coverage that is
-    guaranteed, and by how much the ends are widened at most. `checkpoint` names a file that keeps what is done: a call that was
-    killed goes on from there, to the same numbers.
+    Returns
+    -------
+    DataFrame
+        `prediction`, `low` and `high` of every new row. The ends hold for exact refits: they are widened by the refits' errors,
+        where these are known. `attrs` contains the method, the guaranteed coverage, and the largest widening.
 
-    Raises TypeError where the model has no response that is a number, ValueError where the rows or groups are too few for the
-    level, a plan does not hold out every unit once, X_new is not like the data of the fit, or `checkpoint` is of another run;
-    `Interrupted` on Ctrl-C. Warns of rows that no number can be told of, whose ends are infinite: those outside the span of the
-    data.
+    Warns
+    -----
+    UserWarning
+        If a row lies outside the span of the data; its ends are infinite.
+
+    Raises
+    ------
+    TypeError
+        If the response of the model is not a number.
+    ValueError
+        If there are too few rows or groups for the level, the plan does not hold out every unit once, X_new does not match
+        the data of the fit, or `checkpoint` belongs to another run.
+    Interrupted
+        On Ctrl-C.
+
+    References
+    ----------
+    R. F. Barber, E. J. Candès, A. Ramdas and R. J. Tibshirani, Predictive inference with the jackknife+, Annals of
+    Statistics 49, 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(40, 1))
+    >>> fit = lo.fit(lo.GLM(x, x[:, 0] + rng.normal(size=40), "squared"))
+    >>> lo.interval(fit, np.array([[0.0], [1.0]]))[["prediction", "low", "high"]].round(1)
+       prediction  low  high
+    0         0.3 -1.5   2.1
+    1         1.2 -0.7   3.0
     """
     objective = _regression(fit)
     _check(level, method)
@@ -207,7 +257,7 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
 
 
 def _regression(fit: Fit) -> AbstractRegression:
-    """What was fitted, if it predicts a number; TypeError where it does not."""
+    """Return the fitted objective if it predicts a number; raise TypeError if it does not."""
     if not isinstance(fit, Fit):
         raise TypeError(
             f"interval: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}. "
@@ -237,7 +287,7 @@ def _check(level: float, method: str) -> None:
 def _plan(
     objective: AbstractRegression, method: str, groups: ArrayLike | None, plan: Plan | None, refit: AbstractRefit
 ) -> Plan:
-    """What is left out together, every unit once; ValueError where a plan says otherwise."""
+    """Return the plan, which holds out every unit once; raise ValueError if the given plan does not."""
     n = objective.num_units
     if groups is not None and plan is not None:
         raise ValueError("interval: give groups or a plan, not both; groups=labels is plan=lo.groups(labels).")
@@ -264,7 +314,7 @@ def _shift(caller: str, objective: AbstractRegression, offset: ArrayLike | None,
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
-    """Every refit of a plan; warns of what there is not. ValueError where there is none at all."""
+    """Make every refit of a plan; warn of refits that do not exist, and raise ValueError if none does."""
     theta, radius = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits)
     proved = np.zeros(plan.num_refits, bool)
 
@@ -292,7 +342,7 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
 
 
 def _radius(fit: Fit, done: Refitted) -> Float[Array, " refits"]:
-    """How far the exact refits are at most from those reported, in the norm of H."""
+    """Bound the distance of the exact refits from the reported ones, in the norm of H."""
     if done.ball is None:
         return np.full(len(done.result), np.inf)
     center, radius = done.ball()
@@ -304,7 +354,7 @@ def _warn(message: str, caller: str = "interval") -> None:
 
 
 def _means(fit: Fit, refits: Refits, design: Design, shift: Float[Array, " rows"] | None) -> Iterator[Means]:
-    """Predictions of rows by every refit, `[rows, refits]`, some rows at a time."""
+    """Predict rows by every refit, `[rows, refits]`, some rows at a time."""
     objective, q = _regression(fit), design.shape[1]
     size, coefficients, tau = max(1, BLOCK // len(refits.theta)), refits.theta[:, :q].T, refits.theta[:, q:]
     length = _length(fit, design)
@@ -317,7 +367,7 @@ def _means(fit: Fit, refits: Refits, design: Design, shift: Float[Array, " rows"
 
 
 def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
-    """‖x‖_{H⁻¹}: what moves of length one in the norm of H do to x'θ at most."""
+    """Return ‖x‖_{H⁻¹}, the largest change of x'θ by a move of length one in the norm of H."""
     own = fit.num_params - design.shape[1]
     size = max(1, STEP * BLOCK // fit.num_params)
     some = (design[k : k + size] for k in range(0, len(design), size))
@@ -331,7 +381,7 @@ def _response(
     tau: Float[Array, "refits own"],
     reach: Float[Array, "..."],
 ) -> Means:
-    """Means of predictors that may be off by `reach`."""
+    """Return the means of predictors that may be off by `reach`."""
     link: Any = objective.loss_function.inverse_link
 
     def of(eta: Array) -> Array:
@@ -365,10 +415,10 @@ def _undetermined(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]
 
 @dataclass(frozen=True)
 class _Ends:
-    """From predictions of new rows by every refit to the ends of their intervals, and the most that these were widened by.
+    """Compute the ends of the intervals of new rows from their predictions by every refit, and the largest widening.
 
-    Of every held-out unit: the `refit` that leaves it out, how far (and `off`, by how much at most that is widened) this
-    predicts it from its response, and its `weight`.
+    For every held-out unit the object holds the `refit` that leaves it out, the distance of its response from that refit's
+    prediction (widened by `off` at most), and its `weight`.
     """
 
     refit: Array | slice
@@ -389,7 +439,7 @@ class _Ends:
         return self._quantile(values)
 
     def _quantile(self, values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
-        """The least of the values that `level` of the weight lies at or below; puts them into another order."""
+        """Return the least value at or below which `level` of the weight lies; the values are reordered in place."""
         if np.ptp(self.weight) == 0:
             rank = int(np.ceil(self.level / self.weight[0] * (1 - ROUNDING))) - 1
             values.partition(rank, axis=1)
@@ -406,7 +456,10 @@ def _all_ends(
     design: Design,
     shift: Float[Array, " rows"] | None,
 ) -> tuple[Array, Array, Array]:
-    """Those of all new rows, and by how much each row's are widened; kept, many rows at a time."""
+    """Compute the ends of the intervals of all new rows, and by how much each is widened.
+
+    Many rows are computed at a time, and kept in the checkpoint.
+    """
     parts, size = [], STEP * max(1, BLOCK // len(refits.theta))
     with Slow("new rows", len(design)) as bar:
         for k in range(0, len(design), size):
@@ -423,12 +476,12 @@ def _all_ends(
 
 
 def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
-    """What is not known is beyond all."""
+    """Replace NaN by infinity, so that an unknown value lies beyond all others."""
     return np.where(np.isnan(values), np.inf, values)
 
 
 def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _Ends:
-    """By what the refits say of the units that they leave out. ValueError where these are too few."""
+    """Build the ends from the refits' residuals of the units that they leave out; ValueError where these are too few."""
     objective = _regression(fit)
     there = True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
     unit, refit = plan.index[plan.held & there], plan.refit[plan.held & there]
@@ -451,7 +504,7 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _E
 
 
 def _told(fit: Fit, plan: Plan, method: str, level: float) -> dict[str, Any]:
-    """What the intervals are, and the share of new responses that they cover at least."""
+    """Describe the intervals, with the share of new responses that they cover at least."""
     n, one = int(plan.held.sum()), np.diff(plan.indptr).max() == 1
     grouped = plan.clusters is not None
     kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"

@@ -1,17 +1,17 @@
-"""Results that are printed as lines `name  text`; notebooks, pages and Markdown show the same as a table."""
+"""Results that print as lines of a name and a text. Notebooks, pages and Markdown show the same lines as a table."""
 
 import html
 from typing import Any
 
 
 def kind_of(objective: Any) -> str:
-    """The kind of model, by the name that users know: of one that stands in for another, that one's."""
+    """Name of the kind of model, as users know it; a stand-in has the name of the model that it stands in for."""
     kind = type(objective)
     return getattr(kind, "shown", kind.__name__)
 
 
 class Printed:
-    """What is told by lines of a name and a text each."""
+    """Base of results that print as lines of a name and a text."""
 
     def _lines(self) -> list[tuple[str, str]]:
         raise NotImplementedError
@@ -29,6 +29,12 @@ class Printed:
         return f"<table>{rows}</table>"
 
     def to_markdown(self) -> str:
-        """The printed lines as a table in Markdown."""
+        """Format the printed lines as a table in Markdown.
+
+        Returns
+        -------
+        str
+            The table.
+        """
         cell = lambda text: html.escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
         return "\n".join(["| | |", "|---|---|", *(f"| {cell(name)} | {cell(text)} |" for name, text in self._lines())])

@@ -1,17 +1,18 @@
-"""Curvature by its products with vectors, for models of too many parameters to form a matrix.
+"""Curvature by Hessian-vector products, for models with too many parameters to form a matrix.
 
-Everything is done in coordinates u in which the Hessian is not far from the identity, θ − θ̂ = S u, S a positive diagonal:
-solves by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton's steps after it.
+Everything is done in coordinates u in which the Hessian is near the identity, θ − θ̂ = S u, with S a positive diagonal: solves
+by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton steps after it.
 
-Solves of nearly the same matrix learn from one another. Directions W that some of them went along, made H-orthonormal, and what
-H made of them, Y = HW with WᵀY = 1, give
+Solves with nearly the same matrix learn from one another. Directions W that some of them went along, made H-orthonormal, and
+their images Y = HW with WᵀY = 1, give
 
     (1 − W Yᵀ) D (1 − Y Wᵀ) + W Wᵀ
 
-as what stands in for the inverse: H's own on the span of W, D beside it, positive definite whatever the H that it is used for
-(Gratton, Sartenaer & Tshimanga 2011). No product is made for it alone, as eigenvectors would ask for. D is the identity; where
-a model tells the diagonal of H, its square root's inverse: half-way between coordinates in which few directions are steep and
-those in which few are flat (of a CRF of 65,169 weights a solve took 12 and 21 products to 0.1 and 0.01, and 6 and 12 so).
+as an approximate inverse: it is H's own on the span of W and D beside it, and positive definite whatever H it is used for
+(Gratton, Sartenaer & Tshimanga 2011). Unlike eigenvectors it costs no product of its own. D is the identity; if a model knows
+the diagonal of H, D is the inverse of its square root, half-way between coordinates in which few directions are steep and those
+in which few are flat (for a CRF of 65,169 weights, solves to 0.1 and 0.01 took 12 and 21 products without it, 6 and 12 with
+it).
 """
 
 from typing import NamedTuple, Protocol
@@ -42,46 +43,49 @@ NEARBY = (1e-4, 1e-6)  # of F, by which a step of L-BFGS lowers it where Newton'
 
 
 class Coordinates(Protocol):
-    """In which a Hessian is not far from the identity."""
+    """Coordinates u in which a Hessian is near the identity."""
 
     def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """Gradients by u."""
+        """Convert gradients in θ to gradients in u."""
 
     def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """Displacements of θ."""
+        """Convert u to displacements of θ."""
 
 
 class Scaling(Module):
-    """The coordinates u: `scale` is the diagonal of S."""
+    """Coordinates u = S⁻¹ (θ − θ̂); `scale` is the diagonal of S."""
 
     scale: Float[np.ndarray, " params"]
 
     def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """Gradients by u."""
+        """Convert gradients in θ to gradients in u."""
         return gradient * self.scale
 
     def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """θ − θ̂."""
+        """Convert u to displacements θ − θ̂."""
         return u * self.scale
 
     def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """The u of a displacement θ − θ̂."""
+        """Convert displacements θ − θ̂ to u."""
         return displacement / self.scale
 
     def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
-        """Gradients by θ of those by u."""
+        """Convert gradients in u to gradients in θ."""
         return whitened / self.scale
 
 
 class Learnt(NamedTuple):
-    """Directions W, H-orthonormal, and Y = HW, as rows and in coordinates u: what solves went along; and the diagonal D."""
+    """Approximate inverse learnt from solves, in coordinates u.
+
+    It has H-orthonormal directions W and Y = HW, as rows, and the diagonal D.
+    """
 
     directions: Float[np.ndarray, "learnt params"]
     images: Float[np.ndarray, "learnt params"]
     beside: Float[np.ndarray, " params"]
 
     def about(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits params"]:
-        """What stands in for `H⁻¹ g`."""
+        """Approximate `H⁻¹ g`."""
         if not len(self.directions):
             return gradient * self.beside
         along = gradient @ self.directions.T
@@ -90,25 +94,25 @@ class Learnt(NamedTuple):
 
 
 def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> Learnt:
-    """Nothing yet but D."""
+    """Approximate inverse before any solve: D alone."""
     none = np.zeros((0, theta.size))
     return Learnt(none, none, _inverse_root(F, coordinates, theta))
 
 
 def _inverse_root(F: Function, coordinates: "Scaling", theta: Vector) -> Vector:
-    """D, in coordinates u."""
+    """Diagonal D, in coordinates u."""
     if not isinstance(F.of, Hosted):
         return np.ones(theta.size)
     return 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
 
 
 def most_learnt(F: Function, size: int) -> int:
-    """Directions that are kept of so many parameters."""
+    """Number of directions that are kept for a model of `size` parameters."""
     return min(DIRECTIONS[isinstance(F.of, Hosted)], max(1, NUMBERS // (2 * size)), size)
 
 
 def _least(told: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) -> Float[np.ndarray, " refits"]:
-    """The least Ritz values of what conjugate gradients went along: lengths of steps, and ratios of squares after them."""
+    """Smallest Ritz value of each refit, from the step lengths of conjugate gradients and the ratios of squares after them."""
     lengths, ratios = np.full((2, len(told), count), np.nan)
     for k, (open_, length, ratio) in enumerate(told):
         lengths[k, open_], ratios[k, open_] = length, ratio
@@ -124,7 +128,7 @@ def _least(told: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) ->
 def orthonormal(
     directions: Float[np.ndarray, "some params"], images: Float[np.ndarray, "some params"], beside: Vector
 ) -> Learnt:
-    """The span of directions, of which rounding may have made some alike."""
+    """H-orthonormal basis of the span of directions, some of which may be alike up to rounding."""
     inside = directions @ images.T
     values, turn = np.linalg.eigh((inside + inside.T) / 2)
     known = values > RESOLVED * values.max(initial=0.0)
@@ -133,7 +137,7 @@ def orthonormal(
 
 
 class Solve:
-    """Conjugate gradients for some refits side by side, and what the first of them went along."""
+    """Conjugate gradients for several refits side by side; keeps the directions of the first one."""
 
     def __init__(
         self,
@@ -155,8 +159,11 @@ class Solve:
         lanes: Int[np.ndarray, " refits"],
         tol: float,
     ) -> Float[np.ndarray, "refits params"]:
-        """u with `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient`, all in coordinates u, each until its residual is `tol` of
-        its gradient, both as what is learnt measures them, or until it meets a direction along which F curves down."""
+        """Solve `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` for each refit, all in coordinates u.
+
+        A solve ends when its residual is `tol` of its gradient, both measured by the learnt inverse, or when it meets a
+        direction along which F curves down.
+        """
         about = (lambda residual: residual) if self.learnt is None else self.learnt.about
         u, residual = np.zeros_like(gradient), gradient.copy()
         towards = np.array(about(residual))
@@ -195,7 +202,7 @@ class Solve:
             self.kept.append((towards[0] / size, image[0] / size))
 
     def known(self) -> Learnt:
-        """All that was learnt."""
+        """Learnt inverse with the directions of this solve added."""
         assert self.learnt is not None
         if not self.kept:
             return self.learnt
@@ -214,13 +221,15 @@ def solved(
     tol: float,
     learnt: Learnt | None = None,
 ) -> Float[np.ndarray, "refits params"]:
-    """`Solve`, where nothing is to be learnt from it."""
+    """Run `Solve` once, without learning from it."""
     return Solve(F, coordinates, null_space, learnt)(theta, gradient, lanes, tol)
 
 
 def learn(F: Function, scaling: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector) -> Learnt:
-    """What a few solves of random right sides at θ go along; nothing where rows are sparse, as a product then takes less time
-    than what is learnt would add to it."""
+    """Learn an approximate inverse at θ from a few solves of random right sides.
+
+    Sparse rows learn nothing, as a product then takes less time than the learnt inverse would add to it.
+    """
     learnt, most = unlearnt(F, scaling, theta), most_learnt(F, theta.size)
     if _compressed(F):
         return learnt
@@ -236,14 +245,14 @@ def learn(F: Function, scaling: "Scaling", null_space: Float[np.ndarray, "flat p
 
 
 def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
-    """H times each of the vectors."""
+    """Multiply each vector by H."""
     return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(vectors)
 
 
 def decrement_of(
     F: Function, coordinates: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector, gradient: Vector
 ) -> float:
-    """√(gᵀH⁻¹g): of what conjugate gradients leave only the square is missing."""
+    """Decrement √(gᵀH⁻¹g); the error of conjugate gradients enters by its square only."""
     whitened = coordinates.whiten(gradient)[None]
     u = solved(F.of, coordinates, null_space, theta[None], whitened, ONE, ROUGH, unlearnt(F, coordinates, theta))
     return max(float(np.sum(whitened * u)), 0.0) ** 0.5
@@ -255,8 +264,11 @@ def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling
 
 
 def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
-    """What S² is the inverse of, positive: a penalty's curvature, beside which the data say little in most directions and
-    much in a few; where there is next to none, diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs."""
+    """Positive diagonal whose inverse is S².
+
+    It is the penalty's curvature, beside which the data say little in most directions and much in a few. Where the penalty has
+    next to none, it is diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs.
+    """
     if isinstance(F.of, Closed) and _compressed(F):
         return F.of.diagonal(theta)
     known = np.asarray(objective.parameters.penalty_curvature(F.placed(theta)), float)
@@ -270,12 +282,12 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
 
 
 def _compressed(F: Function) -> bool:
-    """Are rows sparse?"""
+    """Whether the rows are sparse."""
     return isinstance(F.of, Closed) and isinstance(F.of.model.design, Sparse)
 
 
 def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np.ndarray) -> tuple[float, Vector]:
-    """The smallest eigenvalue of H in coordinates u to a few per cent of the largest, and its vector."""
+    """Smallest eigenvalue of H in coordinates u, to a few per cent of the largest, and its vector."""
     size, product = len(scaling.scale), F.products(theta)
 
     def along(u):
@@ -295,7 +307,7 @@ def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np
 
 
 def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Run:
-    """L-BFGS, then Newton's steps, which learn from one another; where F is convex they are tried early."""
+    """Minimise by L-BFGS, then by Newton steps that learn from one another; for convex F these are tried early."""
     early = (NEARBY[not (_compressed(F) or isinstance(F.of, Hosted))],) if objective.convex else ()
     run = Run(np.inf, start, False)
     for ftol in (*early, 1e-12):
@@ -308,7 +320,7 @@ def minimise_by_products(objective: AbstractObjective, F: Function, start: Vecto
 
 
 def _unwhitener(F: Function, theta: Vector) -> "scipy.sparse.linalg.LinearOperator | None":
-    """Coordinates of a descent whose products are D there; None for those of θ itself."""
+    """Coordinates of a descent in which products are with D; None for the coordinates of θ itself."""
     if not isinstance(F.of, Hosted):
         return None
     root = F.of.arrays.diagonal(theta) ** -0.25
@@ -317,7 +329,7 @@ def _unwhitener(F: Function, theta: Vector) -> "scipy.sparse.linalg.LinearOperat
 
 
 def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Run:
-    """Where Newton's steps by products come to, as long as they contract."""
+    """Run Newton steps by products as long as they contract."""
     coordinates = scaling(objective, F, theta)
     learnt = unlearnt(F, coordinates, theta)
     null_space, most = whitened_null_space(objective, F.placed(theta), coordinates), most_learnt(F, theta.size)
@@ -340,5 +352,5 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Run:
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
-    """The model's flat directions, scaled to the size of the curvature."""
+    """Flat directions of the model, scaled to the size of the curvature."""
     return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.parameters.symmetries(theta), np.float64)

@@ -1,13 +1,13 @@
-"""Programs as other processes find them: not traced again.
+"""Traced programs that are kept on disk, so that other processes need not trace them again.
 
-JAX keeps what XLA has compiled under a hash of the program's text, and to have that text each process traces and lowers anew:
-of a hidden Markov model that takes longer than all else. Here the text is kept (StableHLO, by `jax.export`), under a hash of
-what it is made of: this package's source, the versions of what traces it, JAX's settings, the classes and constants of the
-arguments, the shapes of their arrays. Only where all of them are this package's own, as another's code may read what no hash
-sees.
+JAX caches compiled code under a hash of the program's text, and each process traces and lowers the program anew to have that
+text. For a hidden Markov model this takes longer than everything else. Here the text itself is kept (StableHLO, by
+`jax.export`), under a hash of all that it is made of: this package's source, the versions of the packages that trace it, JAX's
+settings, the classes and constants of the arguments, the shapes of their arrays. A program is kept only if all of these are
+this package's own, as other code may read what no hash sees.
 
-What is compiled is left to JAX: an executable that XLA's CPU client has loaded cannot be written again (JAX 0.10: the copy
-lacks functions, or returns other numbers).
+Compiled code is left to JAX: an executable that XLA's CPU client has loaded cannot be written again (JAX 0.10: the copy lacks
+functions, or returns other numbers).
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ from ._fingerprint import fingerprint
 
 Kept = tuple[Any, Any]
 
-KEEPING = True  # tests trace: that checks shapes, and sees what they put in the place of constants
-LARGEST = 2**26  # bytes of programs that are kept here, those that were used last
+KEEPING = True  # switched off in tests, which trace to check shapes
+LARGEST = 2**26  # bytes of programs that are kept; those unused for longest go first
 TRUSTED = (
     *("abc", "builtins", "collections", "copyreg", "functools", "types", "typing"),
     *("equinox", "jax", "jaxlib", "jaxtyping", "leaveout", "numpy"),
@@ -40,7 +40,10 @@ DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_t
 
 
 class Program:
-    """`function(*args, **more)`, compiled for the shapes of its arrays, all else of its arguments constant; from `folder()`."""
+    """Program `function(*args, **more)`, compiled for the shapes of its arrays and the values of all else.
+
+    Its traced text is kept in `folder()`.
+    """
 
     def __init__(self, function: Callable[..., Any], folder: Callable[[], Path | None]):
         self.function, self.folder = function, folder
@@ -48,7 +51,7 @@ class Program:
 
     @functools.cached_property
     def anew(self) -> Callable[..., Any]:
-        """As Equinox traces and compiles it."""
+        """The function as Equinox traces and compiles it."""
         import equinox
 
         return equinox.filter_jit(self.function)
@@ -74,7 +77,7 @@ class Program:
         return self.anew(*args, **more) if program is None else program(list(filter(_array, leaves)))
 
     def _found(self, folder: Path, leaves: list, tree: Any) -> Callable | None:
-        """What was kept; else traced now, and kept; None where it cannot be named or written down."""
+        """The kept program, or the function traced now and kept; None if it cannot be named or exported."""
         import jax
 
         if jax.default_backend() != "cpu" or cast(Any, jax.config).jax_default_device is not None:
@@ -96,7 +99,10 @@ class Program:
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
     def _traced(self, leaves: list, tree: Any) -> Kept:
-        """The program, and a tree in the shape of what it returns; None of what cannot be written down, as calls of Python."""
+        """Exported program, and a tree in the shape of its result; a pair of None if it cannot be exported.
+
+        A program that calls back to Python, for example, cannot.
+        """
         import jax
 
         rest, structures = [None if _array(leaf) else leaf for leaf in leaves], list[Any]()
@@ -123,18 +129,18 @@ def _array(leaf: Any) -> bool:
 
 
 def _shape(leaf: Any) -> tuple:
-    """What a program is compiled for."""
+    """Shape, dtype and weak type for which a program is compiled; a constant by its type and value."""
     return (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) if _array(leaf) else (type(leaf), leaf)
 
 
 def _token(leaf: Any) -> Any:
-    """An array by its shape only, anything else as it is."""
+    """Description of an array by its shape and dtype only; anything else as it is."""
     return ("array", *map(str, _shape(leaf))) if _array(leaf) else leaf
 
 
 @functools.cache
 def _surroundings() -> list[str]:
-    """This package's source, and what traces and compiles it."""
+    """Hash of this package's source, and the versions of the packages that trace and compile."""
     source, root = hashlib.blake2b(digest_size=16), Path(__file__).parent
     for file in sorted(root.rglob("*.py")):
         source.update(f"{file.relative_to(root)}:".encode() + file.read_bytes())
@@ -142,7 +148,7 @@ def _surroundings() -> list[str]:
 
 
 def _settings() -> list[str]:
-    """JAX's, as this thread sees them, and XLA's."""
+    """Settings of JAX, as this thread sees them, and of XLA."""
     import jax
 
     set_to = {
@@ -152,7 +158,7 @@ def _settings() -> list[str]:
 
 
 def _read(file: Path) -> Kept | None:
-    """What was kept, if it can be used."""
+    """Kept program from a file; None if it cannot be used."""
     try:
         kept = pickle.loads(file.read_bytes())
         os.utime(file)
@@ -162,7 +168,7 @@ def _read(file: Path) -> Kept | None:
 
 
 def _write(file: Path, kept: Kept) -> None:
-    """Whole or not at all, whoever else writes it; and not where there is no room."""
+    """Write a program whole or not at all, whoever else writes it; do nothing if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
@@ -174,7 +180,7 @@ def _write(file: Path, kept: Kept) -> None:
 
 
 def _forget(folder: Path) -> None:
-    """The programs that were not used for longest, where all together are too large."""
+    """Delete the programs that were unused for longest, if all together are too large."""
     found = sorted(((file.stat().st_mtime, file.stat().st_size, file) for file in folder.iterdir()), reverse=True)
     for (*_, file), total in zip(found, np.cumsum([size for _, size, _ in found]), strict=True):
         if total > LARGEST:

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, with the time left, for what takes more than two seconds, and nothing for what does not."""
+"""Progress bar on standard error, with the time left, for what takes longer than two seconds."""
 
 import functools
 import importlib.util
@@ -18,7 +18,10 @@ ONE = threading.Lock()  # bars inside a bar would write over it
 
 
 class Slow:
-    """`with Slow("refits", 1000) as bar: ... bar.advance(10)`. A clock shows it, so a long first step is seen as well."""
+    """Progress bar: `with Slow("refits", 1000) as bar: ... bar.advance(10)`.
+
+    It appears after two seconds, by a clock, so that a long first step is seen as well.
+    """
 
     def __init__(self, label: str, total: int):
         self.label, self.total, self.done = label, total, 0
@@ -27,7 +30,7 @@ class Slow:
 
     @functools.cached_property
     def bar(self) -> "Progress":
-        """Made where it is to be seen."""
+        """The bar of rich, made when it is first shown."""
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
@@ -54,23 +57,23 @@ class Slow:
             self.bar.update(self.bar.task_ids[0], completed=self.done)
 
     def expect(self, total: int, label: str) -> None:
-        """So much in all, as is known now."""
+        """Set a total that is known only now."""
         self.total, self.label = total, label
         if "bar" in vars(self):
             self.bar.update(self.bar.task_ids[0], total=total, description=label)
 
     def tell(self, text: str) -> None:
-        """A line that stays, above the bar."""
+        """Print a line that stays above the bar."""
         if self.clock is not None:
             self.bar.console.print(text, highlight=False, soft_wrap=True)
 
     def line(self, label: str) -> Callable[..., None]:
-        """A line of its own for a part of the whole: `tell("what is known of it")`, at the end `tell(..., done=True)`."""
+        """Add a line for a part of the whole; returns `tell("what is known of it")`, and `tell(..., done=True)` at its end."""
         task = self.bar.add_task(label, total=1)
         return lambda known, done=False: self.bar.update(task, description=f"{label}: {known}", completed=int(done))
 
     def __reduce__(self) -> tuple:
-        """In another process, where nobody looks."""
+        """Pickle as a bar that is never shown: nobody looks at another process."""
         return Slow, (self.label, self.total)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -90,7 +93,7 @@ def _console() -> "Console":
 
 
 def _watched() -> bool:
-    """Does someone look? A file is no one, nor is a notebook that cannot draw a bar."""
+    """Whether somebody can see a bar: not in a file, nor in a notebook that cannot draw one."""
     asked = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
     if not (asked or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):
         return False  # without importing what draws

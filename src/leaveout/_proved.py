@@ -1,4 +1,4 @@
-"""How far a refit of linear predictors is from the exact one: a theorem.
+"""Distance of a refit of linear predictors from the exact one: a theorem.
 
 F(θ, w) = Σ w_i ℓ_i(x_iᵀθ) + a quadratic, ℓ convex. Let A = P + Σ w_i a_i x_i x_iᵀ ≻ 0 be any reference, θ any candidate,
 g = ∇F(θ, w), λ = ‖g‖_{A⁻¹}, k_i = ‖x_i‖_{A⁻¹}. Let the secants of ℓ_i′ from η_i over |s| ≤ r k_i lie within
@@ -12,14 +12,16 @@ minimiser lies inside. There (A + E) δ = −g for secants A + E: ‖δ‖_A ≤
 So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss within the image of that interval. Secants come from
 |ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
 
-Several outputs, η_i = U_i θ, curvatures W_i: everything relative to them, a_i = 1. Secants lie between (1 − e_i) W_i and
-(1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for a_i k_i².
-For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times something between the
-least and the greatest ratio of their probabilities. Along the common shift of all outputs F is flat where it is not penalised:
-A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every move.
+For several outputs, η_i = U_i θ with curvatures W_i, everything is relative to these: a_i = 1. Secants lie between (1 − e_i)
+W_i
+and (1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for
+a_i k_i². For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times a factor
+between the least and the greatest ratio of their probabilities. Along the common shift of all outputs F is flat where it is not
+penalised: A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every
+move.
 
-A penalty that is no quadratic, norms of groups (`_norms`), is in A with its Hessian at the reference; by what that may change
-within the radius, a share of A too, both C are more.
+Norms of groups (`linalg.group_norms`), a penalty that is no quadratic, are in A with their Hessian at the reference. The change
+of that Hessian within the radius, as a share of A, is added to both C.
 """
 
 import functools
@@ -32,31 +34,31 @@ from jaxtyping import Float
 from ._design import Loss, LossOfSeveral
 
 Array = np.ndarray
-TIMES = (1.0, 3.0)  # of the typical ratio of gap and curvature: the τ that are tried, rising
+TIMES = (1.0, 3.0)  # the τ that are tried, rising, in typical ratios of gap and curvature
 EVERYONE = slice(None)
-LEAST = 1e-200  # curvature of a unit: what is less is as good as none
-FINITE = 500.0  # predictors of losses that grow exponentially
-SHORT = 0.1  # M s of a move over which ℓ″ is about what it was
-STRAIGHT = 1e-100  # M k where no ℓ″ changes: no radius is too large
-ROUNDING = 1e-15  # of the sum of a gradient's terms without their signs: what its last digits are worth
+LEAST = 1e-200  # curvature of a unit below which it counts as none
+FINITE = 500.0  # largest predictor of losses that grow exponentially
+SHORT = 0.1  # M s of a move over which ℓ″ hardly changes
+STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is too large
+ROUNDING = 1e-15  # rounding error of a sum, relative to the sum of its terms' sizes
 
 
 class Gaps(NamedTuple):
-    """How far secants of ℓ′ may lie below the reference curvature (if that is positive), and from it on either side."""
+    """Distance by which secants of ℓ′ may lie below the reference curvature (if positive), and from it on either side."""
 
     below: Float[Array, "refits units"]
     beyond: Float[Array, "refits units"]
 
 
 class Bend(NamedTuple):
-    """The least and the greatest that ℓ″(η) may be, of several outputs relative to the reference's."""
+    """Least and greatest value that ℓ″(η) may have; for several outputs relative to the reference's."""
 
     least: Float[Array, "... units"]
     most: Float[Array, "... units"]
 
 
 def gaps(loss: Loss, y: Array, eta: Array, bend: Bend, reach: Array, reference: Array) -> Gaps:
-    """Of secants from η over |s| ≤ `reach`."""
+    """Gaps of secants from η over |s| ≤ `reach`."""
     if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
         left = -0.5 * np.asarray(loss.self_concordance) * reach
         left += 1.0
@@ -73,7 +75,7 @@ def gaps(loss: Loss, y: Array, eta: Array, bend: Bend, reach: Array, reference: 
 
 
 def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Array]:
-    """The least and the greatest secant where ℓ″ is unimodal."""
+    """Least and greatest secant, for unimodal ℓ″."""
     peak = loss.peak(y)
     if peak is None:
         return np.zeros_like(eta), np.full_like(eta, np.inf)
@@ -87,7 +89,10 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Arr
 
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
-    """C: the least τ + Σ size_i (gap_i − τ a_i)₊ among a few τ, size_i = w_i k_i², or of several outputs the share of A."""
+    """Compute C: the least τ + Σ size_i (gap_i − τ a_i)₊ over a few τ.
+
+    `size` is w_i k_i², or for several outputs the unit's share of A.
+    """
     clamped = reference < LEAST  # of these (e − τa)₊ is at most (e − τ LEAST)₊ + τ LEAST
     part = 1 + LEAST * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
     reference = np.maximum(reference, LEAST)
@@ -103,15 +108,17 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
 
 
 class Ball(NamedTuple):
-    """A refit's minimiser is within `distance` of the candidate and within `after` of where the step leads; infinite where
-    nothing is proved."""
+    """Radii of two balls that contain a refit's minimiser: `distance` around the candidate, `after` around the end of the step.
+
+    They are infinite where nothing is proved.
+    """
 
     distance: Float[Array, " refits"]
     after: Float[Array, " refits"]
 
 
 def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, more: Array | float = 0.0) -> Ball:
-    """The theorem, for gaps over that radius; `slope` is λ, `more` what the penalty adds to C."""
+    """Apply the theorem to gaps over a radius; `slope` is λ, and `more` is added to C for the penalty."""
     beyond = share(gap.beyond, reference, size) + more
     below = (
         beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
@@ -125,18 +132,18 @@ def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, 
 
 
 class More(NamedTuple):
-    """What a penalty adds to C: within each of some radii, and how much of itself it may change by per length."""
+    """Share that a penalty adds to C, as a function of radii, and the largest relative change of the penalty per length."""
 
     turn: float
     share: Callable[[Array], Array]
 
 
 class Table:
-    """C(e) and C(f) at the anchor over a grid of radii b, of all units together, units of like k rounded up to one: what
-    makes a first look at a refit cost O(1). One table for every anchor, where there are several: `[anchors, radii, levels]`.
+    """C(e) and C(f) at the anchor over a grid of radii b, so that a first look at a refit costs O(1).
 
-    For the anchor's A without the rows that leave, A_w ⪰ (1 − q) A: norms grow by 1/√(1 − q) at most, and sums over what stays
-    are no larger than over all.
+    Units of similar k are binned, with k rounded up. One table holds several anchors: `[anchors, radii, levels]`. For the
+    anchor's A without the rows that leave, A_w ⪰ (1 − q) A: norms grow by 1/√(1 − q) at most, and sums over the rows that stay
+    are no larger than sums over all.
     """
 
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, where there is an M
@@ -167,7 +174,7 @@ class Table:
     def _summed(
         cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array
     ) -> Float[Array, "2 1 radii levels"]:
-        """Both sums, by secants over every radius."""
+        """Both sums, from secants over every radius."""
         sums, here = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS))), Bend(reference, reference)
         for k, radius in enumerate(cls.RADII):
             both = gaps(loss, y, eta, here, radius * norm, reference)
@@ -178,8 +185,10 @@ class Table:
 
     @classmethod
     def tallied(cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array) -> Array:
-        """What some of the units add to a table that is `of` all of them: these sums, or where there is an M the masses in bins
-        of M k, from 1e20 down."""
+        """Contribution of some units to a table over all of them, to be added up and given to `of`.
+
+        It consists of the sums, or where there is an M of the masses in bins of M k, from 1e20 down.
+        """
         if loss.self_concordance is None:
             return cls._summed(loss, y, eta, reference, size, norm)
         bend = np.broadcast_to(loss.self_concordance, norm.shape) * norm
@@ -188,7 +197,7 @@ class Table:
 
     @classmethod
     def of(cls, loss: Loss, tally: Array) -> "Table":
-        """The table of such a sum over all units."""
+        """Table from the added contributions of all units."""
         self = cls.__new__(cls)
         if loss.self_concordance is None:
             self.scale, sums = np.ones(1), [*tally]
@@ -212,12 +221,15 @@ class Table:
         self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
 
     def _at_best(self, part: Array) -> tuple[Array, Array]:
-        """The level that is best where all is kept, and the sum above it, of every anchor's radii."""
+        """Level that is best if all rows stay, and the sum above it, for every radius of every anchor."""
         best = np.argmin(self.LEVELS + part, axis=-1)
         return self.LEVELS[best].ravel(), np.take_along_axis(part, best[..., None], axis=-1).ravel()
 
     def _share(self, which: int, place: Array, ratio: Array) -> Array:
-        """C of one of the three sums, times `ratio`; by one level as long as that is hardly more than one."""
+        """C from one of the three sums, times `ratio`.
+
+        The level that is best for a ratio of one is used as long as the ratio is near it.
+        """
         level, above = (part.take(place) for part in self.near[which])
         out = above * ratio + level
         far = np.flatnonzero(ratio > self.ALIKE)
@@ -228,7 +240,7 @@ class Table:
     @classmethod
     @functools.cache
     def _shares(cls) -> tuple[Array, Array]:
-        """What a bin of mass one adds to either sum, `[bins, radii levels]`."""
+        """Contribution of a bin of mass one to either sum, `[bins, radii levels]`."""
         x = np.minimum(np.multiply.outer(cls.BINS, cls.RADII), 500.0)
         below = np.where(x > 1e-9, 1 + np.expm1(-x) / x, x / 2)
         beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(x) / x - 1, x / 2))
@@ -237,10 +249,11 @@ class Table:
         return next(both), next(both)
 
     def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None, anchor: Array | int = 0) -> Ball:
-        """The theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
+        """Apply the theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
 
-        At a candidate that is `moved` from there the ball of radius b around the anchor holds that of radius b − `moved` around
-        the candidate: ℓ″ is within e^{±x} of a_i in it, x = M b k_i, which beyond 2b is allowed for: (e²ˣ − 1)/2x > eˣ.
+        For a candidate that `moved` from the anchor, the ball of radius b around the anchor holds the ball of radius b −
+        `moved` around the candidate: ℓ″ is within e^{±x} of a_i in it, x = M b k_i. The sums at 2b cover that:
+        (e²ˣ − 1)/2x > eˣ.
         """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
         below, beyond = (0, 1) if moved is None else (2, 2)
@@ -265,8 +278,10 @@ class Table:
 
 
 def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
-    """The most that a convex loss over `center ± half` may differ from that at `reported`; of several outputs over moves from
-    `center` of that range."""
+    """Largest difference of a convex loss over `center ± half` from the loss at `reported`.
+
+    For several outputs it is over moves from `center` whose range is `half`.
+    """
     if center.ndim > half.ndim:
         return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
     known = np.isfinite(half)
@@ -282,8 +297,11 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
 
 
 def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Array]:
-    """|ℓ′| there, and how far ℓ rises over `center ± wide` at most: of short ways by |ℓ‴| ≤ Mℓ″, no more than
-    |ℓ′|s + ½ℓ″s²e^{Ms}, of others at an end, or at a pole of ℓ″, which is one of ℓ."""
+    """|ℓ′| at the center, and a bound of the rise of ℓ over `center ± wide`.
+
+    For short ways it is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at an end, or at a pole of ℓ″, which
+    is one of ℓ.
+    """
     slope, curvature = loss.derivatives(center, y, (1, 2))
     slope = np.abs(slope)
     far = np.arange(len(center))

@@ -1,14 +1,14 @@
-"""Directions that no unit and no penalty sees: repeated columns, all levels of a factor beside an intercept, p > n.
+"""Directions that neither units nor penalty see: repeated columns, all levels of a factor beside an intercept, p > n.
 
-Of linear predictors `U_n θ` with a convex loss, F(θ + v, w) = F(θ, w) for every θ and w where `U_n v = 0` for all n and the
-penalty is flat along v. Hosts then take the minimiser of least norm; so do we. N, rows that span those v, comes from the
-pivoted factor of all U_n together, with columns of length one; M is the norm that is to be least, the identity or, where
-there is an intercept that is none of the columns, that without it. Displacements d are then kept to `F d = 0`,
+For linear predictors `U_n θ` with a convex loss, F(θ + v, w) = F(θ, w) for every θ and w if `U_n v = 0` for all n and the
+penalty is flat along v. Other libraries then take the minimiser of least norm, and so does this one. N, rows that span those v,
+comes from the pivoted factor of all U_n together, with columns of length one. M is the norm to be minimised: the identity or,
+with an intercept that is none of the columns, the identity without it. Displacements d are then kept to `F d = 0`,
 
     F = (N M Nᵀ)⁻¹ N M,
 
-by the curvature FᵀF put beside H: steps that gradients ask for, which N never sees, do not change along N by it.
-A direction that is flat at θ̂ only, as under separation, is none of these.
+by the curvature FᵀF added to H: steps for gradients, which N never sees, do not change along N by it. A direction that is flat
+at θ̂ only, as under separation, is none of these.
 """
 
 from typing import Any
@@ -27,7 +27,10 @@ GATHERED = 2**22  # numbers of rows in a block
 
 
 def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
-    """F, with the model's own symmetries among the directions; empty where every direction is seen, or nobody looked."""
+    """Functionals F of the unseen directions, with the model's own symmetries; empty if every direction is seen.
+
+    A model that is not convex, or not of linear predictors, is not examined: it has its symmetries only.
+    """
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return np.asarray(objective.parameters.symmetries(theta), float)
     if getattr(objective, "cut", 0.0):
@@ -57,7 +60,7 @@ def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
 
 
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
-    """R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, by blocks."""
+    """Triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed by blocks."""
     weight, model = objective.units.weight, objective.predictors
     units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
     block = max(size, GATHERED // (objective.outputs * size))
@@ -86,7 +89,7 @@ def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
 
 
 def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndarray, "null params"]:
-    """Orthonormal rows that the matrix sends to nothing: with pivots, `matrix[:, order] = Q [R S; 0 0]` and R⁻¹S is short."""
+    """Orthonormal rows in the null space of a matrix: with pivots, `matrix[:, order] = Q [R S; 0 0]`, where R⁻¹S is short."""
     triangle, order = scipy.linalg.qr(matrix, mode="r", pivoting=True)
     pivots = np.abs(np.diag(triangle))
     rank, size = int(np.sum(pivots > tol * pivots.max(initial=0))), matrix.shape[1]
@@ -97,7 +100,7 @@ def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndar
 
 
 def _functionals(objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]) -> np.ndarray:
-    """F of null directions, and the symmetries that are not among them."""
+    """Functionals F of null directions, and the symmetries that are not among them."""
     symmetries = np.asarray(objective.parameters.symmetries(theta), float)
     if not len(null):
         return symmetries

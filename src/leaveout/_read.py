@@ -1,8 +1,8 @@
-"""What a caller hands in, read in one way: labels first, then numbers.
+"""Arguments from callers, read in one way: labels first, then numbers.
 
-Labels are data. Where two arguments carry them (the index of a Series or DataFrame, the nodes of a graph), rows that have one
-label belong together, wherever they stand; the argument that comes first says in which order units are numbered. A default
-index 0, …, n − 1 beside labels of another kind says nothing, and an array has none: these are taken by position.
+Labels are data. If two arguments carry them (the index of a Series or DataFrame, the nodes of a graph), rows with the same
+label belong together, wherever they stand; the first argument determines the order in which units are numbered. A default
+index 0, …, n − 1 beside labels of another kind carries no information, and an array has no labels: these go by position.
 """
 
 import sys
@@ -32,8 +32,10 @@ OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); co
 
 
 class Names:
-    """The labels of units, or none, and how new rows are read where that takes more than their columns. These enter no
-    computation, so all are equal: data of the same shape under other labels compile nothing anew."""
+    """Labels of units, or none, and a reader of new rows where that takes more than their columns.
+
+    Labels enter no computation, so all instances are equal: data of the same shape under other labels compile nothing anew.
+    """
 
     def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None):
         self.index, self.read = index, read
@@ -49,14 +51,14 @@ class Names:
 
 
 def index_of(value: Any) -> pd.Index | None:
-    """The labels that the rows of an argument carry."""
+    """Labels that the rows of an argument carry; None if it has none."""
     return value.index if isinstance(value, pd.Series | pd.DataFrame) else None
 
 
 def pandas_of(caller: str, name: str, value: Any) -> Any:
-    """A frame or a column of another library, such as Polars or Arrow, as one of pandas; anything else as it is.
+    """Convert a frame or a column of another library, such as Polars or Arrow, to pandas; anything else is returned as it is.
 
-    Those have no labels, and what comes back has none that count: `index_of` is asked before.
+    Such frames have no labels, and the index of the result means nothing: call `index_of` before.
     """
     if isinstance(value, np.ndarray | pd.Series | pd.DataFrame | pd.Index) or value is None:
         return value
@@ -71,19 +73,19 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
 
 
 def written(index: pd.Index) -> list[str]:
-    """Labels as they are shown: dates without the midnight that all of them have."""
+    """Labels as text; dates without the midnight that all of them share."""
     return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
 
 
 def counted(index: pd.Index) -> bool:
-    """Is it the index 0, …, n − 1, which pandas gives to what has none?"""
+    """Whether an index is 0, …, n − 1, which pandas gives to data without labels."""
     return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
 
 
 def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -> Int[np.ndarray, " units"] | None:
-    """Where each of the `wanted` labels, those of the argument `of`, stands in the index of `name`; None by position.
+    """Positions of the `wanted` labels, those of the argument `of`, in the index of `name`; None if rows go by position.
 
-    Raises ValueError where they do not hold the same labels, or some twice and in another order.
+    Raises ValueError if the two do not hold the same labels, or hold some twice and in another order.
     """
     if index.equals(wanted):
         return None
@@ -112,9 +114,9 @@ def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -
 
 
 def matched(caller: str, **given: Any) -> tuple[Any, ...]:
-    """Their common labels, as `Names`, and the arguments in the order of the first of them that carries labels.
+    """Common labels as `Names`, then the arguments in the order of the first one that carries labels.
 
-    Arguments of another length are left as they are, for whoever reads their numbers to refuse.
+    Arguments of another length are left as they are; whoever reads their numbers refuses them.
     """
     of, wanted, found = "", None, []
     for name, value in given.items():
@@ -135,8 +137,10 @@ def matched(caller: str, **given: Any) -> tuple[Any, ...]:
 
 @float64
 def on_device(caller: str, name: str, value: Any) -> Any:
-    """JAX's array of real numbers on a device that has float64, put there to stay: its own, or of whoever speaks DLPack. None
-    of what this machine's memory holds, and of other things. TypeError where JAX does not see the device."""
+    """Array of real numbers on a device with float64, as JAX's array: JAX's own or another library's, through DLPack.
+
+    Returns None for arrays in this machine's memory and for anything else. Raises TypeError if JAX does not see the device.
+    """
     shared = getattr(value, "__dlpack_device__", None)
     if "jax" in sys.modules and isinstance(value, jax.Array):
         found = value
@@ -158,9 +162,9 @@ def on_device(caller: str, name: str, value: Any) -> Any:
 
 
 def numbers(caller: str, name: str, value: Any) -> np.ndarray:
-    """Its numbers, NaN where they are missing or masked; TypeError where it holds text, dates, complex numbers or the like.
+    """Numbers of an argument, NaN where missing or masked.
 
-    Categories count as what they are called: numbers, or text.
+    Categories count as their names: numbers, or text. Text, dates, complex numbers and the like raise TypeError.
     """
     value = pandas_of(caller, name, value)
     if hasattr(value, "tocsr"):
@@ -191,8 +195,11 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
 
 
 def compressed(caller: str, name: str, value: Any) -> Any:
-    """SciPy's compressed rows in rising columns, of what is sparse: a matrix or an array of SciPy's, a frame of pandas all of
-    whose columns are; None of anything else. TypeError where they hold no numbers."""
+    """Convert a sparse argument to SciPy's compressed rows with rising columns; None for anything that is not sparse.
+
+    Sparse are SciPy's matrices and arrays, and frames all of whose columns are sparse. Raises TypeError if they hold no
+    numbers.
+    """
     if isinstance(value, pd.DataFrame):
         if not len(value.columns) or not all(isinstance(dtype, pd.SparseDtype) for dtype in value.dtypes):
             return None
@@ -217,7 +224,7 @@ def compressed(caller: str, name: str, value: Any) -> Any:
 
 
 def _column(column: pd.Series) -> np.ndarray | None:
-    """One column as float64, None where it does not hold numbers."""
+    """Column as float64; None if it does not hold numbers."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object).infer_objects()
     if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
@@ -229,7 +236,7 @@ def _column(column: pd.Series) -> np.ndarray | None:
 
 
 def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entries"]:
-    """Truths, or zeros and ones."""
+    """Truths as booleans; zeros and ones are accepted."""
     array = np.asarray(value)
     if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
         raise TypeError(f"{caller}: {name} must be true or false; got {_shown(array)}.")
@@ -237,7 +244,7 @@ def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entrie
 
 
 def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries"]:
-    """Whole numbers, whatever their type; an index that is cut to one would be another's."""
+    """Whole numbers as int64. Others raise: an index that is cut to a whole number would be another unit's."""
     array = np.asarray(value)
     if array.size == 0:
         return array.astype(np.int64)
@@ -247,7 +254,7 @@ def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries
 
 
 def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
-    """One whole number; `name` says whose: "kfold: k"."""
+    """Check one whole number from `low` to `high`; `name` says whose it is, as in "kfold: k"."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in PLAIN or not low <= array <= high or array != np.floor(array):
         span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
@@ -256,7 +263,7 @@ def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
 
 
 def share(name: str, value: Any) -> float:
-    """One number between 0 and 1, and neither of these."""
+    """Check one number strictly between 0 and 1."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in PLAIN or not 0 < array < 1:
         raise ValueError(f"{name} must lie between 0 and 1; got {_given(value)}.")
@@ -264,7 +271,7 @@ def share(name: str, value: Any) -> float:
 
 
 def generator(caller: str, seed: Any) -> np.random.Generator:
-    """Random numbers by a seed, or those of NumPy's own generator."""
+    """NumPy's generator from a seed, or the caller's own generator."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
@@ -278,14 +285,14 @@ def _given(value: Any) -> str:
 
 
 def _shown(array: np.ndarray) -> str:
-    """The type, and the first entry that is not a whole number."""
+    """Describe an array by its type and its first entry that is not a whole number."""
     odd = array[~(np.isfinite(array) & (array == np.floor(array)))] if array.dtype.kind == "f" else array
     first = odd.ravel()[0] if odd.size else array.ravel()[0]
     return f"an array of {array.dtype}, in it {first}"
 
 
 def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " units"], np.ndarray]:
-    """Labels of any kind, one a unit, as numbers in their order, and the labels; ValueError where one is missing."""
+    """Number labels of any kind in their order, and return the numbers with the labels; raises ValueError if one is missing."""
     value = pandas_of(caller, name, value)
     array = value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.ma.asanyarray(value)
     if np.ndim(array) != 1:

@@ -29,14 +29,42 @@ def report(
     title: str = "",
     notes: Sequence[str] = (),
 ) -> Path:
-    """Write an estimate, several `{name: estimate}` compared, or a `LeakageReport` to one page `path`, and return where it is.
+    """Write an estimate, a comparison of several, or a `LeakageReport` to one self-contained page.
 
-    It holds the question, the answer with its errors, what checks say, pictures, the rows in a table that can be sorted,
-    searched and downloaded, the audit, and how to do it again; nothing of it is fetched when it is looked at. `title` goes
-    above it, `notes` below the answer.
+    The page holds the question, the answer with its errors, the checks, pictures, a table of the rows that can be sorted,
+    searched and downloaded, the audit, and the calls that reproduce it. Nothing is fetched when it is opened.
 
-    Needs Jinja2 and vl-convert (`pip install 'leaveout[report]'`). Raises what `compare` raises on estimates that cannot be
-    compared, ValueError on a name that does not end in .html.
+    Parameters
+    ----------
+    found : Estimate, LeakageReport, or mapping of str to Estimate
+        The result; several estimates, `{name: estimate}`, are compared.
+    path : path
+        The file to write; its name ends in .html.
+    title : str, optional
+        The title of the page.
+    notes : sequence of str, default ()
+        Notes below the answer.
+
+    Returns
+    -------
+    Path
+        The file that was written. Needs Jinja2 and vl-convert (`pip install 'leaveout[report]'`).
+
+    Raises
+    ------
+    ValueError
+        If the name does not end in .html, or the estimates cannot be compared (as by `compare`).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(9.0)[:, None], np.arange(9.0) ** 2, "squared"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = lo.report(lo.cross_validate(fit, lo.leave_one_out(9)), f"{folder}/page.html")
+    >>> page.name
+    'page.html'
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"report: path must be the name of a file; got {path!r}.")
@@ -83,7 +111,7 @@ def _of_one(found: Estimate, title: str) -> Page:
 
 
 def _pictures(found: Estimate) -> list[Figure]:
-    """Of units: none where losses are joint, or there are none."""
+    """Draw the pictures of units; none where losses are joint, or where there are none."""
     if found.joint or _units(found).empty:
         return []
     return [_against(found), _carried(found), *([_in_order(found)] if _is_series(found) else [])]
@@ -114,7 +142,7 @@ def _answers(found: Estimate) -> list[tuple[str, str, str]]:
 
 
 def _calls(found: Estimate) -> list[str]:
-    """What to call for the same numbers, and by what to know the same data."""
+    """Write the calls that give the same numbers, and a checksum that identifies the data."""
     asked = "".join(f", {part}" for part in filter(None, [found.labels.get("asked", "")]))
     settings = "" if found.fit is None else found.fit.settings
     plan = found.plan.call or f"lo.Plan(...)  # {found.plan.num_refits} refits of {found.plan.widths} each"
@@ -139,7 +167,7 @@ def _rows(found: Estimate) -> tuple[pd.DataFrame, int]:
 
 
 def _units(found: Estimate) -> pd.DataFrame:
-    """Every unit with a loss: its label, its loss held out and not, and whether a refit that leaves it out is flagged."""
+    """Tabulate every unit with a loss: its label, its losses held out and not, and whether its refit is flagged."""
     plan, names = found.plan, found.names()
     words = worded(names)
     flagged = np.zeros(plan.num_units, bool)
@@ -155,7 +183,7 @@ def _units(found: Estimate) -> pd.DataFrame:
 
 
 def _places(names: pd.Index) -> Any:
-    """Where units stand in their order: at their times, as browsers read these in their own zone; else by their numbers."""
+    """Return the positions of the units in order: their times, as browsers read these in their own zone, else their numbers."""
     times = names.to_timestamp() if isinstance(names, pd.PeriodIndex) else names
     if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
         return np.arange(len(names))
@@ -265,7 +293,7 @@ def _compared(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]
 
 
 def _together(found: dict[str, Estimate]) -> list[tuple[str, Check]]:
-    """What checks say, once for all models of which they say it."""
+    """List the checks, once for all models that share one."""
     of: dict[Check, list[str]] = {}
     for name, estimate in found.items():
         for each in estimate.checks():

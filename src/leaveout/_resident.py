@@ -1,8 +1,9 @@
-"""The same of rows that stay on a device: products with them are made there, in blocks and in double precision whatever they
-are kept in, by JAX; numbers of parameters and of units come back. Nothing else as large as they are is made.
+"""Rows of linear predictors that stay on a device, where products with them are made.
 
-The members are those of `_design.Dense`. What is asked for some refits, or some rows, at a time is asked in powers of two, so
-that few programs are compiled. JAX's own programs, where a refit takes one, see the rows written out there, once.
+Products are made in blocks, by JAX, in double precision whatever the rows are stored in. Only arrays as long as the parameters
+or the units come back; no copy of the rows is made. The members are those of `linalg.design.Dense`. Refits and rows go in
+groups of powers of two, so that few programs are compiled. Where a refit takes one of JAX's own programs, that sees the rows
+written out on the device, once.
 """
 
 import functools
@@ -22,8 +23,10 @@ TOGETHER = 64  # refits of one call
 
 
 def kept(array: Array) -> Array | None:
-    """Many rows as they are kept on their device: in float32 what that holds without loss, else in float64. None of few, of
-    which a copy in memory does no harm."""
+    """Copy of many rows on their device, float32 if that loses nothing, else float64; None for few rows.
+
+    Memory can hold few rows twice.
+    """
     if array.ndim != 2 or array.size < COPIED:
         return None
     small = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize <= 4
@@ -32,7 +35,7 @@ def kept(array: Array) -> Array | None:
 
 
 def exact(function: Callable[..., Array]) -> Callable[..., Array]:
-    """With products in as many digits as their factors have: of float32 an accelerator may keep ten bits."""
+    """Decorate a function so that its products keep all digits of their factors: an accelerator may keep ten bits."""
 
     @functools.wraps(function)
     def wrapped(*args: Any) -> Array:
@@ -43,7 +46,7 @@ def exact(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 class Resident(Module):
-    """Rows `[units, params]`: those of `source`, JAX's array on a device, and a column of ones if there is one."""
+    """Rows `[units, params]` of `source`, JAX's array on a device, with a column of ones if there is an intercept."""
 
     source: Any
     ones: bool
@@ -64,7 +67,7 @@ class Resident(Module):
         return self.rows(units)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All of them in memory."""
+        """Copy all rows to memory."""
         del copy
         return np.asarray(self.rows(EVERYONE), dtype)
 
@@ -72,7 +75,7 @@ class Resident(Module):
         return f"{self.source.dtype} on {', '.join(map(str, self.source.devices()))}"
 
     def __reduce__(self) -> tuple:
-        """In another process they are in its memory, or on its own device."""
+        """Pickle the rows: another process has them in its memory, or on its own device."""
         return _again, (np.asarray(self.source), self.ones, self.dtype)
 
     @functools.cached_property
@@ -80,7 +83,7 @@ class Resident(Module):
         return _whole(self.source, self.ones)
 
     def as_jax_sees_it(self) -> Array:
-        """What JAX sees in their place: all of them written out in float64, there."""
+        """Rows written out in float64 on the device, which JAX's programs see in their place."""
         return self._whole
 
     @property
@@ -88,15 +91,15 @@ class Resident(Module):
         return max(1, min(BLOCK // max(1, self.shape[1]), len(self)))
 
     def _each(self, function: Any, *parts: Arrays) -> np.ndarray:
-        """A function of a block of rows and of these, for all rows: `[..., units]`."""
+        """Apply a function of a block of rows and of `parts` to all rows: `[..., units]`."""
         return jax.device_get(_each(function, self.source, self.ones, self.dtype, self._step, *parts))
 
     def _sum(self, function: Any, weight: Arrays) -> np.ndarray:
-        """The sum of one of blocks of rows, and of weights, `[refits, units]`, of these."""
+        """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all blocks."""
         return jax.device_get(_sum(function, self.source, self.ones, self.dtype, self._step, weight))
 
     def _listed(self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any) -> np.ndarray:
-        """The listed rows, or their products with columns."""
+        """Selected rows in memory, or their products with columns."""
         units = np.arange(len(self))[units] if isinstance(units, slice) else np.asarray(units)
         out = np.empty((units.size, self.shape[1] if columns is None else columns.shape[1]), dtype)
         for some in _powers(units.size, BLOCK // max(1, self.shape[1])):
@@ -104,18 +107,18 @@ class Resident(Module):
         return out.reshape(*units.shape, -1)
 
     def rows(self, units: Int[np.ndarray, "..."] | slice) -> Float[np.ndarray, "*some params"]:
-        """The listed ones, in memory."""
+        """Selected rows, in memory."""
         return self._listed(units, None, self.dtype)
 
     def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
-        """x_nᵀθ of every unit."""
+        """Compute x_nᵀθ of every unit."""
         out = np.empty((len(theta), len(self)), self.dtype)
         for some in _powers(len(theta)):
             out[some] = self._each(_predictors, theta[some])
         return out
 
     def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
-        """Σ_n slope_n x_n."""
+        """Compute Σ_n slope_n x_n."""
         out = np.empty((len(slope), self.shape[1]))
         for some in _powers(len(slope)):
             out[some] = self._sum(_pulled, slope[some])
@@ -124,7 +127,7 @@ class Resident(Module):
     def at(
         self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
     ) -> Float[np.ndarray, "*refits width"]:
-        """x_nᵀθ of the listed units."""
+        """Compute x_nᵀθ of the listed units."""
         flat, theta = units.reshape(-1, units.shape[-1]), theta.reshape(-1, theta.shape[-1])
         out = np.empty(flat.shape)
         for some in _powers(len(flat), BLOCK // max(1, flat.shape[1] * self.shape[1])):
@@ -132,61 +135,61 @@ class Resident(Module):
         return out.reshape(units.shape)
 
     def take(self, units: Int[np.ndarray, " some"] | slice) -> "Resident":
-        """Some of the rows, there."""
+        """Design of the selected rows, on the device."""
         units = np.arange(len(self))[units] if isinstance(units, slice) else units
         return replace(self, source=_picked(self.source, False, self.source.dtype, units, None))
 
     def ahead(self, units: np.ndarray, images: Float[np.ndarray, "params some"]) -> Float[np.ndarray, "units some"]:
-        """The listed rows times columns, in the precision of these."""
+        """Multiply the listed rows by columns, in the precision of the columns."""
         return self._listed(units, images, images.dtype)
 
     def single(self) -> "Resident":
-        """In float32."""
+        """Design whose products are made in float32."""
         return replace(self, dtype=np.float32)
 
     @property
     def lengths(self) -> Float[np.ndarray, " units"]:
-        """‖x_n‖."""
+        """Norms ‖x_n‖."""
         return np.sqrt(self._each(_squares))
 
     def below(self, rows: Float[np.ndarray, "more params"]) -> "Resident":
-        """With more rows after these: a copy in float64, there."""
+        """Append rows: a copy in float64, on the device."""
         return Resident(_below(self.source, self.ones, rows), False)
 
     def whitened(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
-        """root x_n of the listed units."""
+        """Compute root x_n of the listed units."""
         return self._listed(units, root.T, self.dtype)
 
     def gram(
         self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
     ) -> Float[np.ndarray, "refits params params"]:
-        """Σ_n ω_n c_n x_n x_nᵀ."""
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weighed(omega, curvature))
 
     def paired(self) -> "Resident":
-        """The same: products of two columns each are not kept."""
+        """The design itself: products of pairs of columns are not kept."""
         return self
 
     def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:
-        """Σ_n weight_n x_n x_nᵀ."""
+        """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.empty((len(weight), *2 * self.shape[1:]))
         for some in _powers(len(weight)):
             out[some] = self._sum(_products, weight[some])
         return 0.5 * (out + out.swapaxes(1, 2))  # which in float32 are not symmetric to the last digit
 
     def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
-        """x_nᵀ M x_n."""
+        """Compute x_nᵀ M x_n."""
         out = np.empty((len(self), len(matrices)))
         for some in _powers(len(matrices)):
             out[:, some] = self._each(_forms, matrices[some]).T
         return out
 
     def extent(self, root: Float[np.ndarray, "rank params"], shares: Any) -> Extent:
-        """Of all rows in the norm of (rootᵀ root)⁻¹."""
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
         return Extent(*(part[0] for part in self.extents(root.T[None], shares)))
 
     def extents(self, roots: Float[np.ndarray, "refits params rank"], shares: Any) -> Extent:
-        """The same of refits, each in its own norm."""
+        """Extent of all rows for each refit, in the refit's own norm."""
         del shares
         size = np.empty((len(roots), len(self)))
         for some in _powers(len(roots)):
@@ -196,7 +199,7 @@ class Resident(Module):
 
 
 def _powers(count: int, most: int = TOGETHER) -> Iterator[slice]:
-    """So many in parts of powers of two, none larger than that."""
+    """Split `count` items into slices whose lengths are powers of two, none longer than `most`."""
     start = 0
     while start < count:
         size = 2 ** (max(1, min(count - start, most)).bit_length() - 1)
@@ -210,7 +213,7 @@ def _again(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
 
 
 def _written(x: Array, ones: bool, dtype: Any) -> Array:
-    """Rows in full."""
+    """Rows in the given precision, with the column of ones."""
     x = x.astype(dtype)
     return jnp.concatenate([x, jnp.ones((len(x), 1), dtype)], axis=1) if ones else x
 
@@ -246,7 +249,7 @@ def _at(x: Array, ones: bool, dtype: Any, units: Array, theta: Array) -> Array:
 @compiled
 @exact
 def _each(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, *parts: Array) -> Array:
-    """The last block begins where it is as long as the others."""
+    """Apply a function to blocks of rows; the last block overlaps the one before it, so that all have one length."""
     parts = tuple(part.astype(dtype) for part in parts)
     block = lambda start: function(_written(jax.lax.dynamic_slice_in_dim(x, start, step), ones, dtype), *parts)
 
@@ -262,7 +265,7 @@ def _each(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step
 @compiled
 @exact
 def _sum(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, weight: Array) -> Array:
-    """Blocks are added up in float64."""
+    """Sum a function over blocks of rows, in float64."""
     count, left = divmod(len(x), step)
 
     def block(start, size):
@@ -293,7 +296,7 @@ def _sizes(x: Array, roots: Array) -> Array:
 
 
 def is_finite(x: Array) -> bool:
-    """Are all of these numbers?"""
+    """Whether all entries are finite."""
     with jax.ensure_compile_time_eval():
         return bool(_is_finite(x))
 

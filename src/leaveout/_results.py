@@ -1,4 +1,4 @@
-"""What became of a refit: codes whose values are the user's message."""
+"""Result codes of refits, whose values are the user's messages."""
 
 import enum
 from collections.abc import Iterable
@@ -8,7 +8,14 @@ from numpy.typing import NDArray
 
 
 class RESULTS(enum.IntEnum):
-    """The outcome of one refit. `RESULTS(code).message` says what it means and what to do."""
+    """Outcome of one refit. `RESULTS(code).message` says what it means and what to do.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.RESULTS(0).name, lo.RESULTS.kink.message
+    ('successful', 'the step crosses a point where the loss is not twice differentiable')
+    """
 
     message: str
 
@@ -55,7 +62,7 @@ LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refit
 
 
 def among(result: NDArray[np.int64], codes: Iterable[RESULTS]) -> NDArray[np.bool_]:
-    """Which refits have one of these codes."""
+    """Mark the refits that have one of the given codes."""
     listed = np.zeros(len(RESULTS), bool)
     listed[list(codes)] = True
     return listed[result]

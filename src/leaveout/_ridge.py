@@ -24,7 +24,7 @@ Array = np.ndarray
 
 
 def applies(objective: object) -> bool:
-    """Is it least squares?"""
+    """Tell whether the objective is least squares."""
     if not isinstance(objective, AbstractRegression) or not isinstance(objective.loss_function, Squared):
         return False
     dense = isinstance(objective.design, np.ndarray)  # else the principal axes would make it so
@@ -32,7 +32,7 @@ def applies(objective: object) -> bool:
 
 
 class _Axes:
-    """The rows along the principal axes of their centred scatter, and what the formulas take of the data."""
+    """The rows along the principal axes of their centred scatter, with the sums that the formulas need."""
 
     def __init__(self, objective: AbstractRegression):
         x, n = np.asarray(objective.design)[:, : objective.num_features], objective.num_units
@@ -51,8 +51,10 @@ class _Axes:
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # of XᵀΩX
 
     def repeated(self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"]) -> Float[Array, " alphas"]:
-        """How many digits rounding takes, as a factor: by directions of little curvature, and by columns that repeat one
-        another or the intercept, H_jj (H⁻¹)_jj."""
+        """Return the factor by which rounding grows: by directions of little curvature, and by columns that repeat one another.
+
+        The latter is H_jj (H⁻¹)_jj, where columns repeat one another or the intercept.
+        """
         spread = (self.values.max(initial=0.0) + alpha) * inverse.max(1, initial=0.0)
         own = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
         level = 1 + inverse @ (self.center @ self.vectors) ** 2 / (self.share or np.inf)
@@ -60,7 +62,7 @@ class _Axes:
 
 
 def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> Settled:
-    """Of every α, some at a time; `plan` leaves out single rows."""
+    """Leave out single rows under every α, several α at a time; `plan` names the rows."""
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
     parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
     theta, baseline, losses, error, mean, resolved = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -1,10 +1,10 @@
-"""Folds that are runs of successive units: what all of them say of themselves, by one pass over the data.
+"""Folds that are runs of successive units: the scores of all folds, and their derivatives, by one pass over the data.
 
     F(θ, w_o) = F(θ, 1) − s_o(θ),      s_o(θ) = −log p(the units of fold o | all others; θ)
 
 where the units of fold o weigh nothing and F is a negative log-likelihood: leaving them out takes away their joint score, and
-nothing else. A model whose `costs.runs` gives the scores of all folds together gives by the same pass, pushed forward along
-two directions, their first and second derivatives; of a closed form they are central differences.
+nothing else. If the `costs.runs` of a model gives the scores of all folds together, the same pass, pushed forward along two
+directions, gives their first and second derivatives. For a closed form they are central differences.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ from ._jax import Array, PyTree, compiled, jax, jnp
 from ._objective import AbstractObjective, Arrays, repeatable, unravel
 from ._plan import Rows, few_more
 
-LENGTH = 0.05  # of a direction, for differences, whose errors go with its square
-TANGENTS = 2**16  # units, times the derivatives that are pushed over them together, that are quickest
+LENGTH = 0.05  # step of differences along a direction; their error goes with its square
+TANGENTS = 2**16  # units times derivatives that are pushed over them together: the fastest size
 
 Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
 Told = Callable[[PyTree], tuple[Array | None, Array]]  # what a model says of runs at a θ
@@ -28,8 +28,10 @@ Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two direct
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Runs of units from `first` on, none longer than `width`, of which `told` may repeat the last; θ raveled, in the shape of
-    `like`."""
+    """Folds that are runs of units from `first` on, none longer than `width`; θ is raveled, in the shape of `like`.
+
+    `told` evaluates the runs at a θ, and may repeat the last run.
+    """
 
     objective: AbstractObjective
     like: PyTree
@@ -38,24 +40,26 @@ class Runs:
     width: int
 
     def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
-        """The held-out loss of every unit of each run `[folds, width]`, any behind its end or where an observation is missing,
-        and s_o `[folds]`."""
+        """Held-out loss of every unit of each run `[folds, width]`, and the joint scores s_o `[folds]`.
+
+        Entries behind the end of a run, or where an observation is missing, have any value.
+        """
         given = isinstance(self.objective, AbstractClosedForm)
         return self._alike(self.told(theta) if given else _scores(self.told, self.like, theta))
 
     def scored(
         self, each: Float[np.ndarray, "lanes width"], rows: Rows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
     ) -> Float[np.ndarray, "lanes entries"]:
-        """What is of the units of some runs in the places of a batch's entries, zero where not scored."""
+        """Move values of the units of runs to the places of a batch's entries, zero where not scored."""
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
         return np.where(rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
 
     def shaped(self, losses: Float[np.ndarray, "folds entries"]) -> Float[np.ndarray, "folds ..."]:
-        """As the model gives them: one of each fold where they are joint."""
+        """Losses in the shape that the model gives: one a fold where they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
     def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
-        """Derivatives of the scores at each θ, along its first direction, and along both."""
+        """Yield derivatives of the scores at each θ, along its first direction, and along both."""
         if isinstance(self.objective, AbstractClosedForm):
             scores = lambda theta: np.concatenate([part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1)
             for found in _differences(scores, at):
@@ -69,7 +73,7 @@ class Runs:
                 yield self._alike(first), self._alike(second)
 
     def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
-        """∇³F(θ, 1) along both directions, at each θ."""
+        """Compute ∇³F(θ, 1) along both directions, at each θ."""
         if isinstance(self.objective, AbstractClosedForm):
             objective, ones = self.objective, np.ones((1, self.objective.num_units))
             start = objective.look(at[0][:1], ones)[2]
@@ -82,13 +86,15 @@ class Runs:
         return np.concatenate(made)
 
     def _alike(self, found: tuple[Array | None, Array]) -> Scores:
-        """Of runs of one unit the joint scores stand for the losses, if a model gives no others."""
+        """Convert scores to NumPy; for runs of one unit the joint scores are the losses, if the model gives no others."""
         joint = np.asarray(found[1])[: len(self.first)]
         return joint[:, None] if found[0] is None else np.asarray(found[0])[: len(self.first)], joint
 
     def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
-        """So many places in groups of one size, the last place repeated where it must be, so that one program does; and how
-        many are no repetitions."""
+        """Split `count` places into groups of one size, so that one program does; with the number of real places.
+
+        The last place is repeated to fill a group.
+        """
         params = sum(map(np.size, jax.tree.leaves(self.like)))
         size = max(1, min(TANGENTS // self.objective.num_units, params * (params + 1) // 2))
         for start in range(0, count, size):
@@ -96,7 +102,7 @@ class Runs:
 
 
 def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
-    """The folds of a batch, if all are runs of units that weigh nothing, and the model knows what to make of them."""
+    """Folds of a batch as `Runs`; None unless all are runs of units of weight zero and the model can evaluate them together."""
     if objective.costs.runs is None or rows.index.shape[1] >= objective.num_units:
         return None
     real = rows.index < objective.num_units
@@ -113,8 +119,10 @@ def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
 
 
 def _differences(function: Callable[[np.ndarray], np.ndarray], at: Points) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Derivatives of a function at each θ along its first direction, and along both, by central differences; of each place
-    once."""
+    """Derivatives of a function at each θ along its first direction and along both, by central differences.
+
+    The function is evaluated once at each place.
+    """
     known: dict[bytes, np.ndarray] = {}
 
     def there(theta: np.ndarray) -> np.ndarray:

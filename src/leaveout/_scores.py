@@ -1,14 +1,14 @@
-"""Scores of held-out units that are asked for by name: `cross_validate(..., evaluate="squared_error")`.
+"""Named scores of held-out units: `cross_validate(..., evaluate="squared_error")`.
 
     log_density      −log p(y), normalised; of discrete y −log P(y)
     squared_error    (y − μ)²; of three classes and more Brier's Σ_k (1[y = k] − μ_k)²
     absolute_error   |y − μ|
-    zero_one         is the most probable class another one?
+    zero_one         1 if the most probable class is wrong, else 0
     crps             ∫ (P(Y ≤ t) − 1[y ≤ t])² dt
 
-μ is the prediction of the response. A dispersion that the model does not have is that of the refit's own data: under squared
-loss the variance is φ = Σ w r² / Σ w, over what the refit sees. Errors are estimates (`_asked.reach`), but where the model's
-own loss is what was asked for.
+μ is the predicted mean of the response. A dispersion that is not a parameter of the model is estimated from the data of each
+refit: under squared loss the variance is φ = Σ w r² / Σ w over the units that the refit sees. Errors are estimates
+(`scoring.reach`), unless the model's own loss is the score that was asked for.
 """
 
 import warnings
@@ -45,7 +45,7 @@ Measure = Callable[[Array, Array, Array, Array], Measured]
 
 
 def scored(fit: Fit, name: str) -> Scored | None:
-    """The score of that name; None where it is the model's own loss. ValueError where the model has no such score."""
+    """Return the score of a name; None where it is the model's own loss, ValueError where the model has no such score."""
     if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(NAMES)}; got {name!r}.")
     units = fit.objective.units
@@ -63,7 +63,7 @@ def scored(fit: Fit, name: str) -> Scored | None:
 
 
 def _measure(fit: Fit, name: str) -> Measure:
-    """What each unit adds to a measure of predictions."""
+    """Return the function that computes each unit's contribution to a metric of predictions."""
     units, model = fit.objective.units, called(fit.objective)
     if units.target is None:
         raise ValueError(f"cross_validate: evaluate={name!r} needs a model with predictions and a target; got {model}.")
@@ -84,7 +84,7 @@ def _measure(fit: Fit, name: str) -> Measure:
 
 @dataclass(frozen=True)
 class OfPredictions(Scored):
-    """A measure of each unit's prediction; how far it may be off, by how far the prediction may be."""
+    """Score each unit's prediction by a metric; its error follows from how far the prediction may be off."""
 
     fit: Fit
     title: str
@@ -101,7 +101,7 @@ class OfPredictions(Scored):
         return self._measured(rows, values, reach(self.fit, done, values, at))[1].sum(1)
 
     def _predicted(self, rows: Rows, theta: Array) -> Array:
-        """μ; of two classes that of the second."""
+        """Return the predictions μ; for two classes, the probability of the second."""
         values, classes = predictions(self.fit, rows, theta, "response"), self.fit.objective.units.classes
         if values.ndim > 2 and not classes:
             raise ValueError(
@@ -110,7 +110,7 @@ class OfPredictions(Scored):
         return values[..., 1] if values.ndim > 2 and classes == 2 else values
 
     def _measured(self, rows: Rows, predicted: Array, off: Array) -> tuple[Array, Array]:
-        """Of a batch, zero where not scored: the values, and how far each may be off."""
+        """Return the values of a batch and how far each may be off, zero where not scored."""
         target, held = np.asarray(self.fit.objective.units.target), rows.held
         out = np.zeros((2, *rows.index.shape))
         with np.errstate(invalid="ignore"):
@@ -121,7 +121,7 @@ class OfPredictions(Scored):
 
 @dataclass(frozen=True)
 class OfDistribution(Scored):
-    """A score of the distribution that a refit predicts."""
+    """Score the distribution that a refit predicts."""
 
     fit: Fit
     title: str

@@ -1,4 +1,4 @@
-"""How trials of hyperparameters are made: down the criterion's slope, asked of Optuna, along a path."""
+"""Strategies of the search for hyperparameters: descent by the criterion's gradient, Optuna, or a path."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,8 +34,35 @@ STEP = NewtonStep()
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Hyperparameters, and what came of them: `value`, the criterion (of a metric where more is better, less it; NaN where
-    some refits do not exist); the estimate; what is `said` of a trial that was pruned or failed."""
+    """One trial: its hyperparameters, its criterion, and its estimate.
+
+    Attributes
+    ----------
+    hyper : dict
+        The hyperparameters.
+    value : float
+        The criterion: the mean held-out loss, or the metric, negative where more is better. NaN where some refits do not exist.
+    estimate : Estimate or None
+        The estimate, where there is one.
+    predicted : ndarray or None
+        The held-out predictions, where a metric was asked for.
+    slope : dict of str to float, or None
+        The derivative of the criterion, in an e-fold of each hyperparameter.
+    said : str
+        Why the trial was pruned or failed; empty otherwise.
+    parameters : pytree or None
+        The parameters of the fit.
+
+    See Also
+    --------
+    tune : Make trials.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.Trial({"l2": 1.0}, 0.5)
+    Trial(l2 = 1: 0.5)
+    """
 
     hyper: dict[str, Any]
     value: float
@@ -56,8 +83,10 @@ class Trial:
 
 
 class Ended(NamedTuple):
-    """By what trials were made, how that ended, the estimate of the best where it is there already; and, where there are as
-    many trials as one likes, groups of the units and the trials chosen without each, none where the rest tells none."""
+    """The end of a search: the method, why it ended, and the estimate of the best trial if it is known.
+
+    Where the number of trials is free, the object also holds groups of the units and the trials chosen without each group.
+    """
 
     sampler: str
     ended: str
@@ -66,7 +95,7 @@ class Ended(NamedTuple):
 
 
 def grouped(found: Estimate, rng: np.random.Generator) -> Array:
-    """A group of each unit, or of each refit of joint losses: of whole clusters, runs of a series, or at random."""
+    """Assign a group to each unit, or to each refit of joint losses: whole clusters, runs of a series, or random groups."""
     plan, count = found.plan, found.plan.num_refits if found.joint else found.plan.num_units
     which = np.arange(count) if plan.clusters is None or found.joint else np.unique(plan.clusters, return_inverse=True)[1]
     total = int(which.max()) + 1
@@ -84,7 +113,7 @@ def sign(metric: Metric | None) -> int:
 
 
 def measured(metric: Metric, fit: Fit, predicted: Array | None, units: Array) -> float:
-    """A metric of held-out predictions of some units, less it where more is better; NaN where these do not tell it."""
+    """Compute a metric of the held-out predictions of some units, negative where more is better; NaN where it is undefined."""
     assert predicted is not None
     target, weight = np.asarray(fit.objective.units.target), fit.objective.units.weight
     seen = units & np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
@@ -97,7 +126,7 @@ def measured(metric: Metric, fit: Fit, predicted: Array | None, units: Array) ->
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What all trials share; those that were made, and the best with its fit and, where it is known, its final estimate."""
+    """The arguments that all trials share, the trials made so far, and the best one with its fit and estimate."""
 
     build: Build
     space: dict[str, Any]
@@ -185,7 +214,7 @@ def _missing(asked: Array) -> str:
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
-    """Are their choices the same ones of the lists?"""
+    """Tell whether the choices of two trials are the same."""
     return all(one[name] is other[name] for name, ends in space.items() if isinstance(ends, list))
 
 
@@ -204,7 +233,7 @@ def _numbers(study: Study, sampler: str) -> tuple[Array, Array]:
 
 
 class _Spent(Exception):
-    """No trial is left."""
+    """Raised when no trial is left."""
 
 
 def by_gradient(study: Study) -> Ended:
@@ -231,7 +260,7 @@ def by_gradient(study: Study) -> Ended:
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Down the slope of the criterion of all units, or of those that are `among` some."""
+    """Descent by the gradient of the criterion, over all units or over those that are `among` some."""
 
     study: Study
     slopes: Slopes
@@ -239,7 +268,7 @@ class Descent:
     high: Array
 
     def run(self, begin: Array, among: Array | None) -> tuple[Trial, str]:
-        """The trial of the lowest criterion that came on the way to a minimum, and how that ended."""
+        """Descend to a minimum; return the trial of the lowest criterion on the way, and how the descent ended."""
         seen: dict[bytes, tuple[float, Array]] = {}
         found: list[tuple[float, Trial]] = []
 
@@ -264,7 +293,7 @@ class Descent:
         return min(found, key=lambda pair: pair[0])[1], ended
 
     def without(self, group: Array, best: Trial, begin: Array) -> Trial | None:
-        """The trial that is chosen without a group of the units; none where the others are of one class, and have no area."""
+        """Choose a trial without a group of the units; None where the others are of one class, and have no area."""
         metric, fit = self.study.metric, self.study.best[0][1]
         if metric is not None and not all(np.isfinite(measured(metric, fit, best.predicted, some)) for some in (group, ~group)):
             return None
@@ -295,7 +324,8 @@ def descended(look: Any, x: Array, low: Array, high: Array, se: float, fine: flo
     """Down to a minimum, by SciPy's L-BFGS-B in one box after another, each begun with a step of one e-fold; how it ended.
 
     A slope is small beside larger ones that were seen: where all is flat the way out of a tail is looked for. `fine` is what of
-    the slope that counts as small is left."""
+    the slope that counts as small is left.
+    """
     steepest = 0.0
     for _ in range(BOXES):
         value, slope = look(x)
@@ -337,7 +367,7 @@ def by_path(study: Study) -> Ended:
 
 
 def _same_but_penalty(one: Any, other: Any) -> bool:
-    """Do objectives share everything else?"""
+    """Tell whether objectives differ in the penalty only."""
     if type(one) is not type(other):
         return False
     parts = ((part, vars(other).get(name)) for name, part in vars(one).items() if name not in ("penalty", "loss_function"))
@@ -385,7 +415,7 @@ def by_optuna(study: Study) -> Ended:
 
 
 def _tried(study: Study, hyper: dict[str, Any]) -> Trial:
-    """A trial, or as much of it as tells that it is no better."""
+    """Make a trial, or as much of it as shows that it is no better."""
     try:
         fit = study.fitted(hyper)
     except (RuntimeError, IndefiniteHessianError) as error:
@@ -406,11 +436,11 @@ def _tried(study: Study, hyper: dict[str, Any]) -> Trial:
 
 
 def floor(fit: Fit, found: Estimate) -> float:
-    """What the mean loss of exact refits cannot be below, by the fit alone.
+    """Compute a lower bound on the mean loss of exact refits from the fit alone.
 
-    θ̂ minimises F and θ_o minimises F less the terms of fold o: F(θ̂) ≤ F(θ_o) and F_o(θ_o) ≤ F_o(θ̂), so that the losses of the
-    fold sum to no less at θ_o than at θ̂. It needs F to be convex, a sum over units and a penalty, and folds that score all that
-    they leave out, every unit as often as any other.
+    θ̂ minimises F, and θ_o minimises F less the terms of fold o, so F(θ̂) ≤ F(θ_o) and F_o(θ_o) ≤ F_o(θ̂): the losses of the
+    fold sum to no less at θ_o than at θ̂. This needs F to be convex, a sum over units and a penalty, and folds that score all
+    that they leave out, every unit as often as any other.
     """
     plan, model = found.plan, fit.predictors
     times = np.bincount(plan.index, minlength=plan.num_units)

@@ -1,13 +1,13 @@
-"""How smooth the terms of an additive model are: λ by neighbourhood cross-validation, or by restricted likelihood.
+"""Smoothness of the terms of an additive model: λ by neighbourhood cross-validation, or by restricted likelihood.
 
-Both go down an exact slope in ρ = log λ (`_criterion`) by SciPy's L-BFGS-B in boxes of two e-folds to each side, as `tune`
-does, within bounds beyond which a term is as wiggly, or as straight, as it can be.
+Both criteria are minimised by their exact gradients in ρ = log λ (`smoothing_criterion`), with SciPy's L-BFGS-B in boxes of two
+e-folds to each side, as in `tune`. The bounds are where a term is as wiggly, or as straight, as it can be.
 
-The least of a criterion is a lucky one. So λ is chosen again in every refit o, of the data that it sees: to first order,
+The minimum of a criterion is optimistic. So λ is chosen again in every refit o, from the data that it sees, to first order,
 
     ρ_o = ρ̂ + (∂²V/∂ρ²)⁻¹ Σ_n (1 − w_on) ∂²V/∂ρ∂w_n,
 
-the second derivatives by differences of the exact first ones, two looks at V a penalty; and the losses at ρ_o by theirs.
+with the second derivatives by differences of the exact first ones, two evaluations of V a penalty.
 """
 
 import functools
@@ -48,8 +48,11 @@ LARGE = 0.1  # of a standard error, by which the criterion may be off the certif
 
 
 class Nested(NamedTuple):
-    """What came of choosing λ again in every refit: the mean loss, how much more that is than with one λ for all, every loss by
-    the plan's entries, and λ of each refit."""
+    """The result of choosing λ again in every refit.
+
+    `mean` is the mean loss and `optimism` its excess over that with one λ. `losses` are by the plan's entries, and
+    `smoothing` is λ of each refit.
+    """
 
     mean: float
     optimism: float
@@ -58,13 +61,13 @@ class Nested(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What leaving a unit out does to ρ̂, to first order, and what that does to θ̂."""
+    """The first-order change of ρ̂ when a unit is left out, and the resulting change of θ̂."""
 
     by_unit: Float[Array, "units smooths"]
     by_rho: Float[Array, "smooths params"]
 
     def moves(self, plan: Plan) -> Float[Array, "refits smooths"]:
-        """Of ρ̂, by the refits of a plan: two e-folds at most, beyond which a first order says little."""
+        """Compute the change of ρ̂ in each refit, at most two e-folds, beyond which a first-order change says little."""
         left = scipy.sparse.csr_array((1 - plan.weight, plan.index, plan.indptr), shape=(plan.num_refits, plan.num_units))
         return np.clip(left @ self.by_unit, -LONGEST, LONGEST)
 
@@ -79,7 +82,7 @@ class Second(NamedTuple):
 
 
 class Found(NamedTuple):
-    """ρ, the criterion there, and how the way down ended."""
+    """The ρ that was found, the criterion there, and how the descent ended."""
 
     rho: Float[Array, " smooths"]
     value: float
@@ -88,7 +91,40 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Smoothing(Printed):
-    """What came of `smooth`: the model under the λ that were chosen, its fit, and how that was come by."""
+    """The result of `smooth`: the model with the chosen λ, and its fit.
+
+    Attributes
+    ----------
+    fit : Fit
+        The fit at the chosen λ.
+    method : {"NCV", "REML"}
+        The criterion.
+    value : float
+        The criterion at the chosen λ.
+    ended : str
+        Why the search ended.
+    looks : int
+        The number of evaluations of the criterion.
+    plan : Plan or None
+        The plan.
+    criterion, rho, bounds
+        The criterion as a function, log λ, and its bounds.
+
+    See Also
+    --------
+    smooth : Make it.
+    curves : The smooth terms with intervals.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 40)
+    >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
+    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out(40))
+    >>> list(found.smoothing), found.nested.optimism > 0
+    (['s(x)'], True)
+    """
 
     fit: Fit
     method: Method
@@ -102,17 +138,18 @@ class Smoothing(Printed):
 
     @property
     def model(self) -> Additive:
+        """The model with the chosen λ."""
         assert isinstance(self.fit.objective, Additive)
         return self.fit.objective
 
     @property
     def smoothing(self) -> dict[str, float]:
-        """λ of each penalty, by name."""
+        """The λ of each penalty, by name."""
         return self.model.smoothing
 
     @functools.cached_property
     def edf(self) -> pd.Series:
-        """Effective degrees of freedom of each smooth term: those of H⁻¹ Σ ω ℓ″ x xᵀ that are its coefficients'."""
+        """The effective degrees of freedom of each smooth term: the trace of its coefficients' part of H⁻¹ Σ ω ℓ″ x xᵀ."""
         here = self._here
         share = 1 - np.einsum("pq,qp->p", here.root.T @ here.root, here.penalty)
         return pd.Series({name: float(share[span].sum()) for name, (_, span) in self.model.smooths.items()}, name="edf")
@@ -123,15 +160,17 @@ class Smoothing(Printed):
 
     @functools.cached_property
     def estimate(self) -> Estimate:
-        """`cross_validate` of the fit, certified: at the λ that all the data chose."""
+        """The certified cross-validation of the fit, at the λ that all the data chose."""
         if self.plan is None:
             raise ValueError("smooth: there was no plan; lo.cross_validate(found.fit, plan) takes one.")
         return cross_validate(self.fit, self.plan)
 
     @functools.cached_property
     def _apart(self) -> str:
-        """What is to be said where the criterion's Newton steps have another loss than exact refits, by which its slopes, and
-        all that is made of them, are of little worth."""
+        """Return a warning where the criterion's Newton steps have another loss than exact refits.
+
+        The slopes of the criterion, and all that follows from them, are then unreliable.
+        """
         e = self.estimate
         if self.method != "NCV" or abs(self.value - e.mean) <= LARGE * e.scale + e.approximation_error:
             return ""
@@ -142,8 +181,11 @@ class Smoothing(Printed):
 
     @functools.cached_property
     def nested(self) -> Nested:
-        """λ chosen again in every refit, to first order; a λ at a bound stays there. ValueError where λ was not chosen by a
-        held-out loss; warns where one Newton step is not about what refits are."""
+        """The loss with λ chosen again in every refit, to first order; a λ at a bound stays there.
+
+        Raises ValueError where λ was not chosen by a held-out loss. Warns where one Newton step is far from the exact
+        refits.
+        """
         criterion = self._chosen()
         if self._apart:
             warnings.warn(f"smooth: {self._apart}.", stacklevel=3)
@@ -163,7 +205,10 @@ class Smoothing(Printed):
 
     @functools.cached_property
     def choice(self) -> "Choice":
-        """How ρ̂ and θ̂ go with what is left out. ValueError where λ was not chosen by a held-out loss."""
+        """Compute the first-order changes of ρ̂ and θ̂ when units are left out.
+
+        Raises ValueError where λ was not chosen by a held-out loss.
+        """
         self._chosen()
         here, data = self._here, self.criterion.model
         by_rho = np.zeros((len(self.rho), len(here.theta)))
@@ -194,7 +239,7 @@ class Smoothing(Printed):
 
     @property
     def at_bound(self) -> list[str]:
-        """Penalties that were chosen at an end of their range: terms without a bend, or without a penalty."""
+        """The penalties that were chosen at an end of their range: terms without a bend, or without a penalty."""
         return [name for name, r, (low, high) in zip(self.smoothing, self.rho, self.bounds, strict=True) if r in (low, high)]
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -225,7 +270,7 @@ class Smoothing(Printed):
 
 
 def _inverse(curvature: Float[Array, "smooths smooths"], free: Array) -> Float[Array, "smooths smooths"]:
-    """That of the curvature among what is free, nothing along directions that are flat, or bend down."""
+    """Invert the curvature among the free parameters; flat directions, and those that bend down, get zero."""
     out = np.zeros_like(curvature)
     values, vectors = np.linalg.eigh(curvature[np.ix_(free, free)])
     sharp = values > FLAT * np.abs(values).max(initial=0.0)
@@ -242,21 +287,53 @@ def smooth(
     start: Mapping[str, float] | None = None,
     exact: bool = False,
 ) -> Smoothing:
-    """The λ of an additive model by which its held-out loss is least, or its restricted likelihood largest, and the fit there.
+    """Choose the smoothing parameters λ of an additive model, and fit it with them.
 
-    "NCV" takes the refits of `plan`, every one by a Newton step: `lo.leave_one_out(n)` of independent rows,
-    `lo.blocks(n, 1, buffer=h)` of a series whose errors depend on one another up to `h` steps apart,
-    `lo.neighbourhoods(graph, 0, buffer=r)` of sites, `lo.groups` of clusters. `exact=True` goes on from there by one Newton
-    step in log λ of the criterion of exact refits, which hardly moves it. "REML" takes errors for independent, and needs no
-    plan; one that is given is cross-validated by.
-    `start` is a λ for each penalty.
+    Parameters
+    ----------
+    model : Additive
+        The model.
+    plan : Plan, optional
+        The refits of "NCV": `lo.leave_one_out(n)` for independent rows, `lo.blocks(n, 1, buffer=h)` for a series whose
+        errors depend on one another up to `h` steps apart, `lo.neighbourhoods(graph, 0, buffer=r)` for sites, `lo.groups`
+        for clusters. "REML" needs no plan; one that is given is used to cross-validate the result.
+    method : {"NCV", "REML"}, default "NCV"
+        "NCV" minimises the held-out loss with every refit by one Newton step (neighbourhood cross-validation). "REML"
+        maximises the restricted likelihood, which takes errors as independent.
+    start : mapping of str to float, optional
+        The first λ of each penalty.
+    exact : bool, default False
+        Whether to take one more Newton step in log λ by the criterion of exact refits, which hardly moves λ.
 
-    The minimum is a local one. What is printed of it: the certified loss at these λ, and `.nested`, the loss with λ chosen
-    again in every refit, which is the one to report: the least of a criterion is too good for having been chosen.
+    Returns
+    -------
+    Smoothing
+        The λ, the fit, its certified estimate, and `.nested`, the loss with λ chosen again in every refit. That is the loss to
+        report, since the minimum of a criterion is optimistic. The minimum is a local one.
 
-    Raises TypeError where the model is no `lo.Additive`; ValueError where the loss has several predictors or parameters of its
-    own, terms repeat one another, or a refit does not determine every coefficient; RuntimeError on
-    separated data.
+    Raises
+    ------
+    TypeError
+        If the model is no `lo.Additive`.
+    ValueError
+        If the loss has several predictors or parameters of its own, terms repeat one another, or a refit does not determine
+        every coefficient.
+    RuntimeError
+        If the data are separated.
+
+    References
+    ----------
+    S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490. S. N. Wood, JRSS B 73, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 40)
+    >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
+    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out(40))
+    >>> bool(3 < found.edf.iloc[0] < 8)
+    True
     """
     if not isinstance(model, Additive):
         raise TypeError(f"smooth: the first argument must be a lo.Additive; got {type(model).__name__}.")
@@ -303,7 +380,7 @@ def _parameters(model: Additive) -> Array:
 
 
 def _profiled(model: Additive) -> bool:
-    """Is there a dispersion to be estimated? ValueError where that is not to be had in closed form."""
+    """Tell whether a dispersion is estimated; ValueError where it has no closed form."""
     kind = type(model.loss_function).__name__
     if kind != "Squared" and model.loss_function.dispersed:
         raise ValueError(f"smooth: REML of {kind} needs its dispersion, which is not known; use method='NCV'.")
@@ -311,7 +388,7 @@ def _profiled(model: Additive) -> bool:
 
 
 def _bounds(data: Penalised) -> Float[Array, "smooths 2"]:
-    """Of ρ: where the penalty is next to nothing in its sharpest direction, and all there is in its flattest."""
+    """Return the bounds of ρ: there the penalty is negligible in its sharpest direction, or dominates in its flattest."""
     root, bounds = np.sqrt(data.weight)[:, None], []
     for matrix, (a, b) in zip(data.matrices, data.spans, strict=True):
         seen = against(matrix, root * data.x[:, a:b])
@@ -320,7 +397,7 @@ def _bounds(data: Penalised) -> Float[Array, "smooths 2"]:
 
 
 def _begun(model: Additive, data: Penalised, theta: Array, bounds: Array, start: Any) -> Array:
-    """ρ to begin from: penalties a little larger than the curvature of the losses."""
+    """Return the first ρ: penalties a little larger than the curvature of the losses."""
     if start is not None:
         given = np.array(list(model.smoothed(dict(start)).smoothing.values()))
         rho = np.log(np.maximum(given, 1e-300))
@@ -331,7 +408,7 @@ def _begun(model: Additive, data: Penalised, theta: Array, bounds: Array, start:
 
 
 def _least(criterion: Any, begin: Array, bounds: Array) -> Found:
-    """The least value on the way down."""
+    """Return the least value on the way down."""
     seen: dict[bytes, Looked] = {}
     low, high = bounds.T
 
@@ -350,7 +427,7 @@ def _least(criterion: Any, begin: Array, bounds: Array) -> Found:
 
 
 def _scale(first: Looked) -> float:
-    """The standard error of the criterion, rows taken for independent; of a likelihood, one."""
+    """Return the standard error of the criterion with independent rows; one for a likelihood."""
     if first.losses is None:
         return 1.0
     seen = np.isfinite(first.losses)
@@ -358,7 +435,7 @@ def _scale(first: Looked) -> float:
 
 
 def _exactly(made: Smoothing) -> Smoothing:
-    """One Newton step in ρ of the criterion of exact refits, whose slope is told by differences."""
+    """Take one Newton step in ρ by the criterion of exact refits, whose gradient is by differences."""
     criterion, rho = made._chosen(), made.rho
 
     def value(rho: Array) -> float:

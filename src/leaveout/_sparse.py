@@ -1,7 +1,7 @@
-"""Rows of linear predictors of which most entries are zero: compressed rows, of which no dense copy is made.
+"""Rows of linear predictors most of whose entries are zero, in compressed rows; no dense copy is made.
 
-The members are those of `_design.Dense`. JAX's programs (a user's own loss, a τ that all rows share) see the same object: `@`
-is a sum over stored entries, and some rows at a time are written out.
+The members are those of `linalg.design.Dense`. JAX's programs (for a user's own loss, or a τ that all rows share) see the same
+object: `@` sums over stored entries, and only some rows at a time are written out.
 """
 
 import functools
@@ -16,7 +16,7 @@ from ._design import Extent, weighed
 from ._jax import NUMPY, Array, Module, jax, jnp, static
 
 BLOCK = 2**20  # numbers that one block of rows makes
-FASTER = 16  # times as many products as of stored entries dense blocks make in the same time
+FASTER = 16  # products in dense blocks in the time of one over stored entries
 
 
 class Sparse(Module):
@@ -30,7 +30,7 @@ class Sparse(Module):
 
     @classmethod
     def of(cls, rows: Any, ones: bool = False) -> "Sparse":
-        """SciPy's compressed rows, copied; a column of ones at their end, if that is asked for."""
+        """Copy SciPy's compressed rows, with a column of ones behind them if asked for."""
         n, p = rows.shape
         data, indices, indptr = rows.data, rows.indices, rows.indptr
         if ones:
@@ -42,17 +42,17 @@ class Sparse(Module):
 
     @functools.cached_property
     def csr(self) -> Any:
-        """The same as SciPy has it."""
+        """Rows as SciPy's compressed array."""
         return scipy.sparse.csr_array((self.data, self.indices, self.indptr), self.shape)
 
     @functools.cached_property
     def _csc(self) -> Any:
-        """The transpose of it, without a copy."""
+        """Transpose of the rows, without a copy."""
         return self.csr.T
 
     @functools.cached_property
     def counts(self) -> Int[np.ndarray, " units"]:
-        """Entries of each row."""
+        """Number of entries in each row."""
         return np.diff(self.indptr)
 
     def __len__(self) -> int:
@@ -83,11 +83,11 @@ class Sparse(Module):
 
     @property
     def _row(self) -> Array:
-        """Of every entry its row, for JAX."""
+        """Row of every entry, for JAX."""
         return jnp.repeat(jnp.arange(len(self)), jnp.diff(self.indptr), total_repeat_length=len(self.data))
 
     def written(self, units: Array) -> Array:
-        """The listed rows in full, for JAX; any row for padding."""
+        """Selected rows written out, for JAX; any row for padding."""
         units = jnp.clip(units, 0, len(self) - 1)
         start, end = jnp.asarray(self.indptr)[units], jnp.asarray(self.indptr)[units + 1]
         entry = start[:, None] + jnp.arange(self.longest)
@@ -104,49 +104,49 @@ class Sparse(Module):
         return 1
 
     def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
-        """x_nᵀθ of every unit."""
+        """Compute x_nᵀθ of every unit."""
         return np.ascontiguousarray((self.csr @ theta.T).T) if len(theta) > 1 else (self.csr @ theta[0])[None]
 
     def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
-        """Σ_n slope_n x_n."""
+        """Compute Σ_n slope_n x_n."""
         return np.ascontiguousarray((self._csc @ slope.T).T) if len(slope) > 1 else (self._csc @ slope[0])[None]
 
     def at(
         self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
     ) -> Float[np.ndarray, "*refits width"]:
-        """x_nᵀθ of the listed units."""
+        """Compute x_nᵀθ of the listed units."""
         rows = self.csr[units.ravel()]
         refit = np.repeat(np.arange(units.size) // max(units.shape[-1], 1), np.diff(rows.indptr))
         rows.data = rows.data * theta.reshape(-1, theta.shape[-1])[refit, rows.indices]
         return (rows @ np.ones(rows.shape[1])).reshape(units.shape)
 
     def take(self, units: Int[np.ndarray, " some"] | slice) -> "Sparse":
-        """Some of the rows."""
+        """Design of the selected rows."""
         return self[units]
 
     def rows(self, units: Array | slice) -> Float[np.ndarray, "some params"]:
-        """The listed ones in full."""
+        """Selected rows as a dense array."""
         return self.csr[units].toarray()
 
     def ahead(self, units: np.ndarray, images: Float[np.ndarray, "params some"]) -> Float[np.ndarray, "units some"]:
-        """The listed rows times columns, in the precision of these."""
+        """Multiply the listed rows by columns, in the precision of the columns."""
         return self.csr[units].astype(images.dtype) @ images
 
     def single(self) -> "Sparse":
-        """In float32."""
+        """Copy of the rows in float32."""
         return replace(self, data=self.data.astype(np.float32))
 
     @property
     def lengths(self) -> Float[np.ndarray, " units"]:
-        """‖x_n‖."""
+        """Norms ‖x_n‖."""
         return np.sqrt((self**2).predictors(np.ones((1, self.shape[1])))[0])
 
     def below(self, rows: Float[np.ndarray, "more params"]) -> "Sparse":
-        """With more rows after these."""
+        """Append rows."""
         return Sparse.of(scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr"))
 
     def whitened(self, units: Array | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
-        """root x_n of the listed units."""
+        """Compute root x_n of the listed units."""
         if isinstance(units, slice) or units.ndim == 1:
             return self.csr[units] @ root.T
         return (self.csr[units.ravel()] @ root.T).reshape(*units.shape, -1)
@@ -154,16 +154,16 @@ class Sparse(Module):
     def gram(
         self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
     ) -> Float[np.ndarray, "refits params params"]:
-        """Σ_n ω_n c_n x_n x_nᵀ."""
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weighed(omega, curvature))
 
     def paired(self) -> "Sparse":
-        """The same: products of two columns each are not kept."""
+        """The design itself: products of pairs of columns are not kept."""
         return self
 
     @functools.cached_property
     def _full(self) -> bool:
-        """Are so many entries stored that blocks of rows in full are multiplied sooner?"""
+        """Whether so many entries are stored that dense blocks of rows multiply faster."""
         return FASTER * float(np.sum(self.counts.astype(float) ** 2)) > float(self.shape[0]) * self.shape[1] ** 2
 
     def _blocks(self) -> list[slice]:
@@ -171,7 +171,7 @@ class Sparse(Module):
         return [slice(start, start + size) for start in range(0, self.shape[0], size)]
 
     def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:
-        """Σ_n weight_n x_n x_nᵀ."""
+        """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), self.shape[1], self.shape[1]))
         for some in self._blocks() if self._full else ():
             x = self.rows(some)
@@ -183,7 +183,7 @@ class Sparse(Module):
         return out
 
     def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
-        """x_nᵀ M x_n."""
+        """Compute x_nᵀ M x_n."""
         out = np.empty((self.shape[0], len(matrices)))
         for some in self._blocks():
             x = self.csr[some]
@@ -192,7 +192,7 @@ class Sparse(Module):
         return out
 
     def extent(self, root: Float[np.ndarray, "rank params"], shares: Array) -> Extent:
-        """Of all rows in the norm of (rootᵀ root)⁻¹."""
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
         del shares
         size, across = np.empty(self.shape[0]), np.ascontiguousarray(root.T)
         for some in self._blocks():
@@ -202,7 +202,7 @@ class Sparse(Module):
         return Extent(norm, size, norm, size)
 
     def extents(self, roots: Float[np.ndarray, "refits params rank"], shares: Array) -> Extent:
-        """The same of refits, each in its own norm."""
+        """Extent of all rows for each refit, in the refit's own norm."""
         size = np.stack([self.extent(root.T, shares).size for root in roots])
         norm = np.sqrt(size)
         return Extent(norm, size, norm, size)

@@ -1,9 +1,9 @@
-"""From several starts to the minima of `F(·, 1)` that they lead to.
+"""Starts of a fit, and the minima of `F(·, 1)` that they lead to.
 
-The first start is the user's, or the objective's own; the others are the objective's, drawn with a seed, where it draws. Where
-it does not, they are drawn around the first: by normal numbers of standard deviation `√(n / (p |H_jj|))` in each of p
-parameters, H the curvature at the first start, so that a move would cost a quadratic F about half a nat a unit; and twice and
-four times as far in turn.
+The first start is the user's or the objective's own. The others are drawn by the objective, with a seed, if it draws. If not,
+they are drawn around the first: with normal moves of standard deviation `√(n / (p |H_jj|))` in each of p parameters, H the
+curvature at the first start, so that a move would cost a quadratic F about half a nat a unit; and twice and four times as far
+in turn.
 """
 
 import copy
@@ -24,16 +24,16 @@ from ._printed import kind_of
 from ._progress import Slow
 from ._workers import steps, workers
 
-STARTS = 4  # by default, where F is not convex and a start is affordable
-WIDER = (1, 2, 4)  # times as far: a first start deep in a narrow basin says little of how far off others are
-FLAT = 1e-3  # of the median curvature: what is flatter at the first start is not moved further for that
+STARTS = 4  # default number of starts, if F is not convex and a start is affordable
+WIDER = (1, 2, 4)  # factors of the distance: a first start in a narrow basin says little of how far off others are
+FLAT = 1e-3  # least curvature that moves are scaled by, relative to the median
 SAME = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
-ROUNDING = 1e-10  # of F, beside it
+ROUNDING = 1e-10  # the same relative to F
 
 
 @dataclass(frozen=True, eq=False)
 class Minima:
-    """Distinct minima of `F(·, 1)`, lowest first: F, the raveled θ, how many starts reached each; and how many there were."""
+    """Distinct minima of `F(·, 1)`, lowest first: F, raveled θ, and how many starts reached each; and the number of starts."""
 
     value: Float[np.ndarray, " minima"]
     theta: Float[np.ndarray, "minima params"]
@@ -41,7 +41,7 @@ class Minima:
     starts: int
 
     def __eq__(self, other: object) -> bool:
-        """All are alike to compiled programs, which never look at them: a fit with one more must compile nothing anew."""
+        """Equal to any other: compiled programs never look at minima, so a fit with one more compiles nothing anew."""
         return isinstance(other, Minima)
 
     def __hash__(self) -> int:
@@ -49,7 +49,7 @@ class Minima:
 
 
 def stored_leaves(theta: PyTree) -> PyTree:
-    """Parameters as they are kept: finite float64 arrays."""
+    """Convert parameters to finite float64 arrays."""
 
     def convert(leaf):
         array = np.asarray(leaf)
@@ -63,7 +63,10 @@ def stored_leaves(theta: PyTree) -> PyTree:
 
 
 def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
-    """`theta0` first, if it is given; `number` in all, by default one where F is convex, or where a start takes long."""
+    """List the starts: `theta0` first, if given, then others up to `number`.
+
+    A convex F has one start, whatever `number` is. By default a model whose starts take long has one too.
+    """
     own = lambda seed: stored_leaves(started(objective, seed))
     first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
     usual = STARTS if ravel(first).size <= LARGE else 1
@@ -81,7 +84,7 @@ def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, 
 
 
 def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterator[PyTree]:
-    """Starts around the first, one a seed."""
+    """Yield starts around the first, one a seed."""
     F, centre, n = function(objective, first), np.asarray(ravel(first)), objective.num_units
     curvature = np.abs(np.diag(F.hessian(centre)))
     usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
@@ -94,7 +97,7 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Number of cores that this process may use."""
     import joblib
 
     return joblib.cpu_count()
@@ -102,7 +105,7 @@ def cores() -> int:
 
 @dataclass(frozen=True, eq=False)
 class Watched(Function):
-    """F, whose progress is told: its value, and after how many gradients."""
+    """F whose values and number of gradients are shown as progress."""
 
     tell: Callable[..., None]
     looks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -115,7 +118,7 @@ class Watched(Function):
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Where a start leads, by its number, with a line of progress. All that another process needs to know."""
+    """Descent from a start, given by its number, with a line of progress; holds all that another process needs."""
 
     starts: list[np.ndarray]
     F: Function
@@ -130,8 +133,11 @@ class Descent:
         return {name: np.asarray(part) for name, part in found._asdict().items()}
 
     def each(self) -> Iterator[Told]:
-        """Of every start, kept. One goes alone, so that programs are compiled once; the others side by side, or, where joblib
-        has workers, all but one by these."""
+        """Run every start, and keep the results in the checkpoint.
+
+        One start runs alone, so that programs are compiled once. The others run side by side, or on joblib's workers, if it has
+        some.
+        """
         count = len(self.starts)
         alone = 1 if count == 1 or workers() < 2 else 0  # else the first tells whether sending the others pays
         yield from (kept(lambda: self(0)) for _ in range(alone))
@@ -140,7 +146,7 @@ class Descent:
 
 
 def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Run]) -> list[Run]:
-    """Where each start leads, lowest first."""
+    """Run the descent from each start; lowest minimum first."""
     runs: list[Run] = []
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
@@ -151,13 +157,15 @@ def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Fu
 
 
 def alone(value: np.ndarray, theta: PyTree) -> Minima:
-    """What one start reached."""
+    """Minima of a fit with one start."""
     return Minima(np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1)
 
 
 def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts: int) -> Minima:
-    """The minima that runs, lowest first, reached; values that differ by rounding are of one, whatever the order of
-    interchangeable parts."""
+    """Distinct minima that runs, lowest first, reached.
+
+    Values that differ by rounding belong to one minimum, whatever the order of interchangeable parts.
+    """
     found: list[list] = []  # F, θ and times of each
     for value, vector, converged in runs:
         if not (converged and np.isfinite(value)):
@@ -171,7 +179,7 @@ def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts
 
 
 def started(objective: AbstractObjective, seed: int) -> PyTree:
-    """A start of the objective's own."""
+    """Start of the objective's own."""
     start = objective.parameters.start
     if start is None:
         raise ValueError(f"fit: {kind_of(objective)} has no start of its own; give one: fit(objective, theta0={{...}}).")

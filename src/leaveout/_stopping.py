@@ -1,7 +1,7 @@
-"""Ctrl-C: a verb ends within a second, with what is done so far.
+"""Ctrl-C: a verb ends within a second, and hands over what is done so far.
 
-A compiled program cannot be interrupted, nor its compilation: they run in threads beside the main one, which waits, and may be
-told to go. A thread that nobody waits for any more ends before its next program.
+Neither a compiled program nor its compilation can be interrupted. They run in threads beside the main one, which waits and can
+be told to go. A thread that nobody waits for any more ends before its next program.
 """
 
 import collections
@@ -24,10 +24,16 @@ os.register_at_fork(after_in_child=_beside.clear)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a verb: `told` says how far it came, `partial` is what it would have returned, of what was done so far; None
-    where that says nothing.
+    """Ctrl-C in a verb.
 
     It need not be caught: afterwards it is `sys.last_value`, in a notebook too.
+
+    Attributes
+    ----------
+    told : str
+        How far the verb came.
+    partial : Any
+        The result for what was done so far; None if there is no such result.
     """
 
     def __init__(self, told: str, make: Callable[[], Any] | None = None):
@@ -37,12 +43,13 @@ class Interrupted(KeyboardInterrupt):
 
     @functools.cached_property
     def partial(self) -> Any:
+        """Result for what was done before the interrupt; None if there is none."""
         return None if self.make is None else self.make()
 
 
 @contextlib.contextmanager
 def stoppable(caller: str) -> Iterator[None]:
-    """Ctrl-C in a verb of which a part says nothing: told by its name, whichever other verb was at work in it."""
+    """Turn Ctrl-C into `Interrupted` under the name of `caller`, whichever other verb was at work inside it."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -52,11 +59,14 @@ def stoppable(caller: str) -> Iterator[None]:
 
 
 class Stopped(Exception):
-    """Nobody waits for this thread."""
+    """Raised in a thread that nobody waits for any more."""
 
 
 def aside(run: Callable[[], Made]) -> Made:
-    """`run()`, which may take long where nothing can interrupt it: the main thread waits in another place."""
+    """Run a function that may take long and cannot be interrupted in another thread, for which the main thread waits.
+
+    Called from another thread it runs there, or raises `Stopped` if nobody waits for that thread any more.
+    """
     told = _told.get()
     if told is not None and told.is_set():
         raise Stopped
@@ -72,8 +82,11 @@ def aside(run: Callable[[], Made]) -> Made:
 
 
 def side_by_side(run: Callable[[Item], Made], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Made]]:
-    """`run(item)` of every item, in order; in so many threads, but of many the first goes alone, so that programs are compiled
-    once. An error, or Ctrl-C, does not wait for what still runs."""
+    """Yield `run(item)` of every item, in order, computed in `workers` threads.
+
+    If items are many, the first runs alone, so that programs are compiled once. An error, or Ctrl-C, does not wait for threads
+    that still run.
+    """
     rest = iter(items)
     some = list(itertools.islice(rest, 2 * workers + 1)) if workers > 1 else []
     first = 1 if len(some) > 2 * workers else 0

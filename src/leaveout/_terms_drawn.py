@@ -30,8 +30,11 @@ def axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
 def smooth(
     found: Smoothing | Fit, term: str | None = None, ax: "Axes | None" = None, *, plan: Plan | None = None, level: float = 0.95
 ) -> "Axes":
-    """A smooth term of an additive model, the first if none is named, with its intervals as in `lo.curves`: a curve, with a
-    mark at every row; effects of labels, in rising order; of two columns a map, its rows as dots."""
+    """Plot a smooth term of an additive model, the first by default, with its intervals as in `lo.curves`.
+
+    A term of one column is a curve with a mark at every row. Effects of labels are in rising order. A term of two columns is
+    a map, with the rows as dots.
+    """
     table = curves(found, plan, level)
     term = table["term"].iloc[0] if term is None else term
     if term not in set(table["term"]):

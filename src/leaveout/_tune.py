@@ -52,8 +52,39 @@ EDGE = 1e-6  # e-folds from a bound that count as on it
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tuning(Printed):
-    """What came of `tune`: the `best` trial, its `fit` and `estimate`, and all that were `made`, in their order. A pickled one
-    has no fit."""
+    """The result of `tune`: the best trial, its fit and estimate, and all trials in order. A pickled one has no fit.
+
+    Attributes
+    ----------
+    best : Trial
+        The best trial.
+    fit : Fit
+        Its fit.
+    estimate : Estimate
+        Its estimate.
+    made : tuple of Trial
+        All trials, in order.
+    space, metric, seed
+        The arguments of the call.
+    how : tuple
+        The method, and why it ended.
+
+    See Also
+    --------
+    tune : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 4))
+    >>> model = lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared")
+    >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
+    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(30), sampler="path", trials=4)
+    >>> found.trials["l2"].round(2).tolist()
+    [0.01, 0.22, 4.64, 100.0]
+    """
 
     best: Trial
     fit: Fit
@@ -66,13 +97,16 @@ class Tuning(Printed):
 
     @property
     def hyper(self) -> dict[str, Any]:
-        """The hyperparameters that were chosen."""
+        """The chosen hyperparameters."""
         return dict(self.best.hyper)
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A row a trial, in order: its hyperparameters, `mean`, `se`, `no_update`, `approximation_error` (infinite where it
-        was not asked for), the metric, and what is `said` of it."""
+        """The trials as a table, one row each, in order.
+
+        Its columns are the hyperparameters, `mean`, `se`, `no_update`, `approximation_error` (infinite where it was not
+        computed), the metric, and the message `said` about a trial that was pruned or failed.
+        """
         rows = []
         for trial in self.made:
             e = trial.estimate
@@ -84,8 +118,10 @@ class Tuning(Printed):
 
     @functools.cached_property
     def optimism(self) -> float:
-        """How much worse what is chosen is, on units that had no part in the choice, than it seems: an estimate by the formula
-        above, of the loss or of what a metric falls short by. NaN where nothing tells it."""
+        """An estimate of how much worse the choice is, on units that had no part in it, than it seems.
+
+        It is an increase of the loss, or a decrease of the metric. NaN where it cannot be estimated.
+        """
         if self.how.sampler == "by gradient":
             return self._excess(self.how.nested)
         told, rng = self._compared, np.random.default_rng(self.seed)
@@ -98,7 +134,7 @@ class Tuning(Printed):
         return None if np.isnan(values).all() else told[int(np.nanargmin(values))]
 
     def _excess(self, nested: Sequence[tuple[Array, Sequence[Trial | None]]]) -> float:
-        """By how much trials that were chosen without a group exceed the best there, over draws of the groups."""
+        """Compute by how much trials chosen without a group exceed the best trial there, over draws of the groups."""
         over = lambda trial, label: np.array([self._over(trial, label == g) for g in range(label.max() + 1)])
         found = []
         for label, chosen in nested:
@@ -156,7 +192,7 @@ class Tuning(Printed):
         return [(name, text) for name, text in lines if text]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to another process: no fit, as of an estimate, and what was to be told by it."""
+        """Return what is sent to another process: the optimism is computed first, since the fit is left out."""
         return vars(self) | {"optimism": self.optimism, "fit": None}
 
     @property
@@ -186,7 +222,20 @@ class Tuning(Printed):
         return sum(e.mean - off <= best + error for e, off in zip(rest, own, strict=True))
 
     def plot(self, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
-        """The criterion of every trial against a hyperparameter, the first by default. Needs matplotlib."""
+        """Plot the criterion of every trial against a hyperparameter. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+        name : str, optional
+            The hyperparameter; the first by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
         from .plot import tuning
 
         return tuning(self, ax=ax, name=name)
@@ -245,35 +294,79 @@ def tune(
     seed: int = 0,
     checkpoint: File | None = None,
 ) -> Tuning | PerTarget:
-    """The hyperparameters of the lowest mean held-out loss: of every trial one fit, and `plan` cross-validated by `refit`.
+    """Find the hyperparameters with the lowest mean held-out loss.
 
-    `build(**hyper)` returns an objective; it is quicker where it reads its data once, as `model.under(penalty)` does.
-    `space` maps names to bounds, a tuple `(low, high)` of positive numbers, on the log scale, or to a list of choices.
-    `trials` is the most fits that are made.
+    Every trial is one fit, cross-validated under `plan` by `refit`. The optimism of the choice is estimated from the trials; by
+    gradient, from further descents without some of the units.
 
-    sampler="gradient" goes down the exact slope of the criterion of `NewtonStep()`, from `start` (by default the geometric
-    middle of the bounds), in steps of two e-folds at most, to a local minimum; `build` must pass its arguments on to penalties,
-    or to functions in JAX, as they come; an `AbstractClosedForm`, which JAX cannot derive, is fitted a little to each side of
-    every one as well. Under an l1 penalty or bounds the criterion is that of `Exact()`, and has kinks. "optuna" (pip install
-    'leaveout[tune]') samples by `seed`; it takes choices too. A trial is pruned whose fit alone tells that it is no better (its
-    loss on data that it has seen is above the best's on data that it has not), or whose `NewtonStep()` does, by its reported
-    error. "path" looks at `trials` values of one penalty.
+    Parameters
+    ----------
+    build : callable or BandedRidge
+        `build(**hyper)` returns an objective. It is quicker if it reads its data once, as `model.under(penalty)` does. For a
+        `BandedRidge`, `space` is `(low, high)` for all bands, or a pair for each by name; `trials` is the most rounds, each
+        a step of every target.
+    space : mapping
+        Bounds by the names of the hyperparameters: a tuple `(low, high)` of positive numbers, on the log scale, or a list of
+        choices.
+    plan : Plan
+        The units to leave out, as in `cross_validate`.
+    refit : AbstractRefit, default `NewtonStep()`
+        The strategy of the refits.
+    sampler : {"gradient", "optuna", "path"}, default "gradient"
+        "gradient" descends the exact gradient of the criterion of `NewtonStep()`, in steps of two e-folds at most, to a
+        local minimum. `build` must then pass its arguments on to penalties, or to functions in JAX, as they come. An
+        `AbstractClosedForm`, which JAX cannot differentiate, is also fitted a little to each side of every hyperparameter.
+        Under an l1 penalty or bounds the criterion is that of `Exact()`, and has kinks. "optuna" (pip install
+        'leaveout[tune]') samples by `seed`, and takes choices too. It prunes a trial whose fit shows that it is no better
+        (its loss on seen data is above the best's on unseen data), or whose `NewtonStep()` does, by its reported error.
+        "path" tries `trials` values of one penalty.
+    trials : int, default 50
+        The most fits to make.
+    metric : str, optional
+        A metric of the pooled held-out predictions ("auc", "mse", …) to choose by instead of the loss. By gradient it can be
+        "auc": the search descends a smoothed area, and chooses by the area itself.
+    start : mapping, optional
+        The first hyperparameters of the descent; by default the geometric middle of the bounds.
+    nested : int, default 1
+        The descents without each of three groups of units, which estimate the optimism (0 for none).
+    seed : int, default 0
+        The seed.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers. `build` is
+        identified by its code, what the code uses, and every objective that it returns.
 
-    `metric` ("auc", "mse", ...: measures of the pooled held-out predictions) is what trials are chosen by instead. By
-    gradient it can be "auc": down the slope of the area with its steps smoothed, chosen by the area itself.
+    Returns
+    -------
+    Tuning
+        The best trial with its fit and estimate, and all others. For a `BandedRidge`, a `PerTarget`.
 
-    The optimism of choosing is told from the trials; by gradient from more descents, `nested` without each of three groups of
-    units (0 for none).
+    Raises
+    ------
+    ValueError
+        If bounds, start or sampler cannot be used, or `checkpoint` belongs to another run.
+    TypeError
+        If `build` cannot be differentiated.
+    RuntimeError
+        If no trial has an estimate. Errors of `fit` carry the hyperparameters in a note.
+    Interrupted
+        On Ctrl-C, with the best of the trials that were made.
 
-    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers. `build`
-    goes by its code, what that uses, and every objective that it returns.
+    See Also
+    --------
+    path : Estimates under many penalties.
+    smooth : The smoothing parameters of an additive model.
 
-    `build` may be a `BandedRidge`: `space` is then `(low, high)` for all bands, or a pair for each by name, `trials` the most
-    rounds, each a step of every target, and what comes back is a `PerTarget`.
-
-    Raises ValueError on bounds, starts and samplers that cannot be used, TypeError where `build` cannot be derived,
-    RuntimeError where no trial has an estimate; and what `fit` raises, the hyperparameters named in a note; ValueError where
-    `checkpoint` is of another run. `Interrupted` on Ctrl-C, with the best of the trials that were made.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 4))
+    >>> model = lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared")
+    >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
+    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(30), trials=10, nested=0)
+    >>> sorted(found.hyper), 0.01 < found.hyper["l2"] < 100
+    (['l2'], True)
     """
     if isinstance(build, BandedRidge):
         if sampler != "gradient" or metric is not None or checkpoint is not None:
@@ -295,7 +388,7 @@ def tune(
 
 
 def _known(study: Study) -> dict[str, Any]:
-    """What trials depend on, by names."""
+    """Name everything that the trials depend on, for the key of their checkpoint."""
     names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
     return {name: getattr(study, name) for name in names} | {"trials": study.most}
 

@@ -1,5 +1,8 @@
-"""The batches of a plan, walked in order: refitted side by side, here or by joblib's workers, merged one by one, and kept where
-that is asked for. How a plan is cut into batches depends on nothing but model and plan."""
+"""Run the batches of a plan in order: refit them here or in joblib's workers, and merge the results one by one.
+
+Results are kept in a checkpoint where the caller asked for one. How a plan is cut into batches depends on the model and the
+plan only.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -38,7 +41,10 @@ Losses = Callable[[Rows, Refitted], NDArray]
 
 @dataclass(frozen=True, eq=False)
 class Refitter:
-    """A batch refitted and, if `losses` are asked for these, judged: what it says. All that another process needs to know."""
+    """Refit a batch and, if `losses` are given, estimate the errors of these; return the results of the batch.
+
+    The object holds all that another process needs.
+    """
 
     fit: Fit
     refit: AbstractRefit
@@ -57,7 +63,7 @@ class Refitter:
 
 @dataclass(frozen=True, eq=False)
 class NotUpdated:
-    """The losses of a batch with no update."""
+    """Compute the losses of a batch at θ̂, with no update."""
 
     asked: Asked
 
@@ -67,8 +73,10 @@ class NotUpdated:
 
 
 class Walk:
-    """The batches of a plan, and what is made of each: side by side on the cores there are, or by joblib's workers, and merged
-    in order. Where no parameters are to be `formed`, batches of single rows are large."""
+    """Run over the batches of a plan, on the available cores or in joblib's workers, and merge the results in order.
+
+    Where no parameters have to be `formed`, batches of single rows are large.
+    """
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
         self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
@@ -79,7 +87,7 @@ class Walk:
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
 
     def _together(self) -> tuple[Batch | None, Runs | None]:
-        """All refits as one batch, where these are without a short run of units each."""
+        """Return all refits as one batch, if each leaves out one short run of units; else None."""
         fit, plan = self.fit, self.plan
         if fit.objective.costs.runs is None or plan.weight.any():
             return None, None
@@ -111,18 +119,20 @@ class Walk:
             yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
 
     def batches(self) -> Iterable[Batch]:
-        """To be gone through several times; kept where they are small."""
+        """Return the batches, which may be iterated over several times; small plans keep them in memory."""
         return self._made() if self.kept is None else self.kept
 
     def over(self, make: Callable[[Batch], Told], merge: Merge) -> None:
-        """What `make` says of every batch, merged in order."""
+        """Apply `make` to every batch, and merge the results in order."""
         with contextlib.closing(steps(make, self.batches(), self.threads)) as made:
             for batch, told in made:
                 merge(batch, told)
 
     def refits(self, tell: Tell, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
-        """Every batch refitted, and if `losses` are asked for these, judged; a progress bar where it takes long. `known` has
-        the losses with no update, where these are at hand."""
+        """Refit every batch and, if `losses` are given, estimate the errors of these; show a progress bar if it takes long.
+
+        `known` holds the losses with no update, where these have been computed already.
+        """
         scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
 
         def merged(batch, told):
@@ -135,14 +145,14 @@ class Walk:
 
     @contextlib.contextmanager
     def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
-        """On Ctrl-C, what is done so far."""
+        """Raise `Interrupted` with the result so far on Ctrl-C."""
         try:
             yield
         except KeyboardInterrupt:
             raise Interrupted(f"{caller}: stopped after {self.done} of {self.plan.num_refits} refits", partial) from None
 
     def baseline(self, asked: Asked) -> NDArray[np.float64]:
-        """The losses with no update."""
+        """Compute the losses with no update."""
         fit, plan = self.fit, self.plan
         if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
             every = Rows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
@@ -157,7 +167,7 @@ class Walk:
         return baseline
 
     def _scale(self, known: Estimate | None) -> float:
-        """The naive standard error of the no-update mean, where it is at hand or the strategy's tolerance is stated in it."""
+        """Return the naive standard error of the no-update mean, or zero where the strategy's tolerance does not need it."""
         if known is not None:
             return known.scale
         if not self.refit.in_standard_errors:
@@ -167,14 +177,14 @@ class Walk:
 
 
 def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
-    """Products by one thread of BLAS where more gain nothing, and wait for each other wherever a core is busy."""
+    """Limit BLAS to one thread where more threads gain nothing and would wait for each other on a busy core."""
     sparse = isinstance(getattr(objective, "design", None), Sparse)  # whose products are not those of BLAS
     linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
     return single_threaded() if linear else contextlib.nullcontext()
 
 
 def put(out: NDArray, batch: Batch, values: NDArray) -> None:
-    """Losses of a batch to where they belong."""
+    """Write the losses of a batch to their places in `out`."""
     if values.ndim == 1:
         out[batch.refits] = values
     else:
@@ -182,7 +192,7 @@ def put(out: NDArray, batch: Batch, values: NDArray) -> None:
 
 
 def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
-    """An estimate of which the losses with no update are known only."""
+    """Return an estimate that has the losses with no update, and no refits yet."""
     fit, count = asked.fit, asked.plan.num_refits
     weight = fit.objective.units.weight
     size = f"{fit.num_params} parameters{fit.of_rank}"

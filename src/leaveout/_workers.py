@@ -1,8 +1,8 @@
-"""Steps that joblib's workers make, where it was told of some: `with joblib.parallel_config("loky", n_jobs=8)`, "dask", "ray".
+"""Steps computed by joblib's workers, if joblib has some: `with joblib.parallel_config("loky", n_jobs=8)`, "dask", "ray".
 
-What a step makes depends neither on who makes it nor on how many there are, and what comes back is in order; without workers
-all is made here. A function travels pickled, once, by value where it is the user's own, and workers of one machine share its
-arrays. A worker that dies takes nothing along: what it had is given to others.
+The result of a step depends neither on who computes it nor on the number of workers, and results come back in order. Without
+workers everything is computed here. A function travels pickled, once, by value if it is the user's own, and workers of one
+machine share its arrays. If a worker dies, its items are given to others.
 """
 
 import collections
@@ -45,7 +45,7 @@ _unpacking = threading.RLock()
 
 
 def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Generator[tuple[Item, Told], None, None]:
-    """What `make` tells of each item, in order, kept where that is asked for; what was kept before is not made again."""
+    """Yield the result of `make` for each item, in order; read it from the checkpoint if it is there, else keep it."""
     first, rest = there(), iter(items)
     for item in itertools.islice(rest, first):
         yield item, again()
@@ -58,8 +58,11 @@ def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1)
 def over(
     make: Callable[[Item], Made], items: Iterable[Item], *, threads: int = 1, jobs: int | None = None, left: Left | None = None
 ) -> Iterator[tuple[Item, Made]]:
-    """`make(item)` of every item, in order: in so many threads; or by joblib's workers, `jobs` or as many as it was told of, as
-    soon as what is `left` takes so long, as the first ones say, that sending it pays; if that is not told, at once."""
+    """Yield `make(item)` of every item, in order, computed in threads or by joblib's workers.
+
+    `jobs` is the number of workers, by default what joblib was configured with. If `left` is given, items are computed here
+    until the work that is left, as timed on the first ones, takes long enough for sending to pay; else they are sent at once.
+    """
     number, rest, size = workers(jobs), iter(items), 1
     if number < 2 or _are_threads():
         yield from side_by_side(_step(make), rest, number if number > 1 else threads)
@@ -81,7 +84,7 @@ def over(
 
 
 def workers(jobs: int | None = None) -> int:
-    """How many joblib has: one or none where it was not told of any."""
+    """Number of joblib's workers; one if joblib was not configured."""
     if jobs is None and "joblib" not in sys.modules:
         return 1
     import joblib
@@ -90,27 +93,30 @@ def workers(jobs: int | None = None) -> int:
 
 
 def _are_threads() -> bool:
-    """Are workers threads of this process, to which nothing need be sent?"""
+    """Whether workers are threads of this process, to which nothing has to be sent."""
     import joblib
 
     return getattr(joblib.parallel.get_active_backend()[0], "supports_sharedmem", False)
 
 
 def single_threaded() -> contextlib.AbstractContextManager[object]:
-    """Products of matrices by one thread: by more their last digit may be another."""
+    """Limit matrix products to one thread: with more, their last digit may differ."""
     return _blas().limit(limits=1)
 
 
 @functools.cache
 def _blas() -> "ThreadpoolController":
-    """The libraries that multiply matrices."""
+    """Controller of the libraries that multiply matrices."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
 
 
 def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
-    """`make` in double precision, on the device chosen here, of which no part is a step of its own."""
+    """Wrap `make` for another thread: in double precision, on the device chosen here.
+
+    No part of it is a step of its own in the checkpoint.
+    """
 
     @carried
     def made(item: Item) -> Made:
@@ -121,13 +127,13 @@ def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
 
 
 class _Waiting:
-    """Items that were given away and have not come back."""
+    """Items that were given to workers and have not come back."""
 
     def __init__(self, items: Iterator[Any]):
         self.items, self.out, self.lock, self.closed = items, collections.deque[Any](), threading.Lock(), False
 
     def __iter__(self) -> Iterator[Any]:
-        """From other threads, as joblib takes them."""
+        """Hand out items, to whichever thread of joblib asks."""
         while True:
             with self.lock:
                 item = self if self.closed else next(self.items, self)
@@ -137,7 +143,7 @@ class _Waiting:
             yield item
 
     def left(self) -> "_Waiting":
-        """All that has not come back, and what was never given away."""
+        """All items that have not come back, or were never handed out."""
         with self.lock:
             self.closed = True
             return _Waiting(itertools.chain(self.out, self.items))
@@ -146,7 +152,7 @@ class _Waiting:
 def _elsewhere(
     make: Callable[[Item], Made], items: Iterator[Item], jobs: int | None, size: int, number: int
 ) -> Iterator[tuple[Item, Made]]:
-    """`make(item)` of every item by joblib's workers, whatever happens to some of these."""
+    """Yield `make(item)` of every item, computed by joblib's workers, and recover if some of these die."""
     import joblib
 
     sent, waiting, tries = _Sent(make), _Waiting(items), 0
@@ -175,14 +181,14 @@ def _elsewhere(
 
 
 class _Raised(Exception):
-    """What the function itself raised in a worker, no fault of that."""
+    """Error that the function itself raised in a worker, rather than the worker's failure."""
 
     def __init__(self, error: Exception):
         self.error = error
 
 
 class _Found(NamedTuple):
-    """What came of an item in a worker: what was made, or what was raised; and of what it warned."""
+    """Result of an item in a worker: its value or the error raised, and the warnings issued."""
 
     made: Any
     error: Exception | None
@@ -198,7 +204,7 @@ def _told(found: _Found) -> Any:
 
 
 def _made(sent: "_Sent", item: Any) -> _Found:
-    """In a worker."""
+    """Compute an item in a worker."""
     import joblib
 
     made, failed = None, None
@@ -213,7 +219,7 @@ def _made(sent: "_Sent", item: Any) -> _Found:
 
 
 def _portable(error: Exception) -> Exception:
-    """The same, or if no pickle takes it what it says."""
+    """The error itself, or a RuntimeError with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -222,8 +228,11 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Sent:
-    """A function, or a part of it, on its way to workers; its arrays lie beside it, where joblib shares them, and so do parts
-    that others share: of a fit a worker makes and compiles things once."""
+    """Function, or a part of one, on its way to workers.
+
+    Its arrays lie beside it, where joblib shares them, and so do parts that several functions share: a worker unpacks and
+    compiles a fit once.
+    """
 
     def __init__(self, make: Any):
         buffers: list[pickle.PickleBuffer] = []
@@ -238,11 +247,11 @@ class _Sent:
         self.code, self.arrays = stream.getvalue(), [np.asarray(each.raw()) for each in buffers]
 
     def __sizeof__(self) -> int:
-        """By which Dask tells what is worth being put on workers by itself."""
+        """Size by which Dask decides what to put on workers by itself."""
         return len(self.code) + sum(part.nbytes for part in self.arrays) + sum(map(sys.getsizeof, self.parts.values()))
 
     def made(self) -> Any:
-        """What was sent, made once in a process; the last ones are kept there."""
+        """Unpickle what was sent, once in a process; the last few are kept."""
         with _unpacking:
             found = _unpacked.pop(self.name, self)
             _unpacked[self.name] = found if found is not self else _Unpickler(self).load()
@@ -252,7 +261,7 @@ class _Sent:
 
 
 class _Unpickler(pickle.Unpickler):
-    """With parts that are there already, or come along."""
+    """Unpickler that resolves shared parts from those already there or sent along."""
 
     def __init__(self, sent: _Sent):
         super().__init__(BytesIO(sent.code), buffers=sent.arrays)
@@ -271,7 +280,7 @@ def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
     from cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
-        """Memory maps go by the names of their files, fits by themselves, JAX's arrays as NumPy's."""
+        """Pickler of memory maps by the names of their files, of fits by themselves, of JAX's arrays as NumPy's."""
 
         def persistent_id(self, value: Any) -> str | None:
             if value is root or not getattr(type(value), "sent_alone", False):
@@ -290,7 +299,7 @@ def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
 
 
 def named(array: np.ndarray) -> Any:
-    """Of rows of a memory map that stand together where they are in its file; any other array itself."""
+    """Describe contiguous rows of a memory map by file, dtype, offset and shape; any other array is returned itself."""
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return array
     whole, at = array, lambda part: part.__array_interface__["data"][0]
@@ -300,7 +309,7 @@ def named(array: np.ndarray) -> Any:
 
 
 def remapped(known: Any) -> np.ndarray:
-    """The array of which that is told."""
+    """Array from such a description."""
     if isinstance(known, np.ndarray):
         return known
     file, dtype, offset, shape = known

@@ -1,7 +1,7 @@
-"""Data for examples, tests and experiments: bundled with us or a dependency, or fetched once and checked.
+"""Data for examples, tests and experiments: bundled with the library or a dependency, or fetched once and checked.
 
-A file is looked for in the folder named by the environment variable `LEAVEOUT_DATA`, else in the user's
-cache, else downloaded from its original source. Its SHA-256 is checked wherever it comes from.
+A file is looked for in the folder named by the environment variable `LEAVEOUT_DATA`, else in the user's cache, else downloaded
+from its original source. Its SHA-256 is checked wherever it comes from.
 """
 
 import gzip
@@ -111,28 +111,90 @@ REGISTRY = {
 
 
 class Areas(NamedTuple):
-    """A table of areas, and the pairs of rows that are neighbours, each pair once."""
+    """Table of areas, and the pairs of its rows that are neighbours.
+
+    Attributes
+    ----------
+    areas : pandas.DataFrame
+        One row an area.
+    edges : array of int, shape (edges, 2)
+        Neighbouring rows, each pair once.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> areas, edges = lo.datasets.st_louis()
+    >>> len(areas), len(edges)
+    (78, 199)
+    """
 
     areas: "pd.DataFrame"
     edges: "np.ndarray"  # [edges, 2]
 
 
 class Dodgers(NamedTuple):
-    """Traffic counts, and the games that explain some of them."""
+    """Traffic counts, and the games that explain some of them.
+
+    Attributes
+    ----------
+    counts : pandas.DataFrame
+        Columns `time` and `count`.
+    events : pandas.DataFrame
+        Columns `begin`, `end`, `attendance`, `opponent` and `score`.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> data = lo.datasets.dodgers()
+    >>> len(data.counts), len(data.events)
+    (50400, 81)
+    """
 
     counts: "pd.DataFrame"  # time, count
     events: "pd.DataFrame"  # begin, end, attendance, opponent, score
 
 
 class MotionCapture(NamedTuple):
-    """Frames of all sequences, one after the other, and the length of each sequence."""
+    """Frames of all motion-capture sequences, one after another, and the length of each sequence.
+
+    Attributes
+    ----------
+    frames : pandas.DataFrame
+        Columns `sequence`, `step`, twelve channels, and `action`.
+    lengths : list of int
+        Number of frames of each sequence.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> len(lo.datasets.mocap6().lengths)
+    6
+    """
 
     frames: "pd.DataFrame"  # sequence, step, twelve channels, action
     lengths: list[int]
 
 
 class BlockBootstraps(NamedTuple):
-    """The linear systems that the authors of the binomial block bootstrap solved, one a trial."""
+    """Linear systems that the authors of the binomial block bootstrap solved, one a trial.
+
+    Attributes
+    ----------
+    A : array of float, shape (levels, counts)
+        Matrix of the systems.
+    losses : array of float, shape (levels, trials)
+        Losses at each level of leakage.
+    truth : array of float, shape (counts, trials)
+        Loss by number of leaked records.
+    p0 : float
+        Leakage of the data themselves.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.datasets.b3_bootstraps('synthetic').A.shape
+    (30, 16)
+    """
 
     A: "np.ndarray"  # [levels, counts]
     losses: "np.ndarray"  # [levels, trials]
@@ -141,9 +203,20 @@ class BlockBootstraps(NamedTuple):
 
 
 def adult() -> "pd.DataFrame":
-    """32,561 persons of the 1994 US census, 14 columns and `income`, `<=50K` or `>50K`; `?` is missing (NaN).
+    """Persons of the 1994 US census: 32,561 rows of 14 columns and `income`, `<=50K` or `>50K`.
 
-    The training part of the UCI Adult data (Becker & Kohavi 1996), CC BY 4.0.
+    Missing values, `?` in the file, are NaN. The training part of the UCI Adult data (Becker & Kohavi 1996), CC BY 4.0.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a person.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.datasets.adult().shape
+    (32561, 15)
     """
     import pandas as pd
 
@@ -164,9 +237,30 @@ def adult() -> "pd.DataFrame":
 
 
 def b3_bootstraps(name: str) -> BlockBootstraps:
-    """Bootstrap losses saved by the authors of the binomial block bootstrap: "synthetic", "census" or "heart".
+    """Bootstrap losses saved by the authors of the binomial block bootstrap.
 
     Barnes & Dubrawski, MIT. The synthetic ones draw 15 records at 30 levels, the others 100 at 200.
+
+    Parameters
+    ----------
+    name : {"synthetic", "census", "heart"}
+        Which data.
+
+    Returns
+    -------
+    BlockBootstraps
+        The linear systems, one a trial.
+
+    Raises
+    ------
+    ValueError
+        If the name is another.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.datasets.b3_bootstraps('synthetic').A.shape
+    (30, 16)
     """
     from scipy.io import loadmat
 
@@ -177,14 +271,48 @@ def b3_bootstraps(name: str) -> BlockBootstraps:
 
 
 def breast_cancer() -> tuple["pd.DataFrame", "pd.Series"]:
-    """569 tumours, 30 measurements; target 1 is benign. From scikit-learn (Wolberg et al. 1995, CC BY 4.0)."""
+    """Tumours: 569 rows of 30 measurements; target 1 is benign.
+
+    From scikit-learn (Wolberg et al. 1995, CC BY 4.0).
+
+    Returns
+    -------
+    X : pandas.DataFrame
+        Measurements.
+    y : pandas.Series
+        1 if the tumour is benign, else 0.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> X, y = lo.datasets.breast_cancer()
+    >>> X.shape, int(y.sum())
+    ((569, 30), 357)
+    """
     from sklearn.datasets import load_breast_cancer
 
     return load_breast_cancer(return_X_y=True, as_frame=True)
 
 
 def diabetes() -> tuple["pd.DataFrame", "pd.Series"]:
-    """442 patients, 10 standardised measurements, disease progression. From scikit-learn (Efron et al. 2004)."""
+    """Diabetes patients: 442 rows of 10 standardised measurements, and the progression of the disease.
+
+    From scikit-learn (Efron et al. 2004).
+
+    Returns
+    -------
+    X : pandas.DataFrame
+        Measurements.
+    y : pandas.Series
+        Disease progression after a year.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> X, y = lo.datasets.diabetes()
+    >>> X.shape
+    (442, 10)
+    """
     from sklearn.datasets import load_diabetes
 
     return load_diabetes(return_X_y=True, as_frame=True)
@@ -193,8 +321,19 @@ def diabetes() -> tuple["pd.DataFrame", "pd.Series"]:
 def dodgers() -> Dodgers:
     """Cars on a ramp near the Dodgers' stadium, every five minutes of 25 weeks of 2005, and the 81 home games.
 
-    50,400 counts, 2,903 of them missing (NaN); every time is there. The UCI loop sensor data (Ihler, Hutchins & Smyth
+    There are 50,400 counts, 2,903 of them missing (NaN); every time is there. The UCI loop sensor data (Ihler, Hutchins & Smyth
     2006; measured by PeMS), CC BY 4.0.
+
+    Returns
+    -------
+    Dodgers
+        Counts and events.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> int(lo.datasets.dodgers().counts['count'].isna().sum())
+    2903
     """
     import pandas as pd
 
@@ -210,9 +349,21 @@ def dodgers() -> Dodgers:
 
 
 def earthquakes() -> "pd.DataFrame":
-    """107 yearly counts of earthquakes of magnitude 7 or more, 1900 to 2006: `year`, `count`. Bundled.
+    """Yearly counts of earthquakes of magnitude 7 or more, 1900 to 2006: 107 rows of `year` and `count`. Bundled.
 
     From the U.S. Geological Survey, as in Zucchini & MacDonald (2009); the numbers as printed in hmmlearn (BSD-3).
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a year.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> frame = lo.datasets.earthquakes()
+    >>> len(frame), int(frame['count'].max())
+    (107, 41)
     """
     import pandas as pd
 
@@ -221,9 +372,21 @@ def earthquakes() -> "pd.DataFrame":
 
 
 def heart_failure() -> "pd.DataFrame":
-    """918 patients of five hospitals, 11 features and `HeartDisease` (508 have it). Zeros in `Cholesterol` mean missing.
+    """Patients of five hospitals: 918 rows of 11 features and `HeartDisease`, which 508 have.
 
-    The UCI heart-disease data without duplicates, as put together on Kaggle (fedesoriano, 2021), ODbL 1.0.
+    Zeros in `Cholesterol` mean missing. The UCI heart-disease data without duplicates, as put together on Kaggle (fedesoriano,
+    2021), ODbL 1.0.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a patient.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> int(lo.datasets.heart_failure()['HeartDisease'].sum())
+    508
     """
     import pandas as pd
 
@@ -231,9 +394,21 @@ def heart_failure() -> "pd.DataFrame":
 
 
 def heart_uci() -> "pd.DataFrame":
-    """920 patients of four hospitals: `hospital`, 13 measurements, and `num`, 0 without heart disease; NaN is missing.
+    """Patients of four hospitals: 920 rows of `hospital`, 13 measurements, and `num`, 0 without heart disease.
 
-    The UCI heart-disease data (Janosi, Steinbrunn, Pfisterer & Detrano 1989), CC BY 4.0. Zeros in `chol` mean missing too.
+    Missing values are NaN; zeros in `chol` mean missing too. The UCI heart-disease data (Janosi, Steinbrunn, Pfisterer &
+    Detrano 1989), CC BY 4.0.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a patient.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> len(lo.datasets.heart_uci())
+    920
     """
     import pandas as pd
 
@@ -261,10 +436,21 @@ def heart_uci() -> "pd.DataFrame":
 
 
 def mocap6() -> MotionCapture:
-    """Six sequences of exercises in twelve joint angles and heights, ten frames a second, 2,058 frames.
+    """Six sequences of exercises: twelve joint angles and heights, ten frames a second, 2,058 frames.
 
-    Each channel is about its mean; `action` is the true state, one of 12 exercises. From mocap.cs.cmu.edu (free use) by
-    Fox et al. (2014) and M. C. Hughes (BSD-2), as in bnpy.
+    Each channel is centred; `action` is the true state, one of 12 exercises. From mocap.cs.cmu.edu (free use) by Fox et al.
+    (2014) and M. C. Hughes (BSD-2), as in bnpy.
+
+    Returns
+    -------
+    MotionCapture
+        Frames and lengths of the sequences.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> len(lo.datasets.mocap6().frames)
+    2058
     """
     import pandas as pd
 
@@ -278,22 +464,44 @@ def ud_english() -> Corpus:
     """English sentences from the web with one of 17 parts of speech a word (UPOS): 12,544, 2,001 and 2,077 sentences.
 
     Universal Dependencies, English Web Treebank (Silveira et al. 2014), CC BY-SA 4.0.
+
+    Returns
+    -------
+    Corpus
+        Training, development and test sentences.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> len(lo.datasets.ud_english().dev.lengths)
+    2001
     """
     files = (f"ud_ewt/en_ewt-ud-{part}.conllu" for part in ("train", "dev", "test"))
     return Corpus(*(parse(_text(file).splitlines(), file, 1, 3) for file in files))
 
 
 def wnut17() -> Corpus:
-    """Tweets and other short texts with rare and new entities of six kinds, in BIO tags: 3,394, 1,009 and 1,287 sentences.
+    """Tweets and other short texts with rare and new entities of six kinds, in BIO tags.
 
-    The shared task of WNUT 2017 (Derczynski et al. 2017), CC BY 4.0.
+    There are 3,394, 1,009 and 1,287 sentences. The shared task of WNUT 2017 (Derczynski et al. 2017), CC BY 4.0.
+
+    Returns
+    -------
+    Corpus
+        Training, development and test sentences.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> len(lo.datasets.wnut17().dev.lengths)
+    1009
     """
     files = ("wnut17/wnut17train.conll", "wnut17/emerging.dev.conll", "wnut17/emerging.test.annotated")
     return Corpus(*(parse(_text(file).splitlines(), file, 0, -1) for file in files))
 
 
 def _text(name: str) -> str:
-    """What a file holds; in the folder named by `LEAVEOUT_DATA` it may be compressed."""
+    """Content of a file. In the folder named by `LEAVEOUT_DATA` it may be compressed."""
     packed = Path(os.environ.get("LEAVEOUT_DATA") or ".") / f"{name}.gz"
     if os.environ.get("LEAVEOUT_DATA") and packed.exists():
         content = gzip.decompress(packed.read_bytes())
@@ -306,9 +514,21 @@ def _text(name: str) -> str:
 def philadelphia() -> Areas:
     """Crimes in the 384 census tracts of Philadelphia, 2006 to 2018, and the 1,153 pairs of tracts that touch.
 
-    `violent_YEAR` and `nonviolent_YEAR`, `GEOID10` and the land area. Police incidents of OpenDataPhilly as counted by
-    Balocchi, Deshpande, George & Jensen (2019), whose repository states no licence: the two tables made of it are looked for
-    in the folder named by `LEAVEOUT_DATA`.
+    Columns are `violent_YEAR`, `nonviolent_YEAR`, `GEOID10` and the land area. Police incidents of OpenDataPhilly as counted by
+    Balocchi, Deshpande, George & Jensen (2019), whose repository states no licence: the two tables made of it are looked for in
+    the folder named by `LEAVEOUT_DATA`.
+
+    Returns
+    -------
+    Areas
+        Tracts and neighbours.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> areas, edges = lo.datasets.philadelphia()
+    >>> len(areas), len(edges)
+    (384, 1153)
     """
     import pandas as pd
 
@@ -319,9 +539,26 @@ def philadelphia() -> Areas:
 def st_louis() -> Areas:
     """Homicides in 78 counties around St. Louis in three periods, and the 199 pairs of counties that touch.
 
-    `HC7984`, `HC8488`, `HC8893` are counts, `PO7984`, … person-years at risk in the same periods, `RDAC80`, … an index of
-    deprivation, `NAME` the county, `longitude` and `latitude` the middle of it. From libpysal (Messner et al. 1999; BSD-3),
-    which is not imported for it; `pip install 'leaveout[spatial]'`.
+    `HC7984`, `HC8488`, `HC8893` are counts; `PO7984`, … person-years at risk in the same periods; `RDAC80`, … an index of
+    deprivation; `NAME` is the county, `longitude` and `latitude` its middle. From libpysal (Messner et al. 1999; BSD-3), which
+    is not imported for it; `pip install 'leaveout[spatial]'`.
+
+    Returns
+    -------
+    Areas
+        Counties and neighbours.
+
+    Raises
+    ------
+    ImportError
+        If libpysal is not installed.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> areas, edges = lo.datasets.st_louis()
+    >>> len(areas), len(edges)
+    (78, 199)
     """
     import numpy as np
     import pandas as pd
@@ -339,7 +576,31 @@ def st_louis() -> Areas:
 
 
 def path(name: str) -> Path:
-    """Where the file is, fetched and checked if need be."""
+    """Path of a file of the data sets; the file is fetched and checked if need be.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file, a key of `REGISTRY`.
+
+    Returns
+    -------
+    pathlib.Path
+        Where the file is.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is nowhere and cannot be fetched.
+    ValueError
+        If the file found is not the one with the known SHA-256.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.datasets.path('heart_failure/heart.csv').name
+    'heart.csv'
+    """
     digest, url = REGISTRY[name]
     folder = os.environ.get("LEAVEOUT_DATA")
     if folder and (Path(folder) / name).exists():

@@ -1,5 +1,8 @@
-"""Pictures of estimates. Each function returns its axes, in a figure of pyplot's, which a notebook shows and `plt.show()` does;
-where axes are given it draws there and opens nothing. None touches matplotlib's global style."""
+"""Plots of estimates.
+
+Each function returns its axes. It draws on a new figure of pyplot's, which a notebook shows and `plt.show()` does, or on the
+axes that are given. No function touches matplotlib's global style.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +40,7 @@ SAID = {  # of the columns of an `Influence`
 
 
 def _of(estimate: Estimate, what: str) -> str:
-    """What a loss is, after its name on an axis."""
+    """Return the label of an axis: its name, followed by the name of the score."""
     return f"{what}, {estimate.score}" if estimate.score else what
 
 
@@ -71,9 +74,34 @@ def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
 
 
 def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
-    """Held-out against no-update loss of every scored unit: the height above the line is the optimism.
+    """Plot the held-out loss of every scored unit against its no-update loss.
 
-    The `named` units that lose most by being left out are numbered, flagged ones ringed.
+    The height above the line is the optimism of the fit. Flagged units are ringed.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        The estimate.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    named : int, default 5
+        The number of units with the largest rise that are labelled.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.losses(cv).get_xlabel()
+    'loss of a unit with no update, half the squared error'
     """
     ax = _axes(ax, (6.0, 5.0))
     table = estimate.table().dropna(subset=["loss"])
@@ -95,7 +123,33 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
 
 
 def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> "Axes":
-    """Error of every held-out loss against exact refits, beside the error that was reported for it."""
+    """Plot the error of every held-out loss against exact refits, beside the error that was reported for it.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        The estimate.
+    exact : Estimate
+        The estimate of the same plan by `Exact()`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.agreement(cv, lo.cross_validate(fit, lo.leave_one_out(8), lo.Exact())).get_ylabel()
+    "true error of a refit's loss"
+    """
     ax = _axes(ax, (6.0, 5.0))
     difference = np.abs(estimate.losses - exact.losses)
     refit = np.arange(len(difference)) if estimate.joint else estimate.plan.refit
@@ -113,8 +167,39 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
 
 
 def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
-    """How much worse than the best each model predicts what it has not seen, ± the standard error of that paired
-    difference where there is one; and, in grey, how well it seems to do with no update."""
+    """Plot the difference of the held-out loss of each model from the best, ± its paired standard error.
+
+    The no-update losses are in grey.
+
+    Parameters
+    ----------
+    estimates : dict of str to Estimate
+        The estimates by name.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> import warnings
+    >>> ridge = lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared", lo.penalties.Ridge(10.0))
+    >>> other = lo.cross_validate(lo.fit(ridge), lo.leave_one_out(8))
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")  # 8 rows are few
+    ...     axes = lo.plot.comparison({"plain": cv, "ridge": other})
+    >>> [label.get_text() for label in axes.get_xticklabels()]
+    ['plain', 'ridge']
+    """
     ax = _axes(ax, (6.0, 4.0))
     table = compare(estimates)
     best, names = table.index[0], list(estimates)
@@ -139,8 +224,32 @@ def _said(value: Any) -> str:
 
 
 def path(found: Any, ax: "Axes | None" = None) -> "Axes":
-    """Held-out loss of every penalty of a `Path`, ± its standard error, and in grey with no update; the best is ringed, and a
-    line drawn one standard error above it, below which the simplest is ringed too."""
+    """Plot the held-out loss ± its standard error under every penalty of a `Path`, with the no-update loss in grey.
+
+    The best is ringed. A line is drawn one standard error above it, below which the simplest is ringed too.
+
+    Parameters
+    ----------
+    found : Path
+        The result of `lo.path`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> found = lo.path(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"), [1.0, 10.0], lo.leave_one_out(8))
+    >>> lo.plot.path(found).get_xlabel()
+    'penalty'
+    """
     ax = _axes(ax, (6.0, 4.0))
     table, best = found.table(), found.best
     by_number = table.index.dtype == float and bool((table.index > 0).all())
@@ -171,8 +280,36 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
-    """The criterion of every trial of a `Tuning` against a hyperparameter, the first if none is named, ± its standard error;
-    pruned ones hollow, the best ringed."""
+    """Plot the criterion of every trial of a `Tuning` against a hyperparameter, ± its standard error.
+
+    Pruned trials are hollow, and the best is ringed.
+
+    Parameters
+    ----------
+    found : Tuning
+        The result of `lo.tune`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    name : str, optional
+        The hyperparameter; the first by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> model = lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared")
+    >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
+    >>> found = lo.tune(build, {"l2": (0.1, 10.0)}, lo.leave_one_out(8), sampler="path", trials=3)
+    >>> lo.plot.tuning(found).get_xlabel()
+    'l2'
+    """
     ax = _axes(ax, (6.0, 4.0))
     name = next(iter(found.space)) if name is None else name
     if name not in found.space:
@@ -201,8 +338,35 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
 
 
 def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
-    """Held-out loss of every scored unit against its leverage; flagged units are ringed and numbered, with the `named`
-    units that lose most by being left out."""
+    """Plot the held-out loss of every scored unit against its leverage, with flagged units ringed and labelled.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    estimate : Estimate
+        Its estimate.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    named : int, default 5
+        The number of units with the largest rise that are labelled too.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.leverage(fit, cv).get_xlabel()
+    'leverage'
+    """
     per_unit = estimate.per_unit()
     if estimate.joint or len(per_unit) != fit.objective.num_units:
         raise ValueError("plot.leverage: the estimate must score the units of this fit, one loss each.")
@@ -225,9 +389,38 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
 
 
 def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sample: int = 50, seed: int = 0) -> "Axes":
-    """Held-out losses against those of exact refits, for a `sample` of the refits drawn with `seed`.
+    """Plot held-out losses against those of exact refits, for a sample of the refits.
 
-    Half of it are the refits of largest reported error, so that the worst is seen; bars are the reported errors.
+    The bars are the reported errors.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    estimate : Estimate
+        Its estimate.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    sample : int, default 50
+        The number of refits. Half of them have the largest reported errors, the others are random.
+    seed : int, default 0
+        The seed of the sample.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.against_exact(fit, cv, sample=4).get_xlabel()
+    'held-out loss of exact refits, half the squared error'
     """
     plan = estimate.plan
     worst = np.argsort(-np.nan_to_num(estimate.error, posinf=np.inf))[: sample // 2]
@@ -254,8 +447,37 @@ def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sam
 
 
 def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
-    """Cook's distance of every unit, from the fit without it; the `named` largest are named. Of an `Influence` any of its
-    columns, or the change of a parameter, `by` name, and errors where the refits have some that can be seen."""
+    """Plot Cook's distance of every unit from the fit without it, or another column of an `Influence`.
+
+    The errors of the refits of an `Influence` are drawn where they are large enough to see.
+
+    Parameters
+    ----------
+    found : Fit or Influence
+        A fit, or the result of `lo.influence`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    by : str, default "cook"
+        A column of an `Influence`, or a parameter.
+    named : int, default 5
+        The number of the largest that are named.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.influence(fit).get_ylabel()
+    "Cook's distance"
+    """
     ax = _axes(ax, (8.0, 3.5))
     error = None
     if isinstance(found, Fit):
@@ -288,8 +510,34 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
 
 
 def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
-    """Mean held-out losses with their errors: thin, the standard error of the mean, that of the data; beside it the Monte-Carlo
-    error, where folds are random; thick, the approximation's."""
+    """Plot mean held-out losses with their errors.
+
+    A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, where folds are random. A thick line
+    is the approximation error.
+
+    Parameters
+    ----------
+    found : dict of str to Estimate
+        The estimates by name.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.estimates({"line": cv}).get_xlabel()
+    'held-out loss a unit, half the squared error'
+    """
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
     ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
@@ -319,9 +567,25 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
 
 
 def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, channel: int = 0, named: int = 5) -> "Axes":
-    """A series, shaded by the most probable path of states of a fitted hidden Markov model.
+    """Plot a series, shaded by the most probable path of states of a fitted hidden Markov model.
 
-    With an `estimate` the `named` steps that surprise most when they are held out are ringed and labelled.
+    Parameters
+    ----------
+    fit : Fit
+        The fit of an `HMM`.
+    estimate : Estimate, optional
+        Its estimate: the steps with the highest held-out losses are ringed and labelled.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    channel : int, default 0
+        The channel of the series.
+    named : int, default 5
+        The number of steps that are labelled.
+
+    Returns
+    -------
+    Axes
+        The axes.
     """
     hmm: Any = getattr(fit, "objective", None)
     if not callable(getattr(hmm, "decode", None)):
@@ -355,11 +619,29 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
 def field(
     fit: Any, coordinates: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, which: int = 0, named: int = 5
 ) -> "Axes":
-    """The map of a fitted Markov random field: edges, and sites in the colour of their most probable state, pale where it is
-    not certain, or of a Gaussian one of their effect; `coordinates` are `[sites, 2]`, across and up. Of several fields it is
-    the one numbered `which`.
+    """Map a fitted Markov random field or Gaussian field: its edges, and its sites in the colour of their state or effect.
 
-    With an `estimate` the `named` sites that surprise most when they are held out are ringed and labelled.
+    A site has the colour of its most probable state, pale where that is not certain.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of an `MRF` or a `GaussianField`.
+    coordinates : array_like, `[sites, 2]`
+        The sites, across and up.
+    estimate : Estimate, optional
+        Its estimate: the sites with the highest held-out losses are ringed and labelled.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    which : int, default 0
+        The field to map, of several.
+    named : int, default 5
+        The number of sites that are labelled.
+
+    Returns
+    -------
+    Axes
+        The axes.
     """
     mrf: Any = getattr(fit, "objective", None)
     if not hasattr(mrf, "edges"):
@@ -411,9 +693,38 @@ def _states_of(ax: "Axes", at: np.ndarray, probable: np.ndarray) -> None:
 
 
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
-    """The mean loss at every level of injection, the curve e that explains them, and what its extrapolants say at zero.
+    """Plot the mean loss at every level of injection, the curve e that explains it, and its extrapolations to zero.
 
-    Left of the first point nothing was seen: every training set holds leaks there already.
+    Nothing was observed left of the first point: every training set holds leaks there already.
+
+    Parameters
+    ----------
+    result : LeakageResult
+        The result of `lo.leakage.leakage_corrected`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(np.arange(40), 3)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=40)[groups]
+    >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
+    >>> leakage = lo.leakage.RecordLeakage(0.05)
+    >>> found = lo.leakage.leakage_corrected(Ridge(), X, y, groups=groups, leakage=leakage, injection=injection)
+    >>> lo.plot.leakage(found).get_ylabel()
+    'loss'
     """
     ax = _axes(ax, (6.5, 4.5))
     pooled, curve = result.pooled, result.curve
@@ -441,8 +752,38 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
-    """The score by the expected share of tested records with a mate in training: as filed, at every cut that was tried, and, at
-    zero, the answers with their intervals."""
+    """Plot the score against the expected share of tested records with a mate in training.
+
+    It shows the score as filed, the scores at every cut, and, at zero, the answers with their intervals.
+
+    Parameters
+    ----------
+    report : LeakageReport
+        The report of `lo.leakage.leakage_report`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = X[:, 0] + rng.normal(size=60)
+    >>> linkage = lo.leakage.Linkage.from_pairs([(2 * k, 2 * k + 1, 0.6) for k in range(30)], 60)
+    >>> options = {"groups": np.arange(60), "scoring": "mse", "answers": ["purge"]}
+    >>> found = lo.leakage.leakage_report(Ridge(), X, y, linkage=linkage, **options)
+    >>> lo.plot.leakage_report(found).get_xlabel()
+    'expected share of tested records with a mate in training'
+    """
     ax = _axes(ax, (7.5, 4.8))
     table, naive = report.table, report.answers["naive"]
     there = [name for name in table.index[1:] if not table.refusal[name]]

@@ -1,4 +1,4 @@
-"""What carries the answer: rows, folds and pairs of them, by what the fit does without them; and the measures of textbooks."""
+"""Influence: the effect of rows, folds and pairs of them on a fit, by refits without them; and the measures of textbooks."""
 
 from ._measures import (
     cooks_distance as cooks_distance,

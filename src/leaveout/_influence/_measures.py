@@ -1,17 +1,17 @@
-"""What each unit does to the fit: leverage, Cook's distance, dfbetas, studentised leave-one-out residuals.
+"""Measures of each unit's influence on the fit: leverage, Cook's distance, dfbetas, studentised leave-one-out residuals.
 
-Textbooks read them off one step; here θ̂_(i), the fit without unit i, is the refit itself (`Exact()` by default), so
-they mean what they say for any loss, link and penalty (`checkpoint` as in `lo.fold_parameters`):
+Textbooks compute them from one Newton step. Here θ̂_(i), the fit without unit i, is the refit itself (`Exact()` by default), so
+the measures hold for any loss, link and penalty:
 
     leverage     h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), the observed ℓ″ with its weight; Σ h_i are the effective parameters
     Cook's       D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂)
     dfbetas      (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj)
     studentised  t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))),     μ̂_(i) the mean predicted without i
 
-φ̂ is one for losses that state their variance (logistic, Poisson, negative binomial) and Σ s (y − μ̂)²/V(μ̂) / (n − Σ h)
-for those that state it up to a factor (squared, gamma, inverse Gaussian, Tweedie, quasi); φ̂_(i) is the same from the
-refit and the units left in it; a unit of weight zero is none of the n. For least squares these are the textbook's: t_i the
-externally studentised residual.
+φ̂ is one for losses that state their variance (logistic, Poisson, negative binomial), and Σ s (y − μ̂)²/V(μ̂) / (n − Σ h) for
+losses that state it up to a factor (squared, gamma, inverse Gaussian, Tweedie, quasi). φ̂_(i) is the same from the refit and
+the units that remain in it. A unit of weight zero does not count among the n. For least squares these are the textbook's
+measures: t_i is the externally studentised residual.
 """
 
 import numpy as np
@@ -36,9 +36,37 @@ DEFAULT = Exact()
 
 @float64
 def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
-    """The diagonal of the hat matrix, `tr(ℓ″_i U_i H⁻¹ U_iᵀ)`, with the observed curvature of the loss.
+    """Compute the leverage of each unit, the diagonal of the hat matrix.
 
-    Raises TypeError where units have no linear predictor, or weights that depend on other units.
+    With U_i the unit's row and H = ∇²F(θ̂), h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), with the observed curvature ℓ″_i times the unit's
+    weight. The sum of all h_i is the effective number of parameters.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model with linear predictors.
+
+    Returns
+    -------
+    ndarray, `[units]`
+        The leverages.
+
+    Raises
+    ------
+    TypeError
+        If units have no linear predictor, or weights that depend on other units.
+
+    See Also
+    --------
+    cooks_distance : The effect of leaving out each unit on the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
+    >>> lo.leverage(fit).round(3)
+    array([0.7, 0.3, 0.3, 0.7])
     """
     objective = formed(fit, "leverage").objective
     if not isinstance(objective, AbstractLinearPredictor):
@@ -60,10 +88,42 @@ def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, s
 
 @float64
 def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> Float[np.ndarray, " units"]:
-    """How far the fit moves when each unit is left out, `‖θ̂_(i) − θ̂‖²_H / (p φ̂)`, p the rank; NaN where there is no refit.
+    """Compute Cook's distance of each unit from the fit without it.
 
-    Of any objective; θ̂ in the parametrisation in which it is fitted. φ̂ is one but for a GLM whose loss states its
-    variance up to a factor.
+    With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is the rank of H. φ̂ is one,
+    except for a GLM whose loss states its variance up to a factor. Any objective is allowed; θ̂ is in the parametrisation in
+    which it is fitted.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    refit : AbstractRefit, default `Exact()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
+
+    Returns
+    -------
+    ndarray, `[units]`
+        The distances; NaN where there is no refit.
+
+    Raises
+    ------
+    TypeError
+        If the Hessian of the fit is not formed.
+
+    See Also
+    --------
+    influence : Cook's distance of any folds, with its error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
+    >>> lo.cooks_distance(fit).round(3)
+    array([0.111, 0.035, 0.429, 1.778])
     """
     moved = _moves(fit, refit, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
     return np.sum(moved**2, axis=1) / (fit.rank * dispersion(fit))
@@ -71,7 +131,42 @@ def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File
 
 @float64
 def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> pd.DataFrame:
-    """How many of its standard errors each parameter moves down when each unit is left out, `[units, params]`."""
+    """Compute the change of each parameter when each unit is left out, in standard errors.
+
+    The entry of unit i and parameter j is (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj). It is positive if the parameter is lower
+    without the unit.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    refit : AbstractRefit, default `Exact()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
+
+    Returns
+    -------
+    DataFrame, `[units, params]`
+        The changes, one row a unit; NaN where there is no refit.
+
+    Raises
+    ------
+    TypeError
+        If the Hessian of the fit is not formed.
+
+    See Also
+    --------
+    influence : Changes with their errors, for any plan.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
+    >>> lo.dfbetas(fit).shape
+    (4, 2)
+    """
     moved = _moves(fit, refit, "dfbetas", checkpoint)
     left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
     names = fit.objective.parameters.names()
@@ -83,9 +178,40 @@ def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None
 def studentized_residuals(
     fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
 ) -> Float[np.ndarray, " units"]:
-    """Residuals of each unit from what is predicted without it, over their standard error: about N(0, 1) or t.
+    """Compute the studentised leave-one-out residual of each unit.
 
-    Raises TypeError where the model is no GLM of one linear predictor, NotImplementedError where its loss states no variance.
+    With s_i the unit's weight, μ̂_(i) its mean predicted without it and h_i its leverage,
+    t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))). It is about N(0, 1), or Student's t. For least squares it is the
+    externally studentised residual.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a GLM with one linear predictor.
+    refit : AbstractRefit, default `Exact()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
+
+    Returns
+    -------
+    ndarray, `[units]`
+        The residuals; NaN where there is no refit.
+
+    Raises
+    ------
+    TypeError
+        If the model is not a GLM of one linear predictor.
+    NotImplementedError
+        If its loss states no variance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> lo.studentized_residuals(fit).round(2)
+    array([-0.37,  0.27, -0.53,  4.08, -1.6 ])
     """
     objective = formed(fit, "studentized_residuals").objective
     without("studentized_residuals", objective)
@@ -106,7 +232,7 @@ def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None)
 
 
 def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:
-    """L⁻¹ without what it says of flat directions: its own product with itself is `H⁻¹`."""
+    """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
     if not len(fit.null_space):
         return fit.root
     across = np.linalg.qr(fit.null_space.T)[0]
@@ -114,14 +240,14 @@ def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:
 
 
 def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -> Float[np.ndarray, " natural"]:
-    """√(H⁻¹)_jj, or that of parameters with these derivatives; infinite where none of it is determined: those never move."""
+    """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives; infinite in undetermined directions."""
     along, whole = (root if slope is None else root @ slope.T for root in (identified(fit), fit.root))
     own, most = np.sum(along**2, axis=0), np.sum(whole**2, axis=0)
     return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
 
 
 def formed(fit: Fit, caller: str) -> Fit:
-    """A fit with a Hessian to measure moves by; TypeError on anything else."""
+    """Return a fit that has a Hessian to measure moves by; TypeError on anything else."""
     if not isinstance(fit, Fit):
         raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     if fit.factor is None:
@@ -134,7 +260,7 @@ def dispersion(
     thetas: Float[np.ndarray, "some params"] | None = None,
     weights: Float[np.ndarray, "some units"] | None = None,
 ) -> Float[np.ndarray, " some"]:
-    """φ̂ at parameters fitted to weights, NaN where these leave no degree of freedom; by default that of the fit alone."""
+    """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom."""
     objective = fit.objective
     weights = np.ones((1, objective.num_units)) if weights is None else weights
     if not _dispersed(fit):
@@ -145,7 +271,7 @@ def dispersion(
 
 
 def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, " refits"]:
-    """φ̂ of every refit of a plan, from what it sees."""
+    """Estimate φ̂ of every refit of a plan, from the units that it sees."""
     if not _dispersed(fit):
         return np.ones(plan.num_refits)
     everyone, size = np.arange(plan.num_refits), max(1, BLOCK // plan.num_units)
@@ -154,7 +280,7 @@ def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]
 
 
 def counted(fit: Fit) -> Bool[np.ndarray, " units"]:
-    """The units that are there: those of weight zero are not."""
+    """Mark the units that count: those of weight zero do not."""
     weight = fit.objective.units.weight
     return np.ones(fit.objective.num_units, bool) if weight is None else np.asarray(weight) > 0
 
@@ -165,7 +291,7 @@ def _effective(fit: Fit) -> float:
 
 
 def _dispersed(fit: Fit) -> bool:
-    """Is it a loss that states its variance up to a factor?"""
+    """Tell whether the loss states its variance up to a factor."""
     objective = fit.objective
     return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed
 
@@ -188,7 +314,7 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
 
 @compiled
 def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
-    """Each unit's mean at its own parameters, and the variance there."""
+    """Predict each unit's mean at its own parameters, and the variance there."""
     objective = fit.objective
     assert isinstance(objective, GLM)
 

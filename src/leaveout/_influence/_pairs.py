@@ -26,7 +26,7 @@ COLUMNS = ["first", "second", "cook_first", "cook_second", "sum", "joint", "join
 def pairs_of(
     fit: Fit, plan: Plan, table: pd.DataFrame, single: Any, size: float, wanted: int | None, moves: Callable[[Plan], Any]
 ) -> tuple[pd.DataFrame, str]:
-    """All pairs of some refits, those that mask each other first; and what is to be said of it."""
+    """Return all pairs of some refits, those that mask each other first, with a note."""
     count = USUAL if wanted is None else wanted
     if not isinstance(count, int | np.integer) or count < 0 or count == 1:
         raise ValueError(f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {wanted!r}.")
@@ -53,7 +53,7 @@ def pairs_of(
 
 
 def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[int]:
-    """Refits in turn by Cook's distance, by how much their loss rises, and, of single rows, by leverage."""
+    """List refits in turn by Cook's distance, by the rise of their loss and, for single rows, by leverage."""
     keys = [table["cook"].to_numpy(), table["rise"].to_numpy()]
     linear = isinstance(fit.objective, AbstractLinearPredictor) and getattr(fit.objective, "class_code", None) is None
     if linear and (np.diff(plan.indptr) == 1).all():
@@ -69,7 +69,7 @@ def _both(plan: Plan, i: int, j: int) -> np.ndarray:
 
 
 def _joined(plan: Plan, pairs: list[tuple[int, int]]) -> Plan:
-    """Both refits' units left out of each; those that one of them scores are scored."""
+    """Leave out the units of both refits of each pair; score the units that one of them scores."""
     index = [_both(plan, i, j) for i, j in pairs]
     scored = [
         plan.index[plan.indptr[k] : plan.indptr[k + 1]][plan.held[plan.indptr[k] : plan.indptr[k + 1]]]

@@ -1,4 +1,4 @@
-"""What came of asking which units carry the answer."""
+"""The result of `influence`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,14 +18,40 @@ ROUNDING = 1e-12  # of the largest change
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Influence(Printed):
-    """What leaving out the units of every refit does, one row a refit; of single units the index is their labels.
+    """The influence of the units that each refit leaves out, one row a refit.
 
-    `rows`: `units`, how many are left out; `loss`, their mean held-out loss, `no_update`, that of the fit, `rise`, the
-    difference; `share` of the summed sizes of all losses; `error` of their summed loss; `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and by
-    how much that may be off; `moved`, the change of the `parameter` that changes most, in standard errors, and what it may be
-    off by; `others`, the change of the objective a unit of those left (not of large data); `prediction`, its change, and what
-    this may be off by; `result` of the refit. `parameters`: the changes of all of them, in standard errors. `pairs`: of some
-    refits, `joint`, Cook's distance without both, `sum`, that of their moves added up, and `times` as far as both alone.
+    `lo.influence` returns it. For single units the index is their labels.
+
+    Attributes
+    ----------
+    estimate : Estimate
+        The estimate.
+    rows : DataFrame
+        `units`, the number left out. `loss`, their mean held-out loss; `no_update`, that of the fit; `rise`, the difference.
+        `share` of the summed sizes of all losses. `error` of their summed loss. `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and how far
+        it may be off. `moved`, the change of the `parameter` that changes most, in standard errors, and how far it may be
+        off. `others`, the change of the objective for each remaining unit (not for large data). `prediction`, its change,
+        and how far it may be off. `result` of the refit.
+    parameters : DataFrame
+        The changes of all parameters, in standard errors.
+    pairs : DataFrame
+        For some pairs of refits: `joint`, Cook's distance without both; `sum`, that of their moves added up; and `times`,
+        how much farther the fit moves than by both alone.
+    refit, note : str
+        The strategy, and a note for the printed result.
+
+    See Also
+    --------
+    influence : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared"))
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
+    >>> found.column("rise").round(2).tolist()
+    [2.62, 0.0, 0.28, 2.08, 10.5]
     """
 
     estimate: Estimate
@@ -36,18 +62,58 @@ class Influence(Printed):
     note: str = ""
 
     def table(self) -> pd.DataFrame:
-        """`rows`: one a refit."""
+        """Return a copy of `rows`, one row a refit.
+
+        Returns
+        -------
+        DataFrame
+            The copy.
+        """
         return self.rows.copy()
 
     def top(self, count: int = 10, by: str = "cook") -> pd.DataFrame:
-        """The rows of the largest sizes of a column, or of the change of a parameter, first."""
+        """Return the rows with the largest absolute values of a column, or of the change of a parameter, the largest first.
+
+        Parameters
+        ----------
+        count : int, default 10
+            The number of rows.
+        by : str, default "cook"
+            A column of numbers, or a parameter.
+
+        Returns
+        -------
+        DataFrame
+            The rows.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column or parameter.
+        """
         values = self.column(by)
         size = values.abs().to_numpy(float)
         most = count_of("top: count", count, 0)
         return self.rows.iloc[[k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]]
 
     def column(self, by: str) -> pd.Series:
-        """Numbers of all refits, by the name of a column or of a parameter."""
+        """Return the numbers of all refits in a column, or the changes of a parameter.
+
+        Parameters
+        ----------
+        by : str
+            A column of numbers, or a parameter.
+
+        Returns
+        -------
+        Series
+            One number a refit.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column or parameter.
+        """
         known = self.rows.select_dtypes("number")
         if not isinstance(by, str) or (by not in known and by not in self.parameters):
             named = ", ".join(map(repr, [*known.columns, *self.parameters.columns[:8]]))
@@ -56,11 +122,26 @@ class Influence(Printed):
 
     @property
     def masked(self) -> pd.DataFrame:
-        """Pairs that mask each other."""
+        """The pairs of refits that mask each other."""
         return self.pairs[self.pairs["masked"].astype(bool)]
 
     def plot(self, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
-        """A column, or the change of a parameter, of every refit; the largest are named. Needs matplotlib."""
+        """Plot a column, or the change of a parameter, of every refit, with the largest named. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+        by : str, default "cook"
+            A column of numbers, or a parameter.
+        named : int, default 5
+            The number of refits that are named.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
         from ..plot import influence
 
         return influence(self, ax, by=by, named=named)
@@ -84,7 +165,7 @@ class Influence(Printed):
         return [(name, text) for name, text in lines if text]
 
     def _off(self, column: str, said: str, unit: str = "") -> str:
-        """With what the refits may be off by, all of them."""
+        """Say how far the refits may be off."""
         if not said:
             return ""
         worst = self.rows[f"{column}_error"].max()

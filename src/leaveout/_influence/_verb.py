@@ -1,11 +1,11 @@
-"""What leaving units out does to the loss, the parameters and a prediction, from the refits of an estimate.
+"""Influence of left-out units on the loss, the parameters and a prediction, from the refits of an estimate.
 
-With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k no less than how far u_k is from that of the exact refit,
+With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k a bound on the distance of u_k from that of the exact refit,
 
     Cook's distance   D_k = ‖u_k‖² / (p φ̂), off by (2 ‖u_k‖ r_k + r_k²) / (p φ̂) at most
     a parameter       (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most (φ̂ as in `cooks_distance`; of many refits
                       that of the whole fit)
-    the others        (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: what is left is fitted better without the units by that
+    the others        (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: how much better the remaining units are fitted by θ̂_k
 """
 
 from collections.abc import Callable
@@ -49,22 +49,54 @@ def influence(
     pairs: int | None = None,
     checkpoint: File | None = None,
 ) -> Influence:
-    """What each refit of a cross-validation says of the units that it leaves out: what they do to the loss, to the parameters,
-    and to a prediction.
+    """Compute the influence of the units that each refit leaves out on the loss, the parameters and a prediction.
 
-    `estimate` is one of `cross_validate`, of any plan; its refits are made once more, by `refit` (default `Certified()`), for
-    their parameters, and how far these may be off stands beside each figure.
-    `prediction` is a function of the natural parameters of one refit that returns a number, or, of `lo.GLM` and
-    `lo.Regression`, one row of features, whose mean response is told (its offset zero). All changes are what leaving the units
-    out changes: `dfbetas` has the other sign.
+    With u_k the whitened move of the parameters in refit k, Cook's distance is ‖u_k‖² / (p φ̂). All changes are those by
+    leaving the units out, so that `dfbetas` has the other sign. How far the refits may be off stands beside each figure.
 
-    Of the `pairs` refits (20 if not given, 0 for none) that move the fit most, raise the loss most, or are of highest leverage,
-    all pairs are left out together: two that mask each other move the fit by more than both do alone.
-    `checkpoint` names a file that keeps what is done: a call that was killed goes on from there, to the same numbers.
+    Parameters
+    ----------
+    estimate : Estimate
+        An estimate of `cross_validate`, of any plan. Its refits are made once more, for their parameters.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of these refits.
+    prediction : callable or array_like, optional
+        A function of the natural parameters of one refit that returns a number; or, for `lo.GLM` and `lo.Regression`, one
+        row of features, whose mean response at offset zero is followed.
+    pairs : int, optional
+        The number of refits of which all pairs are left out together (20 by default, 0 for none): those that move the fit
+        most, raise the loss most, or have the highest leverage. Two that mask each other move the fit together by more than
+        both alone.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
 
-    Raises TypeError where there is no estimate, or no Hessian that is formed; ValueError where the estimate has lost its fit,
-    the prediction is no number, pairs are asked of a plan that gives units other weights than zero, or `checkpoint` is of
-    another run; `Interrupted` on Ctrl-C.
+    Returns
+    -------
+    Influence
+        One row a refit.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an estimate, or the Hessian is not formed.
+    ValueError
+        If the estimate has lost its fit, the prediction is not a number, pairs are asked of a plan with weights other than
+        zero, or `checkpoint` belongs to another run.
+    Interrupted
+        On Ctrl-C.
+
+    See Also
+    --------
+    cooks_distance, dfbetas, leverage, studentized_residuals : Measures of single units.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared"))
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
+    >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
+    ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
     """
     fit, plan = _checked(estimate, refit)
     parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
@@ -97,8 +129,10 @@ def _made(estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, predic
 
 
 class Moves:
-    """Where every refit of a plan leads: θ, how far from θ̂ (`u`, whitened, and its `length`), and by how much that may be
-    `off`; the change of the prediction that is watched, and of F a unit of what is left, where that is cheap."""
+    """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and how far these may be `off`.
+
+    The object also holds the change of the watched prediction and, where that is cheap, the change of F per remaining unit.
+    """
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: Watched | None = None):
         count = plan.num_refits
@@ -130,7 +164,7 @@ class Moves:
 
 
 def _off(fit: Fit, done: Refitted, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
-    """How far, whitened, each refit may be from the exact one."""
+    """Bound the distance, whitened, of each refit from the exact one."""
     if done.ball is None:
         return np.full(len(theta), np.inf)
     center, radius = done.ball()
@@ -139,7 +173,7 @@ def _off(fit: Fit, done: Refitted, theta: Float[Array, "refits params"]) -> Floa
 
 
 def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
-    """The change of F of what is left, a unit."""
+    """Return the change of F for the remaining units, per unit."""
     F, n = functions(fit.objective, fit.theta, batch.rows), fit.objective.num_units
     out, size = np.empty(len(theta)), max(1, CAPACITY // n)
     for start in range(0, len(theta), size):
@@ -168,7 +202,7 @@ def _checked(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan]:
 
 
 def _watched(fit: Fit, prediction: Any) -> Watched:
-    """The prediction of some refits."""
+    """Return the prediction of some refits."""
     if not callable(prediction):
         return _of_row(fit, prediction)
 
@@ -187,7 +221,7 @@ def _number(value: Any) -> float:
 
 
 def _of_row(fit: Fit, row: Any) -> Watched:
-    """The mean response of a row of features."""
+    """Return the mean response of a row of features."""
     objective = fit.objective
     if not isinstance(objective, AbstractRegression) or objective.classes or objective.levels:
         raise TypeError(
@@ -207,7 +241,7 @@ def _of_row(fit: Fit, row: Any) -> Watched:
 
 
 def _features(objective: AbstractRegression, row: Any) -> Float[Array, " coefficients"]:
-    """A row of the design, from a labelled or a plain one."""
+    """Return a row of the design, from a labelled or a plain one."""
     row = pandas_of("influence", "prediction", row)
     if isinstance(row, pd.DataFrame) and len(row) == 1:
         row = row.iloc[0]
@@ -229,8 +263,11 @@ def _features(objective: AbstractRegression, row: Any) -> Float[Array, " coeffic
 
 
 def _losses(estimate: Estimate) -> pd.DataFrame:
-    """Of every refit: units left out, its mean held-out loss, that with no update, the rise, its share of the summed sizes of
-    losses, and how far its summed loss may be off."""
+    """Tabulate the losses of every refit.
+
+    The columns are the number of units left out, the mean held-out loss, the no-update loss, the rise, its share of the
+    summed sizes of losses, and how far its summed loss may be off.
+    """
     at, weight, count = estimate._at, estimate._weight, estimate.plan.num_refits
     scored = at.held & np.isfinite(estimate.losses)
     refit, unit, loss, before = at.refit[scored], at.unit[scored], estimate.losses[scored], estimate.baseline[scored]
@@ -245,14 +282,14 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
 
 
 def _largest(away: Float[Array, "refits params"], names: list[str]) -> tuple[Array, Array]:
-    """The parameter that each refit moves most, in standard errors."""
+    """Find the parameter that each refit moves most, in standard errors."""
     most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)
     value = away[np.arange(len(away)), most]
     return value, np.where(np.isnan(value), "", np.asarray(names, object)[most])
 
 
 def _index(estimate: Estimate) -> pd.Index:
-    """Units by their labels where each is left out by itself, else the numbers of refits."""
+    """Name the refits by the labels of their units if each leaves out a single one, else by their numbers."""
     plan = estimate.plan
     alone = len(plan.index) == plan.num_refits and len(np.unique(plan.index)) == plan.num_refits
     if not alone:

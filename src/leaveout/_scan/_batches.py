@@ -26,7 +26,7 @@ INSTALL = "pip install 'leaveout[{}]'"
 
 
 class Block(NamedTuple):
-    """Some rows, those from number `start` on, with a one at the end of each where there is an intercept."""
+    """Consecutive rows, from number `start` on, each with a final one where the model has an intercept."""
 
     start: int
     x: Float[Array, "rows params"]
@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """What is in which column: names, or of arrays nothing but that they are there."""
+    """The names of the columns by their roles; for arrays, only whether weight and offset are there."""
 
     features: tuple[str, ...]
     target: str
@@ -50,7 +50,7 @@ class Roles(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """Rows `start` to `start + count`; `said` is where they are, `rows` reads them, `of` is by what to know them again."""
+    """The rows `start` to `start + count`: `said` is where they are, `rows` reads them, `of` identifies them."""
 
     number: int
     start: int
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Batches:
-    """All parts, and what their columns are; parts that are `delayed` are given to blocks by Dask."""
+    """All parts of the data and their columns; Dask gives the blocks of parts that are `delayed`."""
 
     caller: str
     parts: tuple[Part, ...]
@@ -75,7 +75,7 @@ class Batches:
         return self.parts[-1].start + self.parts[-1].count if self.parts else 0
 
     def blocks(self, part: Part, ones: bool) -> Iterator[Block]:
-        """Its rows, checked: ValueError where one is missing or infinite, by number and by part."""
+        """Yield the rows in checked blocks; ValueError where one is missing or infinite, with its number and part."""
         features, start = len(self.roles.features), part.start
         for x, others in part.rows.read(self.roles, max(1, BLOCK // (features + 1))):
             own = np.empty((features + ones, len(x)), float).T if x.flags.f_contiguous else np.empty((len(x), features + ones))
@@ -101,7 +101,7 @@ class Batches:
         )
 
     def where(self, part: Part, row: int) -> str:
-        """A row, as it is found again."""
+        """Say where a row is in the data."""
         inside = f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
         return f"row {row} ({inside}, {part.said})"
 
@@ -213,7 +213,7 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
 
 
 def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
-    """What is in which column, of those that there are; all that have no other role are features."""
+    """Assign the columns to their roles; all that have no other role are features."""
     target, columns, weight, offset = given
     for what, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
         if name is None and what != "target":
@@ -335,5 +335,5 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
 
 
 def resolved(part: Part, rows: Any) -> Part:
-    """A delayed part with what Dask made of it."""
+    """Return a delayed part with the rows that Dask computed."""
     return replace(part, rows=Frame(rows) if isinstance(rows, pd.DataFrame) else Slice(*rows))

@@ -22,7 +22,7 @@ DRAWS, EVEN = 512, 102  # rows of a sample, and how many of them at even odds; t
 
 
 class Drawn(NamedTuple):
-    """Rows, how large their terms can be, what that is of all rows that they were drawn from, and how many these are."""
+    """A sample of rows: their terms' largest sizes, the sum of these over all rows, and the number of all rows."""
 
     row: Int[Array, " drawn"]
     x: Float[Array, "drawn params"]
@@ -35,7 +35,7 @@ class Drawn(NamedTuple):
 
     @property
     def chance(self) -> Float[Array, " drawn"]:
-        """That of one draw, of all."""
+        """The probability of each sampled row in a single draw."""
         share = EVEN / DRAWS
         return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(self.number)
 
@@ -50,7 +50,7 @@ def drawn(block: Block, large: Float[Array, " rows"]) -> Drawn:
 
 
 def mixed(one: Drawn, other: Drawn) -> Drawn:
-    """A sample of all rows that the two are of."""
+    """Mix two samples to one of the rows of both."""
     total, count = one.total + other.total, one.number + other.number
     share = np.append(np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)), np.full(EVEN, other.number / count))
     second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
@@ -60,7 +60,7 @@ def mixed(one: Drawn, other: Drawn) -> Drawn:
 
 @dataclass(frozen=True, eq=False)
 class _Near:
-    """What the next term asks of an anchor, of some rows that leave and of the sample after them."""
+    """The anchor as the next term needs it, at the rows that leave and at the sample after them."""
 
     model: Any
     eta: Float[Array, " rows"]
@@ -80,7 +80,7 @@ class _Near:
 def estimated(
     sample: Drawn, block: Block, loss: Plain, at: Any, one: OneRow, turn: float
 ) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
-    """How far the losses of rows of a block may be off, by the next term of the expansion; and where that means something."""
+    """Estimate the errors of the losses of a block's rows by the next term, and mark where the estimate is usable."""
     place = one.unit - block.start
     x, y, weight, offset = (
         np.concatenate([part[place], own])

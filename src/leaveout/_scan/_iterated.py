@@ -49,7 +49,7 @@ def iterated(run: "_Run", scan: Scan, at: At, some: Kept, wanted: Int[Array, " r
 
 
 def _chosen(some: Kept, wanted: Int[Array, " rows"], audit: int) -> dict[int, str]:
-    """Rows to be repeated, by their places, and why: the reasons in turn."""
+    """Choose rows to repeat by their places, with the reasons, taken in turn."""
     known = np.flatnonzero(np.isfinite(some.error) & (some.weight > 0))
     orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.moved, some.error)]
     orders.append([place for place in known.tolist() if some.row[place] in wanted])
@@ -62,7 +62,7 @@ def _chosen(some: Kept, wanted: Int[Array, " rows"], audit: int) -> dict[int, st
 
 
 def _opened(some: Kept, scan: Scan, rtol: float) -> Int[Array, " places"]:
-    """Rows of which nothing is proved, and those of the largest errors, as long as they make the mean's too large."""
+    """Select rows of which nothing is proved, and those of the largest errors while the mean's error is too large."""
     weight, error = some.weight, some.error
     unknown = np.flatnonzero(~np.isfinite(error) & (weight > 0))
     left = scan.totals[6] - rtol * scan.se * scan.totals[1]
@@ -73,8 +73,7 @@ def _opened(some: Kept, scan: Scan, rtol: float) -> Int[Array, " places"]:
 
 
 def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
-    """The losses where steps led, how far they are proved to be from those of the exact refits at most, and whether steps came
-    to an end there."""
+    """Return the losses at the end of the steps, a proved bound on their errors, and whether the steps converged."""
     assert at.table is not None
     plain, grown = Plain(run.loss), np.ones(len(rows.y))
     eta = rows.x @ at.theta + rows.offset
@@ -120,12 +119,11 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
 def _by_newton(
     run: "_Run", at: At, rows: Kept
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]]:
-    """The same, and what of it is proved, by steps with Hessians of their own, A: of rows that take with them most of what is
-    known of something.
+    """Refit rows by Newton steps with Hessians of their own, A, and return which of them are proved.
 
-    With A ⪰ μH and M‖x‖_{H⁻¹} ≤ m for all rows, over moves of length 2λ no ℓ″ changes by more than a factor of e^{2mλ/√μ}: so
-    C = e^{2mλ/√μ} − 1 in the theorem. Where that says nothing, and steps came to an end, a loss may be off by what the last of
-    them changed: an estimate.
+    These are rows that hold most of what is known in some direction. With A ⪰ μH and M‖x‖_{H⁻¹} ≤ m for all rows, no ℓ″ changes
+    over moves of length 2λ by more than a factor of e^{2mλ/√μ}, so that C = e^{2mλ/√μ} − 1 in the theorem. Where that proves
+    nothing and the steps have converged, the error of a loss is estimated by its change in the last step.
     """
     assert at.table is not None
     plain, theta, outer = Plain(run.loss), np.tile(at.theta, (len(rows.y), 1)), np.einsum("np,nq->npq", rows.x, rows.x)

@@ -32,7 +32,7 @@ class Pass(NamedTuple):
 
 
 def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
-    """What a pass tells of every part from number `first` on, in order."""
+    """Yield the results of a pass over every part from number `first` on, in order."""
     parts = data.parts[first:]
     if data.delayed or _client() is not None:
         yield from _by_dask(data, a, parts)
@@ -42,12 +42,12 @@ def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
 
 
 def _bare(data: Batches) -> Batches:
-    """Without its parts, each of which travels by itself; how many there are is said in messages."""
+    """Return the data without their parts, which travel one by one; messages still give their number."""
     return Batches(data.caller, (), data.roles, False, len(data.parts))
 
 
 def _client() -> Any:
-    """The client of a cluster that is at work here, if there is one."""
+    """Return the client of a running Dask cluster, if there is one."""
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client
@@ -59,7 +59,7 @@ def _client() -> Any:
 
 
 class _Held:
-    """Rows that read themselves, which Dask is not to look into."""
+    """Rows that read themselves, hidden from Dask's inspection."""
 
     def __init__(self, rows: Any):
         self.rows = rows

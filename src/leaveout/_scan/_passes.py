@@ -1,12 +1,13 @@
-"""What one pass over a part of the rows tells: F and its derivatives, what the table of proofs is made of, and what every row's
-loss is without it. Sums are in the order of the rows; what is told of parts is added up in their order, whoever read them.
+"""Functions of one pass over a part of the rows: F and its derivatives, the table for the proofs, and each row's held-out loss.
+
+Sums are in the order of the rows. The results of the parts are added in their order, whichever process read them.
 
     sums     Σ ω ℓ, Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ                  a Newton step
-    looked   the masses of rows by ‖x‖_{H⁻¹} (`_proved`)   the table of all; and a sample of the rows
+    looked   the weights of rows by ‖x‖_{H⁻¹}              the table of all rows, and a sample of them
     left     every row after one step with its own Hessian, and how far its loss may be off: proved by the table, or where that
-             says too little estimated from the sample. O(p²) a row, for its norm
+             does not suffice estimated from the sample. O(p²) a row, for its norm
     pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to the end
-    bends    the same, and Σ ω ℓ″(xᵀθ_r) x xᵀ              the few of them that go far
+    bends    the same, and Σ ω ℓ″(xᵀθ_r) x xᵀ              the few of them that move far
 """
 
 import contextlib
@@ -34,8 +35,11 @@ WORST, LONGEST = 64, 4  # rows of the largest errors, and of the longest steps, 
 
 
 class At(NamedTuple):
-    """The fit, as every pass after it needs it: θ̂, L⁻¹, the leftover gradient, what of a gradient is rounding, √H_jj, what of
-    a move is lost; and the table of proofs, once it is there."""
+    """The fit as every later pass needs it.
+
+    It holds θ̂, L⁻¹, the remaining gradient, the rounding of a gradient, √H_jj, the rounding of a move, and the table of
+    proofs, once it is there.
+    """
 
     theta: Float[Array, " params"]
     root: Float[Array, "params params"]
@@ -56,7 +60,7 @@ class At(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Some rows with all that is known of them: their numbers, themselves, y, ω, offset, and of the one step what it told."""
+    """Rows with their numbers, values, y, ω and offset, and the results of their first step."""
 
     row: Int[Array, " rows"]
     x: Float[Array, "rows params"]
@@ -102,7 +106,7 @@ def _allowed(loss: AbstractLoss, block: Block) -> None:
 
 @float64
 def looked(blocks: Iterator[Block], loss: Loss, at: At) -> dict[str, Array]:
-    """What the table is made of, what of the gradient is rounding, Σω²(ℓ − level)², and a sample."""
+    """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample of the rows."""
     plain, total = Plain(loss), dict[str, Array]()
     for block in blocks:
         eta = block.x @ at.theta + block.offset
@@ -119,7 +123,7 @@ def looked(blocks: Iterator[Block], loss: Loss, at: At) -> dict[str, Array]:
 
 
 def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
-    """Of two parts what `looked` tells of both."""
+    """Combine the results of `looked` for two parts."""
     if not one or not other:
         return one or other
     sums = {name: np.asarray(one[name] + other[name]) for name in ("noise", "tally", "square")}
@@ -132,8 +136,11 @@ def sample_of(told: dict[str, Array]) -> Drawn:
 
 @float64
 def left(blocks: Iterator[Block], loss: Loss, at: At, wanted: Int[Array, " rows"], file: str | None) -> dict[str, Array]:
-    """Every row left out by itself: sums of what came, the rows that are worth a closer look, with those of `wanted`, and the
-    losses and how far each may be off; these go to `file` if one is given."""
+    """Leave out every row by itself.
+
+    Returns sums of the results, the rows that need a closer look (with those of `wanted`), and the losses with their errors;
+    the latter go to `file` if one is given.
+    """
     plain, kept, tail, total = Plain(loss), list[Kept](), list[Kept](), np.zeros(SUMS)
     with _writing(file) as write:
         for block in blocks:
@@ -176,15 +183,18 @@ def _stepped(block: Block, loss: Plain, at: At) -> Kept:
 
 
 def worst(some: Kept, wanted: Int[Array, " rows"]) -> Kept:
-    """Of rows those of the largest errors, of the longest steps, and those that are wanted."""
+    """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
     error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.moved, 0.0)
     first, longest = np.argsort(-error, kind="stable")[:WORST], np.argsort(-moved, kind="stable")[:LONGEST]
     return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, wanted))]))
 
 
 def summed(known: Kept, level: float) -> Float[Array, "10"]:
-    """Of rows with a weight and a loss: how many, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level), Σω²(ℓ − level)², Σω error, of how
-    many there is no error, of how many it is proved, and of how many of those without one there is a loss."""
+    """Sum over rows with a weight and a loss: their number, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level), Σω²(ℓ − level)², Σω error.
+
+    Three counts follow: the rows without an error, the rows whose error is proved, and the rows without an error that have a
+    loss.
+    """
     there = np.isfinite(known.loss) & np.isfinite(known.error) & (known.weight > 0)
     w, off, error = known.weight[there], known.loss[there] - level, known.error[there]
     lost = ~there & (known.weight > 0)
@@ -205,7 +215,7 @@ def pulls(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params
 
 @float64
 def bends(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
-    """The same, and Σ ω ℓ″ x xᵀ."""
+    """Compute Σ ω ℓ′(xᵀθ_r) x and Σ ω ℓ″(xᵀθ_r) x xᵀ for some θ_r."""
     plain, out = Plain(loss), np.zeros(thetas.shape)
     hessian = np.zeros((*thetas.shape, thetas.shape[1]))
     for block in blocks:
@@ -218,13 +228,13 @@ def bends(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params
 
 
 def beginning(file: Path, process: int | str) -> Path:
-    """Where a process writes what becomes a file: a name that readers of the folder pass over, also if it dies there."""
+    """Return the path under which a process writes a file before it is complete; readers of the folder ignore that name."""
     return file.with_name(f".{file.name}.{process}.part")
 
 
 @contextlib.contextmanager
 def _writing(file: str | None) -> Iterator[Callable[[Kept], object]]:
-    """What writes rows, losses and errors into a Parquet file, which is there whole or not at all."""
+    """Yield a function that writes rows, losses and errors into a Parquet file, which appears whole or not at all."""
     if file is None:
         yield lambda known: None
         return

@@ -1,4 +1,4 @@
-"""What a scan found: the fit, the mean of the losses with its errors, and the losses, in memory or in files."""
+"""The result of a scan: the fit, the mean of the losses with its errors, and the losses, in memory or in files."""
 
 import os
 from dataclasses import dataclass, replace
@@ -21,9 +21,34 @@ LARGE = 0.1  # of a standard error of the mean
 class Scan(Printed):
     """A fit of rows in batches, and its leave-one-out.
 
-    `losses`, `error` and `proved` are `[rows]`, or None where they went to Parquet files in `folder`; the loss of a row that
-    the others do not determine is NaN, its error infinite. Errors that are not proved are estimated. `audit` has the rows that
-    were repeated to the end; `passes` counts those over the data.
+    `lo.scan` returns it. Its other properties are `losses`, `error` and `proved`, `[rows]`, which are None where the losses
+    went to files. The loss of a row whose prediction the other rows do not determine is NaN, and its error infinite.
+
+    Attributes
+    ----------
+    count : int
+        The number of rows.
+    folder : Path or None
+        The folder of the Parquet files of the losses.
+    audit : DataFrame or None
+        The rows that were refitted to the end.
+    passes : int
+        The number of passes over the data.
+    model, fitted, factor, totals, every
+        The model of the first rows, the minimiser, the factor of the Hessian, sums over the losses, and the losses.
+
+    See Also
+    --------
+    scan : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(50.0)
+    >>> found = lo.scan(x[:, None], np.sin(x), "squared", audit=0)
+    >>> round(found.mean, 3), found.lost
+    (0.27, 0)
     """
 
     model: Any  # of the first rows: names, loss, penalty
@@ -38,26 +63,27 @@ class Scan(Printed):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """`{"intercept", "coef"}`, as those of a fit of `lo.GLM`."""
+        """The parameters `{"intercept", "coef"}`, as those of a fit of `lo.GLM`."""
         return {name: np.asarray(part) for name, part in self.model.parameters.natural(self.fitted["theta"]).items()}
 
     @property
     def hessian(self) -> Float[Array, "params params"]:
-        """∇²F at the minimiser, the intercept last."""
+        """The Hessian ∇²F at the minimiser, the intercept last."""
         return self.factor @ self.factor.T
 
     @property
     def losses(self) -> Float[Array, " rows"] | None:
+        """The held-out loss of each row; None where the losses went to files."""
         return None if self.every is None else self.every["loss"]
 
     @property
     def error(self) -> Float[Array, " rows"] | None:
-        """How far each loss is from that of the exact refit, at most."""
+        """The error of each loss against the exact refit, at most."""
         return None if self.every is None else self.every["error"]
 
     @property
     def proved(self) -> Bool[Array, " rows"] | None:
-        """Of which rows that is proved; of the others it is an estimate."""
+        """Whether the error of each row is proved; otherwise it is an estimate."""
         return None if self.every is None else self.every["proved"]
 
     @property
@@ -67,14 +93,14 @@ class Scan(Printed):
 
     @property
     def se(self) -> float:
-        """Its standard error, as if rows were independent."""
+        """The standard error of `mean`, as if rows were independent."""
         n, total, first, square, second, third = self.totals[:6]
         mean = first / total
         return float(np.sqrt(max(n / max(n - 1, 1) * (third - 2 * mean * second + mean**2 * square), 0.0)) / total)
 
     @property
     def approximation_error(self) -> float:
-        """How far `mean` is from that of exact refits, at most: infinite where nothing is known of some rows."""
+        """The error of `mean` against that of exact refits, at most; infinite where nothing is known of some rows."""
         return float(self.totals[6] / self.totals[1]) if self.totals[9] == 0 else float("inf")
 
     @property
@@ -84,11 +110,24 @@ class Scan(Printed):
 
     @property
     def lost(self) -> int:
-        """Rows of which no loss is proved."""
+        """The number of rows without a known error, which are not in the mean."""
         return int(self.totals[7])
 
     def changed(self, rows: Kept, better: Kept, level: float) -> "Scan":
-        """With other losses and errors of some rows, wherever these are kept."""
+        """Return a copy with other losses and errors of some rows, also in the files that hold them.
+
+        Parameters
+        ----------
+        rows, better : rows
+            The rows as they are, and as they become.
+        level : float
+            The mean loss of the fit.
+
+        Returns
+        -------
+        Scan
+            The changed copy.
+        """
         self._written(better)
         return replace(self, totals=self.totals - summed(rows, level) + summed(better, level))
 
@@ -101,7 +140,13 @@ class Scan(Printed):
                 _rewritten(file, better)
 
     def files(self) -> list[Path]:
-        """The Parquet files of the losses, in order."""
+        """List the Parquet files of the losses, in order.
+
+        Returns
+        -------
+        list of Path
+            The files.
+        """
         return [] if self.folder is None else sorted(self.folder.glob("[0-9]*.parquet"))
 
     def _lines(self) -> list[tuple[str, str]]:

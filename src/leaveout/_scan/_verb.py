@@ -1,9 +1,11 @@
-"""The verb: a fit by Newton's method, a pass a step; a pass for the table of proofs; a pass that leaves out every row; and a
-few more for rows that are refitted to the end, because little is proved of them, or to see whether what was proved is true.
+"""Scan: fit and leave out every row, in passes over data that memory does not hold.
+
+A Newton step takes one pass. One more makes the table of proofs, and one leaves out every row. A few more refit rows to the
+end, because little is proved of them, or to check what was proved.
 
     F(θ) = Σ_n ω_n ℓ(x_nᵀβ + o_n, y_n) + ½ βᵀPβ
 
-Nothing of the size of the rows is kept but what was asked for: two numbers a row in memory, or none where these go to files.
+Of the size of the rows only the results are kept: a few numbers a row in memory, or none where these go to files.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,26 +59,70 @@ def scan(
     out: File | None = None,
     checkpoint: File | None = None,
 ) -> Scan:
-    """A `lo.GLM` of more rows than memory holds, and its leave-one-out, in passes over the data.
+    """Fit a `lo.GLM` to more rows than memory holds, and leave out each row, in passes over the data.
 
-    `data` is the name of a Parquet file, a folder or a pattern of them, a dataset of pyarrow, or a data frame of Dask: then
-    `target`, `sample_weight`, `offset` and `columns`, the features, are names of columns (by default all others are features).
-    It may be an array, a memory map or an array of Dask, `[rows, features]`: then the others are arrays. `loss` has one
-    output, is convex and known to `lo.GLM`; `penalty` is quadratic, such as `lo.penalties.Ridge`.
+    A fit takes one pass a Newton step, its leave-one-out two more. Every row takes one step with its own Hessian, and a
+    proof of how far its loss may be off. Where the proof does not suffice, the error is estimated from a sample of 512 rows.
+    If these errors together exceed `rtol` standard errors of the mean, or nothing is known of a row, the worst 64 rows are
+    refitted in a few more passes.
 
-    A fit takes a pass a Newton step, its leave-one-out two more. Every row has one step with its own Hessian, and a proof of
-    how far its loss may be off; where that says too little, an estimate from a sample of 512 rows. If these together are
-    above `rtol` standard errors of the mean, or nothing is known of a row, the worst 64 are refitted by a few passes more.
-    `audit` rows (none for 0) are refitted to the end in any case, those of the longest step, of the largest error and some at
-    random: `Scan.audit`.
+    Parameters
+    ----------
+    data : path, dataset, data frame or array
+        The name of a Parquet file, a folder or a pattern of them, a dataset of pyarrow, or a data frame of Dask. It may also
+        be an array, a memory map or an array of Dask, `[rows, features]`.
+    target : str or array
+        The response: the name of a column, or an array if `data` is one.
+    loss : str, loss or callable
+        A convex loss of one output, as for `lo.GLM`.
+    penalty : penalty, optional
+        A quadratic penalty, such as `lo.penalties.Ridge`.
+    columns : sequence of str, optional
+        The features; by default all columns without another role.
+    sample_weight, offset : str or array, optional
+        The weights and the offset of the rows, as `target`.
+    intercept : bool, default True
+        Whether the model has an intercept.
+    rtol : float, default 0.01
+        The tolerance, in standard errors of the mean.
+    audit : int, default 5
+        The number of rows that are refitted to the end in any case (0 for none): those of the longest step, of the largest
+        error, and some at random.
+    out : path, optional
+        A folder for Parquet files of the losses, one for each part of the data: `row`, `loss`, `error`, `proved`.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed, or ended with a full disk, continues from there, to the same
+        numbers.
 
-    Under `joblib.parallel_config(n_jobs=...)` passes are made by its workers, under a `dask.distributed.Client` on its cluster;
-    sums are in the order of the rows, so that the numbers do not depend on it. Losses are `Scan.losses` and `Scan.error`, or
-    with `out` go to Parquet files of that folder, one for each part of the data: `row`, `loss`, `error`. `checkpoint` names a
-    file that keeps what is done: a call that was killed, or ended with a full disk, goes on from there, to the same numbers.
+    Returns
+    -------
+    Scan
+        The fit, the mean of the losses, and the losses, unless they went to `out`. Under
+        `joblib.parallel_config(n_jobs=...)` or a `dask.distributed.Client` the passes run in workers. Sums are in the order
+        of the rows, so the numbers are the same.
 
-    Raises `ValueError` where a number is missing, infinite or outside the domain of the loss, by batch and row; where there is
-    no such column; `TypeError` on other data, losses or penalties; `RuntimeError` where no minimiser is reached.
+    Raises
+    ------
+    ValueError
+        If a number is missing, infinite or outside the domain of the loss (with its batch and row), or a column does not exist.
+    TypeError
+        If the data, the loss or the penalty are of another kind.
+    RuntimeError
+        If no minimiser is reached.
+
+    See Also
+    --------
+    cross_validate : Cross-validation in memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> found = lo.scan(X, X[:, 0] + rng.normal(size=200), "squared", audit=0)
+    >>> round(found.mean, 3), found.losses.shape
+    (0.506, (200,))
     """
     rtol, audit = share("scan: rtol", rtol) if rtol != 1 else 1.0, count("scan: audit", audit, 0)
     rows = opened("scan", data, target, columns, sample_weight, offset)
@@ -105,8 +151,10 @@ def _folder(out: File, parts: int) -> Path:
 
 
 def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
-    """The model of the first block of the largest part: it reads loss, penalty and names as `lo.GLM` does, and is where the
-    fit begins."""
+    """Build the model of the first block of the largest part.
+
+    It reads loss, penalty and names as `lo.GLM` does, and the fit begins there.
+    """
     part = max(rows.parts, key=lambda part: part.count)
     if rows.delayed:
         import dask
@@ -129,7 +177,7 @@ def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
 
 
 class _Run:
-    """What is done in order, each pass a step that `checkpoint` keeps."""
+    """The passes of a scan in order; each is a step that `checkpoint` keeps."""
 
     def __init__(self, rows: Batches, model: GLM, folder: Path | None):
         self.rows, self.model, self.folder = rows, model, folder
@@ -137,7 +185,7 @@ class _Run:
         self.passes, self.known = 0, dict[str, Any]()
 
     def added(self, function: Callable[..., Told], label: str, *given: Any, together: Together | None = None) -> Told:
-        """What a pass tells of all parts, added up, or put together."""
+        """Run a pass over all parts, and add up or combine the results."""
         together = together or (lambda one, other: {name: one[name] + part for name, part in other.items()} if one else other)
 
         def make() -> Told:
@@ -152,7 +200,7 @@ class _Run:
         return kept(make)
 
     def at(self, theta: Float[Array, " params"]) -> Told:
-        """F, its gradient and its Hessian there."""
+        """Return F, its gradient and its Hessian at θ."""
         if not self.known or not np.array_equal(self.known["theta"], theta):
             told = self.added(sums, "fit", theta)
             pushed = self.penalty @ theta
@@ -163,7 +211,7 @@ class _Run:
         return self.known
 
     def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
-        """What `newton` asks of one function."""
+        """Return F and its gradient, as `newton` calls them."""
         del lanes
         found = self.at(theta[0])
         return np.reshape(found["value"], 1), found["gradient"][None]
@@ -218,7 +266,10 @@ class _Run:
         return iterated(self, scan, at, some, wanted, rtol, audit)
 
     def _left(self, at: At, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], Told | None]:
-        """Every row left out: the rows worth a closer look, sums, and losses, errors and proofs, if no file has them."""
+        """Leave out every row.
+
+        Returns the rows that need a closer look, sums, and losses, errors and proofs unless a file has them.
+        """
         kinds = {"loss": float, "error": float, "proved": bool}
         every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
         several, total = list[Kept](), np.zeros(SUMS)
@@ -237,7 +288,7 @@ class _Run:
         return several[0], total, every
 
     def _parts(self, at: At, each: list[tuple]) -> Iterator[Told]:
-        """What each part tells; what was kept of some before is not made again."""
+        """Yield the result of each part; parts in the checkpoint are not computed again."""
         first = min(there(), len(self.rows.parts))
         yield from (again() for _ in range(first))
         made = over(self.rows, Pass(left, self.model.intercept, (self.loss, at), each), first)

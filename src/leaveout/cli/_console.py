@@ -1,4 +1,4 @@
-"""Where the commands print, and how they end on an input that they cannot use."""
+"""Output of the commands, and their exits on input that they cannot use."""
 
 import os
 import sys
@@ -17,10 +17,10 @@ INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportEr
 
 
 class OneLine(TyperGroup):
-    """Commands that end in one line on standard error, whatever went wrong, and exit code 2; 1 for a fault of ours; 130 on
-    Ctrl-C, after what is done so far.
+    """Commands that end in one line on standard error, with exit code 2; 1 for a fault of the library; 130 on Ctrl-C.
 
-    With LEAVEOUT_TRACEBACK set, what is neither usage nor a message of ours is raised as it is.
+    On Ctrl-C the results so far come first. With LEAVEOUT_TRACEBACK set, an exception that is neither usage nor a message of
+    the library is raised as it is.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -85,7 +85,7 @@ class Unusable(Exception):
 
 @contextmanager
 def one_line(where: str) -> Iterator[None]:
-    """What the library raises on bad input says what to do: `where` it was goes before."""
+    """End with the library's message on bad input, preceded by `where` the input came from."""
     try:
         yield
     except (ValueError, TypeError, RuntimeError, Unusable) as error:

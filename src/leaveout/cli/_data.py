@@ -1,4 +1,4 @@
-"""From a file of rows to a model and a plan, with one line on standard error for whatever cannot be used."""
+"""The model and the plan of a file of rows; input that cannot be used ends in one line on standard error."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ LABELS = ("logistic", "probit", "cloglog")  # losses that take two labels
 
 @dataclass(frozen=True)
 class Model:
-    """What is fitted to the rows of a file."""
+    """The options that describe the model of the rows of a file."""
 
     target: str | None = None
     loss: str = "squared"
@@ -36,7 +36,7 @@ class Model:
 
 
 def named(model: Model, plan: str) -> set[str]:
-    """Every column that is named; nothing where all that are left are meant."""
+    """List every column that is named; nothing where all remaining ones are meant."""
     names = {model.target, model.offset, model.weights, _group(plan), *listed(model.categorical)}
     if model.formula:
         return {*filter(None, names), *_words(model.formula)}
@@ -94,7 +94,7 @@ def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regressi
 
 
 def _features_said(columns: list[str], model: Model) -> str:
-    """Which columns became features, a category by itself."""
+    """Say which columns became features, a category by itself."""
     levels = Counter(name for name in listed(model.categorical) for column in columns if column.startswith(f"{name}="))
     numbers = [column for column in columns if column.partition("=")[0] not in levels]
     names = [*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())]

@@ -163,7 +163,7 @@ def _csv(
 
 
 def _header(content: str, name: str) -> tuple[str, list[str]]:
-    """What is between the cells, and those of the header."""
+    """Find the separator of the cells, and return it with the cells of the header."""
     first = next(filter(str.strip, io.StringIO(content)), "").rstrip("\r\n")
     if not first:
         fail(f"{name}: it is empty; give CSV with a header.")
@@ -187,7 +187,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _decimal_commas(frame: pd.DataFrame, as_text: Callable[[str], bool], notes: list[str]) -> pd.DataFrame:
-    """With semicolons between cells, 1,5 is a number."""
+    """Read 1,5 as a number where cells are separated by semicolons."""
     read = []
     for column in frame.columns:
         if pd.api.types.is_numeric_dtype(frame[column]) or as_text(column):

@@ -19,7 +19,7 @@ MARKED = ("1", "1.0", "true", "yes")
 
 
 def names_of(rows: Rows, column: str | None) -> pd.Index:
-    """What rows are called: the cells of a column, as text, else their numbers in the file, from 1."""
+    """Name the rows by the cells of a column, as text, else by their numbers in the file, from 1."""
     if column is None:
         return rows.frame.index.astype(str)
     cells = rows.column(column)
@@ -33,7 +33,7 @@ def names_of(rows: Rows, column: str | None) -> pd.Index:
 
 
 class Named(NamedTuple):
-    """What rows are called, the column that says it (None: their numbers in the file), and which of them are `kept`."""
+    """The names of the rows, the column they come from (None: their numbers in the file), and which rows are `kept`."""
 
     names: pd.Index
     column: str | None
@@ -45,8 +45,11 @@ class Named(NamedTuple):
 
 
 def linkage_of(file: Path, of: Named, probability: str | None, certain: bool, labelled: Path | None) -> tuple[lo.Linkage, str]:
-    """What a file of pairs says of the rows that are kept, and what is to be said of it. `certain` are pairs of copies, without
-    probabilities; a file of `labelled` pairs says how probable a match is at each score."""
+    """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
+
+    `certain` pairs are copies, without probabilities. A file of `labelled` pairs tells how probable a match is at each
+    score.
+    """
     pairs, frame = _table(file, probability)
     if probability is not None:
         pairs.column(probability)
@@ -75,7 +78,7 @@ def linkage_of(file: Path, of: Named, probability: str | None, certain: bool, la
 
 
 def rates_of(labelled: Path, of: Named, filed: np.ndarray) -> lo.Linkage:
-    """What a labelled sample says of the precision and recall of the clusters as `filed`."""
+    """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
     sample = _table(labelled, None)[1]
     try:
         return lo.Linkage.from_labelled(sample, ids=of.names[of.kept], groups=filed)
@@ -92,7 +95,11 @@ def _table(file: Path, score: str | None) -> tuple[Rows, pd.DataFrame]:
 
 
 def marked(rows: Rows, option: str, text: str) -> np.ndarray:
-    """Which rows are meant: of a column 1, true, yes or the option's own name; those of a value, COLUMN=VALUE; by number."""
+    """Mark the rows that an option names.
+
+    They are named by a column of 1, true, yes or the option's own name, by a value of a column, COLUMN=VALUE, or by their
+    numbers.
+    """
     column, equals, value = (word.strip() for word in text.partition("="))
     if column in rows.frame:
         cells = rows.frame[column].astype(str).str.strip()

@@ -55,7 +55,7 @@ def writable(file: Path | None) -> Path | None:
 
 
 def numbered(file: Path | None, number: int) -> Path | None:
-    """Of several models each has a file of its own: `run.ckpt`, `run-2.ckpt`, …"""
+    """Number a file for each of several models: `run.ckpt`, `run-2.ckpt`, …"""
     return file if file is None or number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
 
 
@@ -84,7 +84,7 @@ def muting(text: str | None) -> str | None:
 
 
 def kept(data: Path, *written: Path | None) -> None:
-    """What is read is not written over."""
+    """Stop before a command writes over the file that it reads."""
     for file in written:
         if file is not None and file.resolve() == data.resolve():
             fail(f"{file}: it is the file that is read; name another.")

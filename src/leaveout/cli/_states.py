@@ -1,4 +1,4 @@
-"""What `hmm` and `mrf` share: numbers of states, emissions, and models that are fitted and cross-validated one by one."""
+"""Functions shared by `hmm` and `mrf`: numbers of states, emissions, and models that are fitted and cross-validated in turn."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Fitted:
     failures: dict[str, str] = field(default_factory=dict)
 
     def table(self, **own: Callable[[str], Any]) -> pd.DataFrame:
-        """Of the models that could be fitted, a command's own columns, made from their names, first."""
+        """Tabulate the models that could be fitted, with the command's own columns, made from their names, first."""
         before = {name: {column: make(name) for column, make in own.items()} for name in self.estimates}
         made = [(name, self.models[name], self.fits[name]) for name in self.estimates]
         after = {name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, model, fit in made}
@@ -86,7 +86,7 @@ def fitted(
     mute: str | None,
     checkpoint: Path | None,
 ) -> Fitted:
-    """Every model fitted, from so many starts drawn with a seed, and cross-validated. Ends the command where none could be."""
+    """Fit every model from seeded random starts, and cross-validate it; end the command where none can be fitted."""
     found = Fitted(models)
     for number, (name, model) in enumerate(models.items(), 1):
         file = numbered(checkpoint, number)

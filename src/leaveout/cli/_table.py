@@ -61,7 +61,7 @@ def compared(
 
 
 def findings(name: str, estimate: lo.Estimate) -> list[str]:
-    """What its checks say of an estimate, but what is for information."""
+    """List the checks of an estimate, without those for information."""
     return [f"{name}: {found}" for found in estimate.checks() if found.severity != "info"]
 
 

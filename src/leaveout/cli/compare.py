@@ -61,10 +61,10 @@ def compare(
 ) -> None:
     """Compare regressions of one file by their held-out loss, over the same rows and folds.
 
-    Beside each mean: its standard error, the estimated error of the approximation, the paired difference from the lowest
-    and its standard error, the probability of being worse, of −log densities the weight in the mixture of the models that
-    predicts best (stacking), the loss with no update (too low), and how many refits are flagged. Models of different --loss
-    are compared by a --score that all of them have.
+    Beside each mean stand its standard error, the estimated error of the approximation, the paired difference from the lowest
+    and its standard error, the probability of being worse, the loss with no update (too low), and the number of flagged refits.
+    For −log densities there is also the weight in the mixture of the models that predicts best (stacking). Models of different
+    --loss are compared by a --score that all of them have.
 
     leaveout compare patients.csv --target cost --model features=age --model features=age,dose --report report.html
 

@@ -61,8 +61,8 @@ def crf(
     """Cross-validate a linear-chain conditional random field of tagged sentences.
 
     Its features are indicators: the word, its shape, its ending, and the words beside it. The loss is −log p of a held-out
-    sentence's labels. Beside it: the share of labels that are decoded rightly, held out and on the training data, and, if
-    the labels are BIO tags, the F1 of entities. The sentences that surprise most are often mistakes in the labels.
+    sentence's labels. The result also has the share of labels that are decoded correctly, held out and on the training data,
+    and, if the labels are BIO tags, the F1 of entities. The sentences with the highest losses are often mistakes in the labels.
 
     leaveout crf tagged.txt --folds 10 --report report.html
 

@@ -64,7 +64,7 @@ def _warm(call: Callable[[], T]) -> tuple[T, float]:
 
 
 def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
-    """Every strategy beside `Exact`, whose estimate is returned."""
+    """Tabulate every strategy beside `Exact`, whose estimate is returned."""
     exact = lo.cross_validate(fit, plan, lo.Exact())
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("strategy", no_wrap=True)

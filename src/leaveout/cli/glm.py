@@ -116,7 +116,7 @@ class Prepared:
 
 
 def prepared(model: Model, rows: Rows, plan: str, seed: int) -> Prepared:
-    """All that can be known to be wrong is found here, before anything is fitted."""
+    """Check all input that can be checked before anything is fitted."""
     made, said = objective(rows, model, plan)
     with one_line(f"--plan {plan}: "):
         folds = plan_of(plan, rows, seed)
@@ -150,6 +150,6 @@ def fitted(model: Prepared) -> lo.Fit:
 
 
 def noted(said: str, caught: list[warnings.WarningMessage]) -> str:
-    """What is to be said, and what was warned of."""
+    """Join the notes and the warnings of a call."""
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     return "; ".join(filter(None, (said, *dict.fromkeys(notes))))

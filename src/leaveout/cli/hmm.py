@@ -58,9 +58,9 @@ def hmm(
 
     SERIES has one row a step; empty cells are missing.
 
-    The loss is the mean of −log p of each held-out step given all that is seen, or of each whole sequence: lower is better.
-    Beside it: its standard error, the estimated error of the approximation, the paired difference from the lowest and its
-    standard error, the loss with no update (too low), and, of the whole series, AIC and BIC.
+    The loss is the mean of −log p of each held-out step given all that is seen, or of each whole sequence; lower is better.
+    Beside it stand its standard error, the estimated error of the approximation, the paired difference from the lowest and its
+    standard error, the loss with no update (too low), and AIC and BIC of the whole series.
 
     leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report report.html
 
@@ -99,7 +99,7 @@ def hmm(
 
 
 def _counts(emission: str, x: pd.DataFrame) -> str:
-    """What is to be said of counts that a density is fitted to."""
+    """Warn of counts that a density is fitted to."""
     values = x.to_numpy()[~x.isna().to_numpy()]
     if emission != "gaussian" or not np.all((values >= 0) & (values % 1 == 0)):
         return ""
@@ -120,7 +120,7 @@ def _series(rows: Rows, column: str | None, steps: pd.Index | None) -> pd.DataFr
 
 
 def _steps(rows: Rows, column: str | None, sequence: str | None, time: str | None) -> pd.Index | None:
-    """What the steps are called: a column that is named, else the first of dates that never go back, if there is one."""
+    """Name the steps: by a named column, else by the first column of dates that never decrease, if there is one."""
     if time is not None:
         names = rows.column(time.strip())
         if names.isna().any():
@@ -142,7 +142,7 @@ def _dates(column: pd.Series) -> pd.DatetimeIndex | None:
 
 
 def _lengths(names: pd.Series) -> list[int]:
-    """How many rows each sequence has, in the order of the file."""
+    """Count the rows of each sequence, in the order of the file."""
     if names.isna().any():
         fail(f"column {names.name!r} is empty in row {names.index[names.isna()][0]}; name the sequence of every row.")
     starts = np.flatnonzero((names != names.shift()).to_numpy())

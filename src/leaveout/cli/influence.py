@@ -73,11 +73,12 @@ def influence(
     plot: Plot = None,
     report: Report = None,
 ) -> None:
-    """What rows of a file, or folds of them, do to a regression by being left out: to the loss, the parameters, a prediction.
+    """Show how a regression changes when rows of a file, or folds of them, are left out.
 
-    "Moves" is the largest change of a parameter, in standard errors; Cook's distance that of all. "Share" is of the sum of the
-    held-out losses' sizes, "rise" what the loss of a row rises by when it is held out. Pairs that mask each other move the fit
-    together by more than both alone.
+    The changes are those of the loss, the parameters and a prediction. "Moves" is the largest change of a parameter, in
+    standard errors; Cook's distance is the change of all. "Share" is the share of the sum of the held-out losses' sizes.
+    "Rise" is the increase of a row's loss when it is held out. Two rows that mask each other move the fit together by more
+    than both alone.
 
     leaveout influence prices.csv --target price --features area,age --row 12
 
@@ -113,7 +114,7 @@ def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
 
 
 def _renamed(found: lo.Influence, rows: Rows, plan: str) -> lo.Influence:
-    """By rows of the file, from 1, or by the names of groups."""
+    """Name the results by rows of the file, from 1, or by the names of groups."""
     kind, _, column = plan.strip().partition(":")
     if kind == "loo":
         index = pd.Index(rows.frame.index, name="row")

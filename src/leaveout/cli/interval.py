@@ -55,10 +55,10 @@ def interval(
     checkpoint: Checkpoint = None,
     out: Annotated[Path | None, out_option("the intervals")] = None,
 ) -> None:
-    """Intervals for the responses of new rows, whatever their distribution: jackknife+, from one fit.
+    """Compute prediction intervals for the responses of new rows, whatever their distribution, by the jackknife+ from one fit.
 
-    "plus" covers about --level of new responses, and 2 level − 1 at least; "minmax" is wider, and covers --level at least;
-    "cv+" leaves folds out. With --plan groups:COLUMN intervals are for rows of new groups.
+    "plus" covers about --level of new responses, and at least 2 level − 1. "minmax" is wider, and covers at least --level.
+    "cv+" leaves folds out. With --plan groups:COLUMN the intervals are for rows of new groups.
 
     leaveout interval sold.csv offered.csv --target price --categorical city
 
@@ -100,7 +100,7 @@ def _new(
 
 
 def _show(table: pd.DataFrame, new: Rows, target: str | None) -> None:
-    """What the intervals are, the first of them, and how many hold a response that is known."""
+    """Print the method of the intervals, the first of them, and how many contain a known response."""
     told = table.attrs
     lines = {
         "method": f"{told['method']}, {told['level']:.0%} intervals of new responses",

@@ -95,11 +95,12 @@ def leakage(
     plot: Plot = None,
     report: Report = None,
 ) -> None:
-    """The score on new clusters, with what leaks between the filed clusters taken out.
+    """Estimate the score on new clusters, without what leaks between the filed clusters.
 
-    Every other column is a feature: numbers as they are, text one-hot encoded. With pairs: answers side by side, each with its
-    interval and what it takes for granted, and which to believe. With rates: the naive loss, the corrected one with its
-    Monte-Carlo and data errors, whether the model exploits leakage, a verdict, and the estimate for other amounts.
+    Every other column is a feature: numbers as they are, text one-hot encoded. With pairs, the result has answers side by
+    side, each with its interval and its assumption, and says which to believe. With rates, it has the naive loss, the
+    corrected one with its Monte-Carlo and data errors, a test whether the model exploits leakage, a verdict, and the
+    estimate for other amounts.
 
     leaveout leakage records.csv --target ill --pairs pairs.csv --id id --scoring roc_auc --report report.html
 
@@ -155,7 +156,7 @@ def _told(
     plot: Path | None,
     report: Path | None,
 ) -> None:
-    """What is to be said beside the result, and the files that are asked for."""
+    """Print the notes beside the result, and write the files that were asked for."""
     notes = [note for note in dict.fromkeys([*said, *warned]) if note and note not in str(found)]
     for note in notes:
         console.print(f"{'warning' if note in warned else 'data':<16}{note}", markup=False)
@@ -181,7 +182,7 @@ def _one_way(
     threshold: float | None,
     report: Path | None,
 ) -> None:
-    """Links are known in one way, and what goes with another is not given."""
+    """Check that links are given in one way, without options of another."""
     given, alone = precision is not None or recall is not None, labelled is not None and pairs is None
     rates = given or alone
     if (pairs is not None) + (duplicates is not None) + given + alone != 1:
@@ -200,7 +201,7 @@ def _one_way(
 
 
 def _share(text: str | None, pairs: Path | None) -> float | tuple[float, float, float]:
-    """What --listed says: one number, or three."""
+    """Parse --listed: one number, or three."""
     if text is None:
         return 1.0
     if pairs is None:
@@ -279,7 +280,7 @@ def _model(name: str, classes: bool) -> Any:
 
 
 def _show(result: lo.LeakageResult) -> None:
-    """ê₀ were more or less leaking."""
+    """Print the estimate ê₀ for other amounts of leakage."""
     try:
         rows = result.sensitivity()
     except ValueError:

@@ -69,9 +69,9 @@ def mrf(
 
     COUNTS has one row a site; empty cells are missing.
 
-    The loss is the mean of −log p of each held-out site given all that is seen, in the whole graph: lower is better. Beside
-    it: its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from
-    the lowest and its standard error, the loss with no update (too low), and, of the whole field, AIC and BIC.
+    The loss is the mean of −log p of each held-out site given all that is seen, in the whole graph; lower is better. Beside it
+    stand its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from the
+    lowest and its standard error, the loss with no update (too low), and AIC and BIC of the whole field.
 
     leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure population --report report.html
 
@@ -115,7 +115,7 @@ def mrf(
 
 
 def _grid(states: list[int], couplings: list[tuple[str, "float | lo.Free"]]) -> dict[str, tuple[int, "float | lo.Free"]]:
-    """Every number of states with every coupling; sites of one state stand alone, as nothing couples them."""
+    """List every number of states with every coupling; sites of one state have no coupling."""
     some = {f"{K} states, {text}": (K, value) for K in states if K > 1 for text, value in couplings}
     return {"1 state": (1, 0.0), **some} if 1 in states else some
 

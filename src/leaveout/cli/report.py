@@ -34,11 +34,11 @@ def report(
     drop_missing: DropMissing = False,
     mute: Mute = None,
 ) -> None:
-    """One page on how well a column is predicted by the others, of rows that the model has not seen.
+    """Write one page on how well the other columns predict a column, for rows that the model has not seen.
 
-    The target chooses the loss: two values logistic, more labels multinomial, whole numbers from 0 on Poisson, other numbers
-    squared. Columns of text are categories; those of one value, or of more than 20 labels, are left out. What was chosen is
-    said. For series there is leaveout hmm --report, for counts on a map leaveout mrf --report.
+    The target chooses the loss: logistic for two values, multinomial for more labels, Poisson for whole numbers from 0 on,
+    squared for other numbers. Columns of text are categories. Columns of one value, or of more than 20 labels, are left out.
+    The command prints what it chose. For series there is leaveout hmm --report, for counts on a map leaveout mrf --report.
 
     leaveout report patients.csv report.html --target cost
 

@@ -68,8 +68,8 @@ def tune(
 ) -> None:
     """Choose the ridge penalty of a regression by its held-out loss, or one penalty for each column.
 
-    By default down the exact slope of the leave-one-out loss. What is printed: the penalties, their held-out loss and its
-    errors, and how much of it is owed to choosing.
+    By default the search descends the exact gradient of the leave-one-out loss. It prints the penalties, their held-out loss
+    with its errors, and the optimism of the choice.
 
     leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical city --each
 
@@ -105,7 +105,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _places(made: Any, categorical: list[str]) -> list[str]:
-    """Of each column of the design the name of its penalty."""
+    """Name the penalty of each column of the design."""
     names = [(name, name.partition("=")[0]) for name in made.names[: made.num_features]]
     return [f"l2[{column if column in categorical else name}]" for name, column in names]
 
@@ -113,7 +113,7 @@ def _places(made: Any, categorical: list[str]) -> list[str]:
 def _tuned(
     made: Any, columns: list[str], ends: tuple[float, float], folds: lo.Plan, refit: lo.AbstractRefit, *how: Any
 ) -> tuple[lo.Tuning, list[str]]:
-    """What was chosen; warnings become notes."""
+    """Tune, and return the result with the warnings as notes."""
     sampler, trials, metric, seed, checkpoint = how
     names = list(dict.fromkeys(columns)) or ["l2"]
 

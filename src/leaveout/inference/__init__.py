@@ -1,1 +1,1 @@
-"""Sums over all paths of a chain and all configurations of a graph, their moments and draws: no model in them."""
+"""Sums over all paths of a chain and all configurations of a graph, with their moments and draws, from potentials."""

@@ -1,16 +1,15 @@
-"""Sums over all paths of a chain of discrete states, from potentials: no model in sight.
+"""Sums over all paths of a chain of discrete states, from potentials.
 
     log Z = log Σ_z Π_t exp(φ_t(z_{t−1}, z_t) + ℓ_t(z_t))
     ∂ log Z/∂ℓ_t(k) = p(z_t = k),      ∂ log Z/∂φ_t(j, k) = p(z_{t−1} = j, z_t = k)
 
-Several sequences are one chain that starts anew: where a step starts, the state before it does not matter. The steps
-are laid out in `[rows, lanes]`, a scan down the rows taking all lanes along. A lane begins where a sequence does; or,
-for one long sequence of few states, lanes are `linked`: a first scan multiplies each lane's matrices, which gives the
-distribution at its top and the evidence below it, and the lanes then run side by side. Inside, states come before
-lanes, `[rows, states, lanes]`.
+Several sequences are one chain that starts anew: where a step starts, the state before it does not matter. The steps are laid
+out in `[rows, lanes]`, a scan down the rows taking all lanes along. A lane begins where a sequence does; or, for one long
+sequence of few states, lanes are `linked`: a first scan multiplies each lane's matrices, which gives the distribution at its
+top and the evidence below it, and the lanes then run side by side. Inside, states come before lanes, `[rows, states, lanes]`.
 
-Where no potential is −∞ the recursions run in probabilities that are normalised at every step (Rabiner 1989);
-structural zeros ask for logarithms.
+Where no potential is −∞ the recursions run in probabilities that are normalised at every step (Rabiner 1989); structural zeros
+need logarithms.
 """
 
 from collections.abc import Callable
@@ -28,14 +27,14 @@ from .._jax import Module, static
 from .._objective import aligned
 
 FEW_STATES = 4  # up to which linking lanes is worth its matrix products
-WIDE = 128  # lanes that a scan takes along; more bring nothing, but in parts
+WIDE = 128  # lanes of one scan; more lanes go in parts
 SHORT = 64  # rows below which a scan is not split further
 TINY = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
 UNROLLED = 4  # states up to which a matrix product is written out
 
 
 class Layout(Module):
-    """Where each step of the sequences stands: `place[row, lane]` is its number, or the number of steps or more for padding."""
+    """Place of each step of the sequences: `place[row, lane]` is its number, or the number of steps or more for padding."""
 
     place: Int[Array | np.ndarray, "rows lanes"]
     starts: Bool[Array | np.ndarray, "rows lanes"]
@@ -49,35 +48,35 @@ class Layout(Module):
         return rows, lanes
 
     def arrange(self, steps: Array, fill: float = 0.0) -> Array:
-        """An array over the steps, laid out."""
+        """Lay out an array over the steps."""
         return jnp.asarray(steps).at[self.place].get(mode="fill", fill_value=fill)
 
     def restore(self, laid: Array) -> Array:
-        """An array over rows and lanes, back in the order of the steps."""
+        """Put an array over rows and lanes back into the order of the steps."""
         return laid.reshape(laid.shape[0] * laid.shape[1], *laid.shape[2:])[self.inverse]
 
     def stored(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
-        """Data of the steps, laid out once and for all."""
+        """Lay out data of the steps in NumPy, once and for all."""
         padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
         return aligned(np.concatenate([steps, padding])[self.place])
 
     def slots(
         self, lengths: Int[np.ndarray, " sequences"], size: Callable[[int], int] = int
     ) -> Int[np.ndarray, "sequences longest"]:
-        """Where the steps of each sequence stand, row after row; −1 is padding, up to `size` of the longest."""
+        """Places of the steps of each sequence, row by row; −1 is padding, up to `size` of the longest."""
         step = np.arange(size(int(lengths.max())))
         place = (np.cumsum(lengths) - lengths)[:, None] + step
         inside = step < lengths[:, None]
         return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(np.int32)
 
     def padded(self, steps: int) -> "Layout":
-        """That of so many steps, those beyond its own where there is padding, if there is any."""
+        """Layout for `steps` steps, those beyond its own at places of padding, if there are any."""
         slots = np.flatnonzero(self.place.reshape(-1) >= len(self.inverse)).astype(np.int32)
         inverse = aligned(np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))]))
         return Layout(self.place, self.starts, inverse, self.linked, self.zeros)
 
     def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
-        """That of some sequences alone, one to a lane; `real` says where a step is."""
+        """Layout of some sequences alone, one to a lane; `real` marks their steps."""
         starts = ~real | (jnp.arange(len(real)) == 0)[:, None]
         return Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.zeros)
 
@@ -89,8 +88,10 @@ def layout(
     size: Callable[[int], int] = int,
     parts: int = 1,
 ) -> Layout:
-    """The quickest layout of sequences of these lengths, as large as `size` says of what is needed; of sums that are made in so
-    many parts at most, where sequences are short enough."""
+    """Quickest layout of sequences of these lengths, with sizes rounded up by `size`.
+
+    `parts` is the number of parts in which sums may be made, if sequences are short enough.
+    """
     lengths = np.asarray(lengths)
     total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
     room = size(total)
@@ -115,7 +116,7 @@ def layout(
 
 
 def _packed(lengths: np.ndarray, capacity: int) -> list[list[int]]:
-    """Sequences in as few lanes as first-fit finds, the longest first."""
+    """Pack sequences into as few lanes as first-fit finds, the longest first."""
     bins: list[list[int]] = []
     left: list[int] = []
     for n in np.argsort(-lengths, kind="stable"):
@@ -130,8 +131,11 @@ def _packed(lengths: np.ndarray, capacity: int) -> list[list[int]]:
 
 
 class Potentials(NamedTuple):
-    """Logarithms. `transition` is `[states, states]`, from row to column, with `initial` where a sequence starts;
-    or `[rows, lanes, states, states]`, into each step, with the initial one in every row where a sequence starts."""
+    """Log-potentials of a chain.
+
+    `transition` is `[states, states]`, from row to column, with `initial` where a sequence starts; or `[rows, lanes, states,
+    states]`, into each step, with the initial one in every row where a sequence starts.
+    """
 
     initial: Float[Array, " states"] | None
     transition: Float[Array, "*steps states states"]
@@ -139,8 +143,10 @@ class Potentials(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """What a forward and a backward pass know. `initial` and `transition` are expected numbers, weighted by `worth`,
-    in the shape of the potentials."""
+    """Results of a forward and a backward pass.
+
+    `initial` and `transition` are expected counts, weighted by `worth`, in the shape of the potentials.
+    """
 
     log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
     states: Float[Array, "rows lanes states"]  # p(z_t | everything)
@@ -151,7 +157,7 @@ class Posterior(NamedTuple):
 
 
 class _Linear:
-    """Sums and products of probabilities."""
+    """Arithmetic of probabilities."""
 
     inside = staticmethod(jnp.exp)
     logarithm = staticmethod(jnp.log)
@@ -166,7 +172,7 @@ class _Linear:
 
     @staticmethod
     def through(p, matrix):
-        """`Σ_j p_j M_jk`, for `[states, lanes]` and `[states, states, lanes or 1]`."""
+        """Compute `Σ_j p_j M_jk`, for `[states, lanes]` and `[states, states, lanes or 1]`."""
         if len(p) > UNROLLED:
             return matrix[..., 0].T @ p if matrix.shape[-1] == 1 else jnp.einsum("jl,jkl->kl", p, matrix)
         out = p[0] * matrix[0]
@@ -176,7 +182,7 @@ class _Linear:
 
 
 class _Logarithmic:
-    """The same, of logarithms."""
+    """Arithmetic of log-probabilities."""
 
     inside = staticmethod(lambda x: x)
     logarithm = staticmethod(lambda x: x)
@@ -202,7 +208,7 @@ Arithmetic = type[_Linear] | type[_Logarithmic]
 
 
 class _Inside:
-    """Potentials as the recursions take them, states before lanes, freed of what each step has in common."""
+    """Potentials as the recursions take them, states before lanes, without the factor that all states of a step share."""
 
     def __init__(self, potentials: Potentials, layout: Layout):
         initial, transition, emission = potentials
@@ -222,16 +228,16 @@ class _Inside:
             self.start, self.matrix = self.own.inside(initial)[:, None], self.own.inside(transition)[:, :, None]
 
     def into(self, step: tuple[Array, Array]) -> Array:
-        """The transitions into a step, which is whether it starts, and its own."""
+        """Transitions into a step, given whether it starts a sequence and its own transitions."""
         return step[1] if self.moving else self.matrix
 
     def move(self, p: Array, step: tuple[Array, Array]) -> Array:
-        """The distribution of the next state."""
+        """Distribution of the next state."""
         on = self.own.through(p, self.into(step))
         return on if self.moving else jnp.where(step[0], self.own.times(self.start, self.own.total(p)), on)
 
     def forward(self, top_of: Array) -> tuple[Array, Array, Array]:
-        """The distributions before each step and after it, and what normalises the latter."""
+        """Distributions before each step and after it, and the normalisers of the latter."""
         own = self.own
 
         def down(p, x):
@@ -245,8 +251,10 @@ class _Inside:
     def backward(
         self, rest: Array, before: Array, filtered: Array, c: Array, weigh: Array
     ) -> tuple[Array, Array, Array, Array | None]:
-        """Pairs of successive states, weighed and summed over the steps of each lane; states; what is ahead of each step; and
-        the pairs of each step, instead, where transitions differ."""
+        """Weighted sums of pairs of successive states over the steps of each lane; states; evidence ahead of each step.
+
+        Where transitions differ from step to step, the pairs of each step take the place of their sums.
+        """
         own, (K, lanes) = self.own, self.e.shape[1:]
 
         def up(carry, x):
@@ -274,7 +282,7 @@ class _Inside:
 
 
 def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
-    """Forward–backward. `worth`, one number for each sequence at all its steps, weighs what is summed over steps."""
+    """Forward–backward pass. `worth`, one number for each sequence at all its steps, weighs the sums over steps."""
     inside = _Inside(potentials, layout)
     own = inside.own
     top_of, below = _linked(inside) if layout.linked else _apart(inside)
@@ -297,13 +305,13 @@ def _finite(top: Array) -> Array:
 
 
 def _apart(inside: _Inside) -> tuple[Array, Array]:
-    """Every lane begins with a start and ends with an end: any distribution before, nothing below."""
+    """Ends of lanes that begin with a start and end with an end: any distribution before, no evidence below."""
     K, lanes = inside.e.shape[1:]
     return inside.own.inside(jnp.full((K, lanes), -jnp.log(K))), inside.own.inside(jnp.zeros((K, lanes)))
 
 
 def _linked(inside: _Inside) -> tuple[Array, Array]:
-    """The distribution at the top of each lane, and the evidence below it, by the product of each lane's matrices."""
+    """Distribution at the top of each lane, and evidence below it, by the product of each lane's matrices."""
     own, (K, lanes) = inside.own, inside.e.shape[1:]
     everything = lambda m: own.total(own.total(m, 0), 0)
 
@@ -331,13 +339,13 @@ def _linked(inside: _Inside) -> tuple[Array, Array]:
 
 @eqx.filter_custom_jvp
 def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | None, layout: Layout) -> Scalar:
-    """`Σ_n worth_n log Z_n` over the sequences, `worth` one number for each at all its steps (one, by default)."""
+    """Sum `Σ_n worth_n log Z_n` over the sequences, `worth` one number for each at all its steps (by default one)."""
     return _weighed(_summed(potentials, layout, None).log_normaliser, worth)
 
 
 @log_partition.def_jvp
 def _log_partition_jvp(primals, tangents):
-    """The gradient is the posterior, by code that is itself differentiable: all higher derivatives follow."""
+    """Derivative by the posterior, in code that is itself differentiable, so that all higher derivatives follow."""
     potentials, worth, layout = primals
     moved, worth_moved, _ = tangents
     found = _summed(potentials, layout, worth)
@@ -352,7 +360,7 @@ def _log_partition_jvp(primals, tangents):
 
 
 class _Sums(NamedTuple):
-    """What log Z and its gradient take of a `Posterior`."""
+    """Part of a `Posterior` that log Z and its gradient need."""
 
     log_normaliser: Float[Array, "rows lanes"]
     states: Float[Array, "rows lanes states"]
@@ -361,7 +369,7 @@ class _Sums(NamedTuple):
 
 
 def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _Sums:
-    """Those; where lanes are several times `WIDE`, of so many at a time, all of whose arrays a cache holds."""
+    """Compute these sums; if lanes are several times `WIDE`, that many at a time, so that a cache holds all arrays."""
     (rows, lanes), moving = layout.shape, potentials.transition.ndim > 2
 
     def one(part: tuple) -> _Sums:
@@ -393,7 +401,7 @@ def best_path(
     emission: Float[Array, "steps states"],
     starts: Bool[Array, " steps"],
 ) -> Int[Array, " steps"]:
-    """The most probable path of states (Viterbi 1967), of steps in their order."""
+    """Most probable path of states (Viterbi 1967), for steps in their order."""
 
     def forward(best, x):
         start, e = x
@@ -408,8 +416,10 @@ def best_path(
 
 
 def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
-    """The stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK (Grassmann,
-    Taksar & Heyman 1985)."""
+    """Stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK.
+
+    The algorithm is that of Grassmann, Taksar & Heyman (1985).
+    """
     rest, columns = transition, []
     for n in range(len(transition) - 1, 0, -1):
         column = rest[:n, n] / jnp.sum(rest[n, :n])
@@ -422,5 +432,5 @@ def stationary(transition: Float[Array, "states states"]) -> Float[Array, " stat
 
 
 def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
-    """Does every state lead to the first, as the elimination above needs?"""
+    """Whether every state leads to the first, as the elimination in `stationary` needs."""
     return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)

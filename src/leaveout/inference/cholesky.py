@@ -1,11 +1,11 @@
-"""Sparse symmetric matrices of one pattern, many at a time: factors, determinants, solutions, and entries of the inverse.
+"""Factors of sparse symmetric matrices of one pattern, many at a time, with determinants, solutions and entries of the inverse.
 
-    A = L Lᵀ over fronts: columns that share their rows below (supernodes) and these rows, one dense block each, from the leaves
-    of the elimination tree to its roots (Duff & Reid 1983); back down from the roots the entries of A⁻¹ in the fronts,
-    G_rc = −G_rr T,  G_cc = L_c⁻ᵀL_c⁻¹ − Tᵀ G_rc,  T = L_r L_c⁻¹ (Takahashi 1973; Erisman & Tinney 1975).
+A = L Lᵀ is computed over fronts from the leaves of the elimination tree to its roots. A front is a dense block: columns that
+share their rows below (a supernode), and these rows (Duff & Reid 1983). Back down from the roots come the entries of A⁻¹ in the
+fronts, G_rc = −G_rr T,  G_cc = L_c⁻ᵀL_c⁻¹ − Tᵀ G_rc,  T = L_r L_c⁻¹ (Takahashi 1973; Erisman & Tinney 1975).
 
-The order is minimum degree's, SuperLU's. Fronts of one height and shape go together, and so do the matrices of a batch: there
-is no loop over columns, and none over matrices.
+The order is SuperLU's minimum degree. Fronts of one height and shape are computed together, and so are the matrices of a batch:
+there is no loop over columns, and none over matrices.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-RELAXED = ((16, 0.5), (64, 0.2))  # columns up to which two supernodes become one if this share of it is zeros
-TRIANGULAR = 64  # columns from which the inverse of a triangle is LAPACK's, one matrix at a time
+RELAXED = ((16, 0.5), (64, 0.2))  # two supernodes of so many columns are merged if this share of the result, at most, is zeros
+TRIANGULAR = 64  # columns from which LAPACK inverts triangles, one matrix at a time
 
 
 Front = tuple[int, int, np.ndarray]  # its first column, how many, and the rows below
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Of symmetric matrices whose lower entries `(row, column)` may be other than zero; fronts in the order of `order`."""
+    """Pattern of symmetric matrices whose lower entries `(row, column)` may differ from zero; fronts follow `order`."""
 
     size: int
     row: Int[np.ndarray, " entries"]
@@ -49,7 +49,7 @@ class Pattern:
 
     @cached_property
     def times(self) -> Float[np.ndarray, " entries"]:
-        """How often an entry stands in the matrix."""
+        """Number of times that each entry stands in the matrix: once on the diagonal, twice off it."""
         return np.where(self.row == self.column, 1.0, 2.0)
 
     @cached_property
@@ -57,18 +57,18 @@ class Pattern:
         return self.row * self.size + self.column
 
     def entries(self, row: Int[np.ndarray, " some"], column: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
-        """Where these are among the entries."""
+        """Positions of the entries (row, column) among those of the pattern."""
         return np.searchsorted(self._key, np.maximum(row, column) * self.size + np.minimum(row, column))
 
     def values(self, matrix: "scipy.sparse.sparray") -> Float[np.ndarray, " entries"]:
-        """Those of one of these matrices."""
+        """Entries of a matrix of this pattern."""
         lower = scipy.sparse.coo_array(scipy.sparse.tril(matrix))
         out = np.zeros(len(self.row))
         np.add.at(out, self.entries(lower.row, lower.col), lower.data)
         return out
 
     def factor(self, values: Float[np.ndarray, "lanes entries"]) -> "Factor":
-        """Of each matrix; NaN where there is none."""
+        """Factor each matrix; NaN where it is not positive definite."""
         space = np.zeros((len(values), self.length))
         space[:, self.place] = values
         logdet, parts = np.zeros(len(values)), []
@@ -91,14 +91,14 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """Of a batch of matrices, by fronts: inverses of triangles, and what is below these."""
+    """Factors of a batch of matrices, by fronts: inverses of triangles, and the blocks below these."""
 
     pattern: Pattern
     parts: list[tuple[np.ndarray, np.ndarray]]
     logdet: Float[np.ndarray, " lanes"]
 
     def solve(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes size columns"]:
-        """`A⁻¹ b` of each."""
+        """Compute `A⁻¹ b` for each matrix."""
         found, (lanes, _, width) = right[:, self.pattern.order], right.shape
         for group, (inverse, below) in zip(self.pattern.groups, self.parts, strict=True):
             view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
@@ -118,7 +118,7 @@ class Factor:
 
     @cached_property
     def inverse(self) -> Float[np.ndarray, "lanes entries"]:
-        """The entries of the inverse where the pattern has some."""
+        """Entries of the inverse within the pattern."""
         space = np.empty((len(self.logdet), self.pattern.length))
         for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             count, k, r = group.shape
@@ -136,7 +136,7 @@ class Factor:
 
 
 def pattern(matrix: "scipy.sparse.sparray") -> Pattern:
-    """That of a symmetric matrix, its diagonal full, and the fronts of its factor."""
+    """Pattern of a symmetric matrix with a full diagonal, with the fronts of its factor."""
     size = matrix.shape[0]
     full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))
     lower = scipy.sparse.coo_array(scipy.sparse.tril(full))
@@ -150,7 +150,10 @@ def pattern(matrix: "scipy.sparse.sparray") -> Pattern:
 
 
 def _ordered(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, list[np.ndarray]]:
-    """Columns in the order of elimination, children before parents and next to them, and the rows below each in its factor."""
+    """Columns in the order of elimination, and the rows below each in its factor.
+
+    Children come before their parents and next to them.
+    """
     size = full.shape[0]
     sure = scipy.sparse.csc_array((np.ones(len(full.data)), full.indices, full.indptr), shape=full.shape)
     sure = scipy.sparse.csc_array(sure + scipy.sparse.diags_array(sure.sum(0) + 1.0))
@@ -177,7 +180,7 @@ def _ordered(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, list[np.ndarra
 
 
 def _supernodes(below: list[np.ndarray]) -> list[Front]:
-    """First column, how many, and the rows below; neighbours become one where that adds few zeros."""
+    """Fronts, each by its first column, number of columns and rows below; neighbours are merged where that adds few zeros."""
     found: list[Front] = []
     for at, rows in enumerate(below):
         first, k = at, 1
@@ -198,7 +201,7 @@ def _supernodes(below: list[np.ndarray]) -> list[Front]:
 def _laid_out(
     fronts: list[Front], order: np.ndarray, row: np.ndarray, column: np.ndarray
 ) -> tuple[list[Group], np.ndarray, np.ndarray, int]:
-    """Fronts in groups, the order of columns by these, where the entries of a matrix go, and how long a workspace is."""
+    """Groups of fronts, the order of columns by groups, the places of a matrix's entries in the workspace, and its length."""
     of = np.repeat(np.arange(len(fronts)), [k for _, k, _ in fronts])  # the front of a column
     height = np.zeros(len(fronts), np.int64)
     for at, (_, _, rows) in enumerate(fronts):
@@ -241,13 +244,13 @@ def _laid_out(
 
 
 def _local(front: Front, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
-    """Where rows stand in a front."""
+    """Positions of rows in a front."""
     first, k, below = front
     return np.where(rows < first + k, rows - first, k + np.searchsorted(below, rows))
 
 
 def _entries(fronts: list[Front], front: np.ndarray, i: np.ndarray, j: np.ndarray) -> Int[np.ndarray, " entries"]:
-    """Where entries stand in the fronts of their columns, one line after another."""
+    """Positions of entries in the fronts of their columns, row by row."""
     line, lengths = np.empty(len(i), np.int64), np.array([k + len(rows) for _, k, rows in fronts])
     by_front = np.argsort(front, kind="stable")
     for some in np.split(by_front, np.flatnonzero(np.diff(front[by_front])) + 1):
@@ -286,7 +289,7 @@ def _cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*s
 
 
 def _inverted(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
-    """Inverses of lower triangles."""
+    """Invert lower triangles."""
     k = lower.shape[-1]
     if k == 1:
         return 1 / lower

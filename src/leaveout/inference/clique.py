@@ -1,15 +1,15 @@
-"""Sums over all configurations of a field on any graph, from potentials: no model in sight.
+"""Sums over all configurations of a field on any graph, from potentials.
 
     log Z = log Σ_z exp(Σ_s φ_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t))
     ∂ log Z/∂φ_s(k) = p(z_s = k),      ∂ log Z/∂φ_st(j, k) = p(z_s = j, z_t = k)
 
-Potentials are `[..., sites, states]` and `[..., edges, states, states]`, any axes before. The passes over the tree of cliques
-are NumPy (`passes`), compiled into nothing; here they are given to JAX as two primitives: sums, whose derivatives are
-marginals, and the tangents of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives
-of marginals work under `jit` and `vmap`; third derivatives do not.
+Potentials are `[..., sites, states]` and `[..., edges, states, states]`, with any axes before. The passes over the tree of
+cliques are NumPy (`passes`). They are given to JAX as two primitives: sums, whose derivatives are marginals, and the tangents
+of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives of marginals work under `jit` and
+`vmap`; third derivatives do not.
 
-(Primitives and not `pure_callback`: that one hands its arrays to JAX again, which waits for itself where the program runs
-on all threads, and makes them single precision in threads that were not told otherwise.)
+They are primitives and no `pure_callback`, which hands its arrays to JAX again. That waits for itself where the program runs on
+all threads, and makes the arrays single precision in threads whose setting says so.
 """
 
 import itertools
@@ -37,26 +37,29 @@ Sums = Passes | Messages
 def tree(
     num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = MEMORY, inference: str = "exact"
 ) -> Sums:
-    """What sums over a graph: exactly, which raises ValueError where it needs more than `memory` bytes; or approximately, by
-    "bethe" or "trw"."""
+    """Exact or approximate sums over a graph.
+
+    `inference` is "exact", which raises ValueError if it needs more than `memory` bytes, or one of the approximations "bethe",
+    "trw".
+    """
     graph = num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states
     return passes(*graph, memory) if inference == "exact" else messages(*graph, inference)
 
 
 def log_partition(sites: Sites, edges: Edges, tree: Sums) -> Float[Array, "..."]:
-    """`log Z`, its gradient the marginals."""
+    """Compute `log Z`, whose gradient is the marginals."""
     return _sums(sites, edges, tree, 0)[0]
 
 
 def marginals(sites: Sites, edges: Edges, tree: Sums) -> Float[Array, "... sites states"]:
-    """`p(z_s = k)` of every site."""
+    """Marginals `p(z_s = k)` of every site."""
     return _sums(sites, edges, tree, 1)[1]
 
 
 def pair_marginals(
     sites: Sites, edges: Edges, tree: Sums
 ) -> tuple[Float[Array, "... sites states"], Float[Array, "... edges states states"]]:
-    """`p(z_s = k)` of every site, and `p(z_s = j, z_t = k)` of every edge."""
+    """Marginals `p(z_s = k)` of every site and `p(z_s = j, z_t = k)` of every edge."""
     _, of_sites, of_edges = _sums(sites, edges, tree, 2)
     return of_sites, of_edges
 
@@ -68,14 +71,14 @@ def draw(
     num_draws: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "draws sites"]:
-    """Configurations drawn from the roots down."""
+    """Draw configurations from the roots down."""
     return tree.walk(_column(sites, edges), num_draws, rng)
 
 
 def best(
     sites: Float[np.ndarray, "sites states"], edges: Float[np.ndarray, "edges states states"], tree: Sums
 ) -> Int[np.ndarray, " sites"]:
-    """The most probable configuration, found going up by maxima, and read off going down."""
+    """Most probable configuration, found by maxima on the way up and read off on the way down."""
     return tree.walk(_column(sites, edges), 1, np.random.default_rng(0), best=True)[0]
 
 
@@ -123,7 +126,7 @@ def _shapes(lanes: tuple[int, ...], tree: Sums) -> tuple[tuple[int, ...], tuple[
 
 
 def _numbers_first(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Sums) -> np.ndarray:
-    """Potentials `[numbers, lanes]`."""
+    """Potentials as `[numbers, lanes]`."""
     out = np.empty((tree.edges.stop, *lanes))
     out[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
     out[tree.edges] = 0.0 if edges is None else np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
@@ -137,7 +140,7 @@ def _lanes_first(marginals: np.ndarray, lanes: tuple[int, ...], tree: Sums, edge
 
 
 def _chunks(count: int, size: int) -> list[slice]:
-    """Of nearly one size, at most this."""
+    """Split `count` items into slices of nearly one size, at most `size`."""
     bounds = np.linspace(0, count, -(-count // size) + 1).astype(int).tolist() if count else []
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
@@ -160,7 +163,10 @@ def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: 
 def _tangents_by_passes(
     sites: np.ndarray, edges: np.ndarray, *changes: np.ndarray, tree: Sums, given: bool, wanted: bool
 ) -> list[np.ndarray]:
-    """Axes along which only the change is long are tangents: they share the passes of the potentials."""
+    """Tangents of the marginals along changes of the potentials.
+
+    Axes along which only the change is long are tangents, which share the passes of the potentials.
+    """
     own = _lanes(sites.shape[:-2], edges.shape[:-3])
     whole = _lanes(own, *(change.shape[: len(own)] for change in changes))
     order = sorted(range(len(own)), key=lambda axis: own[axis] == 1 < whole[axis])  # lanes first, tangents last
@@ -205,8 +211,10 @@ def _tangents_abstract(sites: Any, edges: Any, *changes: Any, tree: Sums, given:
 
 
 def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
-    """Calls a function of NumPy arrays from a compiled program. Doubles come back as pairs of integers, which no thread's
-    setting makes single precision."""
+    """Lowering that calls a function of NumPy arrays from a compiled program.
+
+    Doubles come back as pairs of integers, which no thread's setting can make single precision.
+    """
 
     def lower(ctx: Any, *args: Any, **params: Any) -> list[Any]:
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -229,7 +237,7 @@ mlir.register_lowering(tangents_p, _on_host(_tangents_by_passes), cacheable=Fals
 
 
 def _batched(primitive: Primitive) -> Callable[..., Any]:
-    """A new leading axis of lanes, of length one where an operand does not have it."""
+    """Batching rule: add a leading axis of lanes, of length one for operands that are not batched."""
 
     def rule(operands: Any, axes: Any, **params: Any) -> tuple[list[Array], list[int]]:
         led = [
@@ -260,7 +268,7 @@ def _sums_jvp(primals: Any, changes: Any, *, tree: Sums, level: int) -> tuple[li
 
 
 def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array], list[Array]]:
-    """Linear in the changes of the potentials; how it moves with the potentials would be a third derivative."""
+    """Derivative of the tangents, which are linear in the changes; the derivative in the potentials would be a third one."""
     if not all(isinstance(change, ad.Zero) for change in changes[:2]):
         raise NotImplementedError(
             "Fields have first and second derivatives only: InfinitesimalJackknife(order=2) and other third derivatives are "
@@ -271,7 +279,7 @@ def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array
 
 
 def _tangents_transpose(cotangents: Any, *operands: Any, tree: Sums, given: bool, wanted: bool) -> list[Any]:
-    """The map is a Hessian, hence symmetric."""
+    """Transpose of the tangents, which are a Hessian and hence symmetric."""
     sites, edges = operands[:2]
     there = wanted and not isinstance(cotangents[1], ad.Zero)
     pulled = [ad.instantiate_zeros(cotangents[0]), *([cotangents[1]] if there else [])]
@@ -281,7 +289,7 @@ def _tangents_transpose(cotangents: Any, *operands: Any, tree: Sums, given: bool
 
 
 def _summed(array: Array, shape: tuple[int, ...]) -> Array:
-    """Over the axes along which an operand of this shape was repeated."""
+    """Sum over the axes along which an operand of this shape was repeated."""
     axes = tuple(axis for axis, (size, own) in enumerate(zip(array.shape, shape, strict=True)) if own == 1 < size)
     return jnp.sum(array, axes, keepdims=True) if axes else array
 

@@ -1,13 +1,12 @@
-"""From a graph to a tree of cliques: in which order sites are summed out, and the tables that this takes.
+"""Order in which the sites of a graph are summed out, and the tree of cliques that this needs.
 
-Eliminating site v makes a table over v and the neighbours that it then has, and joins these neighbours to one another.
-The order decides how large the tables become: the largest spans `width + 1` sites. Finding the best order is NP-hard.
-Least fill, least degree, and reverse Cuthill–McKee both ways are tried, and the one with the fewest table entries is taken.
-Where these are many, least fill is repeated with a random handicap of every site, in edges; a few handicaps are drawn anew,
-and kept where there are no more entries than before. (On the 384 tracts of Philadelphia with three states: 152 million
-entries by the best of ten ties broken at random, 55 to 75 million by 200 handicaps; nested dissection has billions.)
-Cliques that lie within others are merged with them, and so are small ones, since a call costs as much as a few hundred
-numbers.
+Eliminating site v makes a table over v and its current neighbours, and joins these neighbours to one another. The order
+determines how large the tables become: the largest spans `width + 1` sites. Finding the best order is NP-hard. Least fill,
+least degree, and reverse Cuthill–McKee both ways are tried, and the order with the fewest table entries is taken. If these are
+many, least fill is repeated with a random handicap of every site, in edges. A few handicaps are drawn anew each time, and kept
+if there are no more entries than before. (On the 384 tracts of Philadelphia with three states: 152 million entries by the best
+of ten ties broken at random, 55 to 75 million by 200 handicaps; nested dissection has billions.) Cliques that lie within others
+are merged with them, and so are small ones, since a call costs as much as a few hundred numbers.
 """
 
 import heapq
@@ -23,11 +22,11 @@ from .._progress import Slow
 
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
 FEW = 2**22  # entries of all tables, up to which no better order is looked for
-SEARCHED = 80_000  # sites that are summed out in the search, at most
-PATIENCE = 50  # trials in a row that find nothing better, after which it ends
-HANDICAP = 10.0  # edges, at most
+SEARCHED = 80_000  # largest number of sites that the search sums out
+PATIENCE = 50  # trials in a row without improvement after which the search ends
+HANDICAP = 10.0  # largest handicap, in edges
 REDRAWN = (0.01, 0.03, 0.1, 0.3)  # shares of the handicaps that are drawn anew
-ROUGH = 3  # states that the search counts with, at most: of more, the largest table alone would lead it
+ROUGH = 3  # largest number of states that the search counts with: with more, the largest table alone would lead it
 SMALL = 2**6  # entries up to which cliques are merged although that makes more entries
 
 Graph = list[set[int]]  # the neighbours of each site
@@ -36,7 +35,7 @@ Scopes = dict[int, set[int]]  # by site, in the order of elimination: the neighb
 
 @dataclass
 class Clique:
-    """One table: over the sites that are summed out here, and those of the separator, which go up to the parent.
+    """Table over the sites that are summed out here, and those of the separator, which go up to the parent.
 
     Sites are in the order of their elimination. `sites` and `edges` number the potentials that are multiplied in here.
     """
@@ -61,14 +60,14 @@ def neighbours(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Graph:
 
 
 def clique_tree(scopes: Scopes, edges: Int[np.ndarray, "edges 2"], num_states: int) -> list[Clique]:
-    """The cliques, children first, every site's and edge's potential in the smallest that has it."""
+    """Cliques, children first, with every potential of a site or edge in the smallest clique that holds it."""
     cliques = _merged(scopes, num_states)
     _place(cliques, edges)
     return cliques
 
 
 def best_scopes(graph: Graph, num_states: int) -> Scopes:
-    """Of the order whose tables have the fewest entries, of those tried; the same in every call."""
+    """Scopes of the best order found, whose tables have the fewest entries; the same in every call."""
     best = first_scopes(graph, num_states)
     if FEW < entries(best, num_states) < HOPELESS:
         best = _searched(graph, num_states, best)
@@ -76,17 +75,17 @@ def best_scopes(graph: Graph, num_states: int) -> Scopes:
 
 
 def first_scopes(graph: Graph, num_states: int) -> Scopes:
-    """Of the best order before any is looked for."""
+    """Scopes of the best order among the heuristics, before any search."""
     return min(_orders(graph, num_states), key=lambda scopes: entries(scopes, num_states))
 
 
 def entries(scopes: Scopes, num_states: int) -> int:
-    """Of all tables."""
+    """Number of entries of all tables."""
     return sum(num_states ** (len(scope) + 1) for scope in scopes.values())
 
 
 def _orders(graph: Graph, num_states: int) -> Iterator[Scopes]:
-    """By several heuristics; least degree is always carried through, others until a table is hopeless."""
+    """Yield orders by several heuristics; least degree is always carried through, others until a table is hopeless."""
     yield _greedy(graph, lambda graph, v: len(graph[v]), None)
     sites = np.array([(s, t) for s, near in enumerate(graph) for t in near], np.int64).reshape(-1, 2)
     matrix = scipy.sparse.csr_matrix((np.ones(len(sites), np.int8), (sites[:, 0], sites[:, 1])), [len(graph)] * 2)
@@ -97,12 +96,12 @@ def _orders(graph: Graph, num_states: int) -> Iterator[Scopes]:
 
 
 def _most(num_states: int) -> int:
-    """Neighbours that a site may have when it is summed out."""
+    """Largest number of neighbours that a site may have when it is summed out."""
     return int(np.log(HOPELESS) / np.log(max(num_states, 2)))
 
 
 def _searched(graph: Graph, num_states: int, best: Scopes) -> Scopes:
-    """By random handicaps, from those of a seed."""
+    """Search better orders by random handicaps, from a fixed seed."""
     rng, rounds, base = np.random.default_rng(0), SEARCHED // len(graph), min(num_states, ROUGH)
     handicap, fewest, since = rng.uniform(0.0, HANDICAP, len(graph)), np.inf, 0
     with Slow("orders of elimination", rounds) as bar:
@@ -124,7 +123,7 @@ def _searched(graph: Graph, num_states: int, best: Scopes) -> Scopes:
 
 
 def _fill(graph: Graph, v: int) -> tuple[int, int]:
-    """Edges that eliminating v adds, and its degree."""
+    """Number of edges that eliminating v adds, and its degree."""
     near = graph[v]
     return sum(len(near) - 1 - len(near & graph[u]) for u in near) // 2, len(near)
 
@@ -132,9 +131,11 @@ def _fill(graph: Graph, v: int) -> tuple[int, int]:
 def _greedy(
     graph: Graph, cost: Callable[[Graph, int], object], most: int | None, budget: tuple[int, float] = (0, np.inf)
 ) -> Scopes:
-    """The cheapest site next, whatever that leads to. Given up where it has more than `most` neighbours, or the tables more
-    entries than a budget, of so many states; `most` is None for costs that depend on a site's own neighbours only, the fewest
-    first."""
+    """Eliminate the cheapest site next, whatever that leads to.
+
+    It gives up if a site has more than `most` neighbours, or the tables more entries than a budget (states, entries) allows.
+    `most` is None for costs that depend on a site's own neighbours only, the fewest first.
+    """
     states, left = budget
     graph = [set(near) for near in graph]
     known = [cost(graph, v) for v in range(len(graph))]
@@ -162,7 +163,7 @@ def _greedy(
 
 
 def _rest(graph: Graph, scopes: Scopes) -> Scopes:
-    """A complete graph, in any order."""
+    """Scopes of a complete graph, eliminated in any order."""
     left = [v for v in range(len(graph)) if v not in scopes]
     return {**scopes, **{v: set(left[at + 1 :]) for at, v in enumerate(left)}}
 
@@ -179,14 +180,14 @@ def _given(graph: Graph, order: list[int], most: int) -> Scopes:
 
 
 def _join(graph: Graph, v: int) -> None:
-    """Take v out, and make its neighbours one another's."""
+    """Remove v, and make its neighbours one another's."""
     for u in graph[v]:
         graph[u] |= graph[v]
         graph[u] -= {u, v}
 
 
 def _merged(scopes: Scopes, num_states: int) -> list[Clique]:
-    """Cliques that lie within their parent, or hold it, are one with it; so are small ones."""
+    """Cliques after merging those that lie within their parent, or contain it, and small ones."""
     order = list(scopes)
     position = {v: at for at, v in enumerate(order)}
     eliminated = [[v] for v in order]
@@ -221,7 +222,7 @@ def _merged(scopes: Scopes, num_states: int) -> list[Clique]:
 
 
 def _place(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"]) -> None:
-    """Every potential into the smallest clique that has its sites."""
+    """Put every potential into the smallest clique that has its sites."""
     edge_of = {(min(s, t), max(s, t)): number for number, (s, t) in enumerate(edges.tolist())}
     placed: set[int] = set()
     edges_of: dict[int, list[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""Sums over all configurations of a field, approximately, by messages along its edges: Bethe's and the tree-reweighted.
+"""Approximate sums over all configurations of a field, by messages along its edges: Bethe's and the tree-reweighted.
 
 With weights ρ of the edges, one for Bethe's free energy (Yedidia, Freeman & Weiss 2005), for the other the shares of spanning
 trees that hold an edge (Wainwright, Jaakkola & Willsky 2005), a fixed point of
@@ -9,10 +9,10 @@ has beliefs b_s ∝ exp λ_s, b_st(j, k) ∝ exp(φ_st(j, k)/ρ_st + λ_s(j) −
 
     log Z = Σ_s log Σ_k exp λ_s(k) + Σ_st ρ_st log Σ_jk b_s(j) b_t(k) exp(φ_st(j, k)/ρ_st − m_ts(j) − m_st(k))
 
-is stationary in the messages: its derivatives by the potentials are the beliefs, and theirs come of the linearised fixed
-point, a symmetric map. On trees all is exact. The tree-reweighted log Z is convex in φ, has one value, and is not below the
-exact one; Bethe's is mostly nearer, may have several fixed points, and the one that is reached from uniform messages is taken.
-Where messages do not settle all is NaN.
+is stationary in the messages. Its derivatives by the potentials are the beliefs, and theirs come from the linearised fixed
+point, a symmetric map. On trees everything is exact. The tree-reweighted log Z is convex in φ, has one value, and is not below
+the exact one. Bethe's is mostly nearer, but may have several fixed points; the one reached from uniform messages is taken. If
+messages do not settle, all results are NaN.
 """
 
 import functools
@@ -25,8 +25,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from .passes import Downward, Stack, Tangent
 
-KEPT = 0.25  # of the last messages, in each step
-SETTLED = 1e-12  # relative change of messages at which they stand
+KEPT = 0.25  # share of the last messages that each step keeps
+SETTLED = 1e-12  # relative change at which messages have settled
 STEPS = 5000
 CHECKED = 10  # steps between two looks at what has settled
 TREES = 64
@@ -34,7 +34,10 @@ NUMBERS = 2**21  # numbers in the tables of the lanes that are taken along
 
 
 class Settled(NamedTuple):
-    """A fixed point: log Z, the beliefs of sites and edges, and for each message `P(j | k)`, from where it comes."""
+    """Fixed point: log Z, the beliefs of sites and edges, and the origins of messages.
+
+    The origin of a message is `P(j | k)`, the distribution of the state that it comes from.
+    """
 
     log_partition: Float[np.ndarray, " lanes"]
     sites: Float[np.ndarray, "sites states lanes"]
@@ -43,7 +46,7 @@ class Settled(NamedTuple):
 
 
 class Messages:
-    """Approximate sums for one graph, number of states and kind, in the place of `Passes`."""
+    """Approximate sums for one graph, number of states and kind, with the interface of `Passes`."""
 
     def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
@@ -79,7 +82,7 @@ class Messages:
         return found, Downward(np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]), [], True)
 
     def tangents(self, known: Settled, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
-        """How the beliefs change along a change of the potentials: the fixed point, linearised."""
+        """Change of the beliefs along a change of the potentials, by the linearised fixed point."""
         del down
         shape = change.shape[1:]
         of_sites, psi = self._parts(change.reshape(len(change), -1))
@@ -133,22 +136,22 @@ class Messages:
         return Settled(log_partition + lost, *beliefs, origin + lost)
 
     def _parts(self, potentials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """φ of sites; φ/ρ of messages `[messages, from, to, lanes]`."""
+        """Potentials φ of sites, and φ/ρ of messages `[messages, from, to, lanes]`."""
         K, lanes = self.num_states, potentials.shape[1]
         of_edges = potentials[self.edges].reshape(-1, K, K, lanes)
         psi = np.concatenate([of_edges, of_edges.swapaxes(1, 2)]) / self.weights[..., None]
         return potentials[self.sites].reshape(-1, K, lanes), psi
 
     def _total(self, of_sites: np.ndarray, m: np.ndarray) -> np.ndarray:
-        """λ."""
+        """Sums λ of a site's potential and the messages to it."""
         return of_sites + (self.into @ m.reshape(len(m), -1)).reshape(of_sites.shape)
 
     def _out(self, total: np.ndarray, m: np.ndarray) -> np.ndarray:
-        """λ of where a message comes from, without the one that goes back."""
+        """Sums λ at the start of each message, without the message that goes back."""
         return total[self.start] - np.roll(m, self.num_edges, 0)
 
     def _fixed(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
-        """Where steps from m lead, and which lanes have settled. All lanes go on until the last has."""
+        """Fixed point of `step` from m, and which lanes have settled. All lanes go on until the last has."""
         change = np.zeros(m.shape[-1])
         for count in range(STEPS):
             new = step(m)
@@ -168,8 +171,10 @@ def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:
 
 
 def spanning(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Float[np.ndarray, " edges"]:
-    """The share of spanning trees that hold each edge; of so many trees that each takes the edges that few had, until all had
-    one."""
+    """Share of spanning trees that hold each edge.
+
+    Trees are drawn such that each takes edges that few had, until every edge was in one.
+    """
     times, count = np.zeros(len(edges)), 0
     number = scipy.sparse.csr_array((np.arange(1, len(edges) + 1), edges.T), shape=(num_sites, num_sites))
     while len(edges) and (count < TREES or not times.all()):

@@ -1,15 +1,15 @@
-"""First and second moments of what a chain's paths count, each sequence by itself.
+"""First and second moments of what a chain's paths count, for each sequence by itself.
 
     s(z) = (1{z_T = k}, 1{z_1 = k}, #{t : z_{t−1} = j, z_t = k})        "end", "start", "transition", `[params]`
 
 Given everything seen, a path is a Markov chain that can be drawn from its end, z_{t−1} | z_t ~ Q_t(·| z_t) with
-Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} what is counted after t,
+Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} the counts after t,
 
     G_t(k, d)     = E[1{z_t = k} S_{>t, d}],      G_{t−1}(j, d) = Σ_k Q_t(j | k) (G_t(k, d) + p(z_t = k) 1{d = (j, k)}),
     E[s sᵀ]       = C + Cᵀ + diag E[s],           C_{(j, k), d} = Σ_t Q_t(j | k) G_t(k, d):
 
-one pass from the end, of two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies). Sums of
-anything that depends on a step and its state are counted alike, at the step itself by halves.
+one pass from the end, with two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies). Sums of
+anything that depends on a step and its state are counted in the same way, with a half at the step itself.
 """
 
 from typing import NamedTuple
@@ -29,18 +29,18 @@ TOGETHER = 2**18  # numbers of as many steps as go into one product
 def _rows(
     found: Posterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
 ) -> tuple:
-    """What the recursions read, row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
+    """Inputs of the recursions row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
     starts = jnp.asarray(layout.starts)
     return _origins(found, transition, layout), found.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
 
 
 def _origins(found: Posterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
-    """Q_t: where each state has come from; zero at starts."""
+    """Distributions Q_t of the state that each state has come from; zero at starts."""
     return _origin(_before(found.filtered, layout.starts), transition)
 
 
 def _before(filtered: Float[Array, "rows lanes states"], starts: Array | np.ndarray) -> Float[Array, "rows lanes states"]:
-    """`p(z_{t−1} | x_1, …, x_{t−1})`, zero at starts."""
+    """Distributions `p(z_{t−1} | x_1, …, x_{t−1})`, zero at starts."""
     shifted = jnp.concatenate([jnp.zeros_like(filtered[:1]), filtered[:-1]])
     return jnp.where(jnp.asarray(starts)[..., None], 0.0, shifted)
 
@@ -58,7 +58,7 @@ def expected_counts(
     unit: Int[Array | np.ndarray, "rows lanes"],
     count: int,
 ) -> Float[Array, "sequences params"]:
-    """`E[s]` of each of `count` sequences; `unit` is the sequence at each place."""
+    """Expected counts `E[s]` of each of `count` sequences; `unit` is the sequence at each place."""
 
     def back(carry, x):
         last, pairs, out = carry
@@ -89,8 +89,10 @@ def covariance(
     worth: Float[Array, " sequences"],
     features: Float[Array | np.ndarray, "places features"] | Sparse | None = None,
 ) -> Float[Array, "params params"]:
-    """`Σ_n worth_n Cov(s_n)` over sequences; with features, dense or `Sparse` over all places, s has `Σ_t x_t[f] 1{z_t = k}`
-    as well."""
+    """Sum `Σ_n worth_n Cov(s_n)` over sequences.
+
+    With features, dense or `Sparse` over all places, s has `Σ_t x_t[f] 1{z_t = k}` as well.
+    """
     count, (rows, lanes, K) = len(worth), found.states.shape
     F = 0 if features is None else features.shape[1]
     eye, wide = jnp.eye(K), K + K * K + F * K
@@ -129,7 +131,7 @@ def covariance(
 
 
 def _square(sums: dict[str, Array], mean: Float[Array, " params"]) -> Float[Array, "params params"]:
-    """`E[s sᵀ]`, from what was counted at a step times what was counted after it or at once."""
+    """Second moments `E[s sᵀ]`, from counts at a step times counts after it or at it."""
     K, wide = sums["start"].shape
     F = len(sums["weight"])
     pairs = jnp.swapaxes(sums["pair"], 0, 1).reshape(K * K, wide)
@@ -142,7 +144,7 @@ def _square(sums: dict[str, Array], mean: Float[Array, " params"]) -> Float[Arra
 
 
 class _Steps(NamedTuple):
-    """What the recursion reads of a chain, row by row."""
+    """Inputs of the recursion from a chain, row by row."""
 
     before: Float[Array, "rows lanes states"]  # p(z_{t−1} | x_1, …, x_{t−1}), zero at starts
     states: Float[Array, "rows lanes states"]
@@ -160,9 +162,12 @@ def spread_of_sums(
     worth: Float[Array, "rows lanes"],
     count: int,
 ) -> Float[Array, "params params"]:
-    """`Σ_n worth_n Cov(s_n)` of `count` sequences: of starts `[K]` and transitions `[K, K]`, then of sums over the steps of
-    `terms`, of which each state has its own, `[K, own]`, and of those that states share, `[shared]`. `worth` is one number for
-    each sequence at all its steps. The same recursion, some columns at a time; products for some steps together."""
+    """Sum `Σ_n worth_n Cov(s_n)` of `count` sequences, with sums of terms over the steps.
+
+    s has starts `[K]` and transitions `[K, K]`, then sums over the steps of `terms`: those that each state has for itself, `[K,
+    own]`, and those that states share, `[shared]`. `worth` is one number for each sequence at all its steps. The recursion is
+    that of the module, some columns at a time, with products for several steps together.
+    """
     starts = jnp.asarray(layout.starts)
     real = starts & (jnp.asarray(layout.place) < len(layout.inverse))
     laid = [found.filtered, found.states, *terms, worth, starts, real]
@@ -195,8 +200,11 @@ def spread_of_sums(
 def _columns(
     steps: _Steps, transition: Array, some: Float[Array, "states some"], count: int, own: bool
 ) -> tuple[Float[Array, "states counted some entries"], Float[Array, "sequences some entries"]]:
-    """What is counted in each state (starts, transitions into it, sums) times what comes after it, and expectations: of what
-    `some` states have of their `own`, transitions out of them first; or of what states share, if `some` is one for all."""
+    """Products of the counts in each state with what comes after it, and expectations, for some columns.
+
+    Counts are starts, transitions into the state, and sums. The columns are what `some` states have of their `own`, transitions
+    out of them first; or what states share, if `some` is one for all.
+    """
     rows, lanes, K = steps.states.shape
     terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.shared
     shape = some.shape[1], terms.shape[-1]

@@ -2,13 +2,13 @@
 
     α_t = (Mᵀ α_{t−1}) ∘ ε_t,    β_{t−1} = M (ε_t ∘ β_t),    p(z_t | x) = α_t ∘ β_t,    M = exp(transition),
 
-ε_t what exp(emission) is by what normalises α_t. Along a direction of the potentials, v_t of emissions and U of transitions,
-the scores s of paths change by ṡ and probabilities by their covariances with it, p(z_t = k) (E[ṡ | z_t = k] − E[ṡ]). Two passes
-alike tell these: a_t = α_t ∘ E[ṡ up to t | z_t], b_t = β_t ∘ E[ṡ beyond t | z_t],
+where ε_t is exp(emission) divided by the normaliser of α_t. Along a direction of the potentials, v_t of emissions and U of
+transitions, the scores s of paths change by ṡ and probabilities by their covariances with it, p(z_t = k)
+(E[ṡ | z_t = k] − E[ṡ]). Two similar passes compute these: a_t = α_t ∘ E[ṡ up to t | z_t], b_t = β_t ∘ E[ṡ beyond t | z_t],
 
     a_t = α_t ∘ v_t + (Mᵀ a_{t−1} + (M ∘ U)ᵀ α_{t−1}) ∘ ε_t,    b_{t−1} = M (ε_t ∘ (β_t ∘ v_t + b_t)) + (M ∘ U) (ε_t ∘ β_t).
 
-(J. Lafferty, A. McCallum and F. Pereira, Conditional random fields, 2001; what starts and ends add is part of emissions.)
+(J. Lafferty, A. McCallum and F. Pereira, Conditional random fields, 2001; terms of starts and ends are part of emissions.)
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ Weight = Float[np.ndarray, " steps"]
 
 
 class Packed(NamedTuple):
-    """Where steps stand: the first ones of all sequences, then the second ones, and so on."""
+    """Order of the steps: the first ones of all sequences, then the second ones, and so on."""
 
     order: Int[np.ndarray, " steps"]  # of those of all sequences, one after another
     bounds: list[int]  # where the steps of each time begin, and the end
@@ -33,13 +33,13 @@ class Packed(NamedTuple):
 
     @property
     def moves(self) -> list[tuple[slice, slice]]:
-        """Where steps come from, and where they lead, time by time."""
+        """Slices of the steps that moves come from and lead to, time by time."""
         spans = zip(self.bounds, self.bounds[1:], self.bounds[2:], strict=False)
         return [(slice(start, start + stop - middle), slice(middle, stop)) for start, middle, stop in spans]
 
 
 def packed(lengths: Int[np.ndarray, " sequences"]) -> Packed:
-    """Sequences of these lengths, packed."""
+    """Pack sequences of these lengths."""
     longest_first = np.argsort(-lengths, kind="stable")
     first = (np.cumsum(lengths) - lengths)[longest_first]
     active = [int(np.count_nonzero(lengths > t)) for t in range(int(lengths.max()))]
@@ -51,7 +51,7 @@ def packed(lengths: Int[np.ndarray, " sequences"]) -> Packed:
 
 
 class Passed(NamedTuple):
-    """What a forward and a backward pass know."""
+    """Results of a forward and a backward pass."""
 
     where: Packed
     matrix: Table  # M, by its largest entry
@@ -63,11 +63,11 @@ class Passed(NamedTuple):
     states: Steps  # p(z_t | x)
 
     def pairs(self, weight: Weight) -> Table:
-        """`Σ_t weight_t p(z_{t−1}, z_t | x)`."""
+        """Sum `Σ_t weight_t p(z_{t−1}, z_t | x)`."""
         return self.matrix * _moved(self.where, self.forward, weight[:, None] * self.ahead)
 
     def along(self, emission: Steps, transition: Table, weight: Weight) -> tuple[Steps, Table]:
-        """What `states` and `pairs(weight)` change by along a direction of the potentials."""
+        """Change of `states` and `pairs(weight)` along a direction of the potentials."""
         turned = self.matrix * transition
         a, b = self.forward * emission, np.zeros_like(emission)
         for before, here in self.where.moves:
@@ -94,7 +94,7 @@ def _moved(where: Packed, before: Steps, here: Steps) -> Table:
 
 
 def passed(where: Packed, emission: Steps, transition: Table) -> Passed:
-    """Forward–backward; a normaliser that underflows makes log Z infinite."""
+    """Forward–backward pass; a normaliser that underflows makes log Z infinite."""
     top, peak = emission.max(1), transition.max()
     own, matrix = np.exp(emission - top[:, None]), np.exp(transition - peak)
     forward, total = np.empty_like(own), np.empty(len(own))

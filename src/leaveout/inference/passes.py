@@ -1,16 +1,16 @@
-"""Sums over all configurations of a field, by passes over its tree of cliques. NumPy only.
+"""Sums over all configurations of a field, by passes over its tree of cliques, in NumPy.
 
 Everything is an array `[numbers, lanes]`, or `[numbers, lanes, tangents]`. A stack holds the potentials of the sites, those
-of the edges, and then a message for each clique. Going up, a clique's table is the sum of what it reads from the stack, a
+of the edges, and then a message for each clique. On the way up, a clique's table is the sum of what it reads from the stack, a
 sparse 0/1 matrix A times it; summing out its own sites r leaves a message over its separator s:
 
     a = A stack,      m(s) = log Σ_r exp a(r, s),      P(r | s) = exp(a(r, s) − m(s)).
 
-At the roots m is log Z. Going down, belief(r, s) = P(r | s) belief(s), and what was read has the marginals Aᵀ belief. So all
-is known of P: its tangents are those of a, centred, Ṗ = P (ȧ − Σ_r P ȧ), and no exponential is taken twice.
+At the roots m is log Z. On the way down, belief(r, s) = P(r | s) belief(s), and what was read has the marginals Aᵀ belief. So P
+determines everything: its tangents are those of a, centred, Ṗ = P (ȧ − Σ_r P ȧ), and no exponential is taken twice.
 
-Cliques at one height that sum out equally many configurations are one step. Tables too large for a matrix are added up,
-and summed over, as arrays of many axes.
+Cliques at one height that sum out equally many configurations are one step. Tables too large for a matrix are added up, and
+summed over, as arrays of many axes.
 """
 
 import collections
@@ -60,7 +60,10 @@ class Narrow:
 
 
 class Wide:
-    """One clique; `inputs` are the places of the messages that it reads, and their shapes, 1 where a site is not theirs."""
+    """One large clique; `inputs` are the places of the messages that it reads, and their shapes.
+
+    A shape is 1 along the sites that the message does not have.
+    """
 
     def __init__(self, shape: tuple[int, ...], configurations: int, writes: slice, inputs: list[tuple[slice, tuple[int, ...]]]):
         self.shape, self.configurations, self.writes, self.inputs = shape, configurations, writes, inputs
@@ -83,7 +86,7 @@ class Wide:
 
 
 class Upward(NamedTuple):
-    """What a pass upward leaves: log Z `[lanes]`, and the conditional probabilities P of every step."""
+    """Results of a pass upward: log Z `[lanes]`, and the conditional probabilities P of every step."""
 
     log_partition: Float[np.ndarray, " lanes"]
     conditionals: list[np.ndarray]
@@ -98,10 +101,11 @@ class Downward(NamedTuple):
 
 
 class Passes:
-    """The steps for one graph and number of states. Equal for equal graphs, so that nothing is compiled anew.
+    """Steps of the passes for one graph and number of states. Equal for equal graphs, so that nothing is compiled anew.
 
-    `need` are the bytes that the pass of derivatives takes, which is the largest: the conditional probabilities of all tables
-    and their tangents, two tables more, the stack and its tangents. Raises ValueError where that is more than `memory` bytes.
+    `need` is the number of bytes that the pass of derivatives takes, which is the largest: the conditional probabilities of all
+    tables and their tangents, two tables more, the stack and its tangents. Raises ValueError if that is more than `memory`
+    bytes.
     """
 
     def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = np.inf):
@@ -132,11 +136,11 @@ class Passes:
 
     @property
     def lanes(self) -> int:
-        """Fields that a pass takes along."""
+        """Number of fields that a pass takes along."""
         return max(1, NUMBERS // self.entries)
 
     def _tables(self, lanes: tuple[int, ...]) -> list[np.ndarray]:
-        """Room for the tables of all steps, in one piece: many pieces would scatter over the memory."""
+        """Memory for the tables of all steps, in one piece: many pieces would scatter over the memory."""
         whole, start, tables = np.empty((self.entries, *lanes)), 0, []
         for step in self.steps:
             tables.append(whole[start : start + step.entries].reshape(step.configurations, -1, *lanes))
@@ -144,8 +148,11 @@ class Passes:
         return tables
 
     def up(self, stack: Stack, *, best: bool = False) -> Upward:
-        """Fills in the messages of the stack. If only the `best` configurations are wanted: maxima instead of sums, and
-        conditional probabilities of one and zero."""
+        """Pass upward; fills in the messages of the stack.
+
+        If only the `best` configurations are wanted, it takes maxima instead of sums, and conditional probabilities of one and
+        zero.
+        """
         conditionals = self._tables(stack.shape[1:])
         for step, conditional in zip(self.steps, conditionals, strict=True):
             step.up(stack, conditional)
@@ -169,7 +176,7 @@ class Passes:
         return Upward(stack[self.roots].sum(0), conditionals)
 
     def down(self, known: Upward, *, edges: bool) -> Downward:
-        """All marginals; those of edges only if wanted."""
+        """Pass downward: all marginals, those of edges only if wanted."""
         out = np.zeros((self.size, len(known.log_partition)))
         out[self.roots] = 1.0
         separators = []
@@ -179,7 +186,7 @@ class Passes:
         return Downward(out[: self.edges.stop].copy(), separators[::-1], edges)
 
     def tangents(self, known: Upward, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
-        """How the marginals change along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
+        """Change of the marginals along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
         stack = self._stack(change)
         tables = self._tables(change.shape[1:])
         for step, conditional, table in zip(self.steps, known.conditionals, tables, strict=True):
@@ -200,14 +207,16 @@ class Passes:
         return self.up(self._stack(potentials)).log_partition
 
     def _stack(self, potentials: np.ndarray) -> np.ndarray:
-        """Potentials, and room for the messages."""
+        """Stack of the potentials, with memory for the messages."""
         stack = np.empty((self.size, *potentials.shape[1:]))
         stack[: len(potentials)] = potentials
         return stack
 
     def both(self, potentials: Stack, *, edges: bool) -> tuple[Upward, Downward]:
-        """Up and down; or what is known already, where these potentials were seen a moment ago: marginals and their tangents
-        are asked for one after the other."""
+        """Pass up and down, or reuse the passes if these potentials were seen a moment ago.
+
+        Marginals and their tangents are asked for one after the other.
+        """
         for before, up, down in list(self.recent):
             if before.shape == potentials.shape and (down.edges or not edges) and np.array_equal(before, potentials):
                 return up, down
@@ -220,7 +229,7 @@ class Passes:
     def walk(
         self, potentials: Stack, draws: int, rng: np.random.Generator, *, best: bool = False
     ) -> Int[np.ndarray, "draws sites"]:
-        """Configurations drawn from the roots down, each site given its separator; or the `best` one."""
+        """Draw configurations from the roots down, each site given its separator; or find the `best` one."""
         known = self.up(self._stack(potentials), best=best)
         z = np.zeros((draws, self.num_sites), np.int64)
         for step, start, clique in reversed(self.cliques):
@@ -234,7 +243,7 @@ class Passes:
 
 @functools.lru_cache(maxsize=16)
 def passes(num_sites: int, edges: bytes, num_states: int, memory: float = np.inf) -> Passes:
-    """The passes over a graph, made once; `edges` are the bytes of int64 `[edges, 2]`."""
+    """Passes over a graph, made once; `edges` are the bytes of int64 `[edges, 2]`."""
     return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, memory)
 
 
@@ -244,7 +253,7 @@ def _scopes(num_sites: int, edges: bytes, num_states: int) -> Scopes:
 
 
 def _numbers(cliques: list[Clique], layout: Passes) -> int:
-    """That are in memory at once for one field, where derivatives are taken."""
+    """Number of numbers that are in memory at once for one field, where derivatives are taken."""
     K = layout.num_states
     stack = layout.num_sites * K + layout.num_edges * K**2 + sum(K ** len(clique.separator) for clique in cliques)
     return 2 * layout.entries + 2 * K ** max(len(clique.scope) for clique in cliques) + 2 * stack
@@ -268,7 +277,7 @@ def _is_wide(clique: Clique, layout: Passes) -> bool:
 
 
 def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes) -> list[Clique]:
-    """Potentials of wide cliques gathered in narrow ones that sum nothing out."""
+    """Gather the potentials of wide cliques in narrow ones that sum nothing out."""
     extra: list[Clique] = []
     emptied = []
     for number, clique in enumerate(cliques):
@@ -293,7 +302,7 @@ def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: 
 
 
 class _Builder:
-    """From cliques to steps: heights, places of the messages in the stack, matrices."""
+    """Builds steps from cliques: heights, places of the messages in the stack, matrices."""
 
     def __init__(self, cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes):
         self.cliques, self.ends, self.layout, self.K = cliques, edges, layout, layout.num_states
@@ -321,7 +330,7 @@ class _Builder:
         return steps, np.array(roots), self.size
 
     def places(self) -> list[tuple[int, int, Clique]]:
-        """The step of every clique that sums something out, and where its separator's configurations begin in it."""
+        """Step of every clique that sums something out, and where its separator's configurations begin in it."""
         found = []
         for step, (_, members) in enumerate(self.groups):
             first = self.start[members[0]]
@@ -357,7 +366,7 @@ class _Builder:
         return Narrow(reads, configurations, writes, self.layout.edges)
 
     def _reads(self, number: int) -> list[np.ndarray]:
-        """For everything that a clique reads: where it stands in the stack, for each entry of the table."""
+        """Places in the stack of everything that a clique reads, for each entry of the table."""
         K, clique = self.K, self.cliques[number]
         axis = {site: at for at, site in enumerate(clique.scope)}
         shape = (K,) * len(clique.scope)

@@ -15,7 +15,7 @@ WIDE = 64  # features of one step beyond which the sum over them is not written 
 
 
 class Sparse(Module):
-    """A few features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
+    """Sparse features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
 
     columns: Int[np.ndarray, "steps width"]
     values: Float[np.ndarray, "steps width"]
@@ -29,7 +29,7 @@ class Sparse(Module):
         return _weighted(self.columns, self.values, weights)
 
     def compressed(self, steps: Int[np.ndarray, " some"]) -> "scipy.sparse.csr_array":
-        """Those of some steps, row by row."""
+        """Features of some steps as SciPy's compressed rows."""
         columns, values = self.columns[steps], self.values[steps]
         real = columns < self.number
         start = np.concatenate([[0], np.cumsum(real.sum(1))])
@@ -37,7 +37,7 @@ class Sparse(Module):
 
 
 class Turned(Module):
-    """The same features column by column, in chunks of a few steps: padding has the step `number`."""
+    """Sparse features column by column, in chunks of a few steps; padding has the step `number`."""
 
     steps: Int[np.ndarray, "chunks few"]
     values: Float[np.ndarray, "chunks few"]
@@ -45,8 +45,11 @@ class Turned(Module):
     number: int = static()
 
     def times(self, features: Sparse, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
-        """`features @ weights`, whose transpose is made from these chunks: XLA's own scatters entry by entry, which is
-        several times as dear. (A solve with [[1, 0], [−X, 1]] is a linear map that comes with its transpose.)"""
+        """Compute `features @ weights` with a transpose that is made from these chunks.
+
+        XLA's own transpose scatters entry by entry, which takes several times as long. (A solve with [[1, 0], [−X, 1]] is a
+        linear map that comes with its transpose.)
+        """
         F = features.number
 
         def down(_, x):
@@ -62,7 +65,7 @@ class Turned(Module):
 
 
 def turned(features: Sparse) -> Turned:
-    """Sparse features, column by column."""
+    """Convert sparse features to columns."""
     steps, place = np.nonzero(features.columns < features.number)
     column = features.columns[steps, place]
     order = np.argsort(column, kind="stable")
@@ -82,8 +85,10 @@ def turned(features: Sparse) -> Turned:
 def _weighted(
     places: Int[Array | np.ndarray, "rows width"], values: Float[Array | np.ndarray, "rows width"], matrix: Float[Array, "n k"]
 ) -> Float[Array, "rows k"]:
-    """`Σ_i values[:, i] matrix[places[:, i]]`, the place n being none: of a block of rows at a time, which a cache holds
-    whether XLA fuses the sum or not."""
+    """Compute `Σ_i values[:, i] matrix[places[:, i]]`, the place n being none.
+
+    It takes a block of rows at a time, which a cache holds whether XLA fuses the sum or not.
+    """
     rows = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]))])
 
     def one(row: tuple[Array, Array]) -> Array:

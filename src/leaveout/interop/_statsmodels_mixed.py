@@ -1,4 +1,4 @@
-"""statsmodels' mixed models: MixedLM by maximum likelihood as it was fitted, and the data of its Bayesian mixed GLMs.
+"""Mixed models of statsmodels: MixedLM by maximum likelihood as it was fitted, and the data of its Bayesian mixed GLMs.
 
 MixedLM of one grouping, with random effects `re_formula`, is `lo.Mixed` with a Gaussian response; REML is another objective.
 BinomialBayesMixedGLM and PoissonBayesMixedGLM find a posterior, not a maximum: their data are read, and fitted by maximum
@@ -19,7 +19,7 @@ FAMILIES = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisso
 
 
 def linear(results: Any, drop: str) -> Fit:
-    """The fit of MixedLM's results."""
+    """Fit from the results of a MixedLM."""
     model = results.model
     if model.reml:
         raise ValueError(
@@ -49,7 +49,7 @@ def linear(results: Any, drop: str) -> Fit:
 
 
 def bayesian(results: Any, drop: str) -> Fit:
-    """A fit by maximum likelihood to the data of a Bayesian mixed GLM."""
+    """Fit by maximum likelihood to the data of a Bayesian mixed GLM."""
     model = getattr(results, "model", results)
     columns, blocks, known = model.exog_vc.tocsc(), [], {}
     for k, name in enumerate(model.vcp_names):

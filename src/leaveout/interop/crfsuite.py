@@ -2,9 +2,9 @@
 
     −Σ_n log p(y_n | x_n; θ) + c₂ ‖θ‖²
 
-over a weight for each pair of an attribute and a label, and of two labels that follow one another: of all pairs, or of those
-that its training data hold (`feature.possible_states`, `feature.possible_transitions`); the others are held at zero. There are
-no weights at the starts and ends of sentences: what users want there are attributes of their own.
+The weights are one for each pair of an attribute and a label, and of two labels that follow one another: of all pairs, or of
+those that the training data hold (`feature.possible_states`, `feature.possible_transitions`); the others are held at zero.
+There are no weights at the starts and ends of sentences: users who want these add attributes for them.
 """
 
 import functools
@@ -23,7 +23,7 @@ TRAINED = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood
 
 
 class Weights(NamedTuple):
-    """What a model of CRFsuite holds, by name."""
+    """Weights of a CRFsuite model, by name."""
 
     attributes: dict[str, int]
     labels: dict[str, int]
@@ -40,19 +40,50 @@ def from_crfsuite(
     c1: float | None = None,
     c2: float | None = None,
 ) -> Fit:
-    """The `Fit` of a trained `sklearn_crfsuite.CRF`, or of a `pycrfsuite.Tagger` with its model opened, on the data it was
-    trained on: `X` sentences of steps, each what CRFsuite takes (a dict or a list of attributes), `y` their labels.
+    """Take a trained CRF of CRFsuite, on the data it was trained on.
 
-    `c1` and `c2` are those of the training, read off an `sklearn_crfsuite.CRF`; of a `Tagger` `c2` has to be told. The weights
-    are those of the model: a pair that the training data of a refit never hold stays in it, where CRFsuite, refitted on them,
-    would have no weight for it (with `all_possible_states` and `all_possible_transitions` it has all of them as well).
-    `fit.parameters` are the weights, `[attributes, labels]` and `[labels, labels]`; labels of new sentences are
-    `fit.objective.predict(fit, features=X_new)`.
+    The weights are those of the model. A pair that the training data of a refit never hold stays in it, where CRFsuite,
+    refitted on them, would have no weight for it (with `all_possible_states` and `all_possible_transitions` it has all of them
+    as well). `fit.parameters` are the weights, `[attributes, labels]` and `[labels, labels]`. `fit.objective.predict(fit,
+    features=X_new)` labels new sentences. CRFsuite stops early by default. A warning then states how far its weights are from
+    stationary, and `lo.fit(fit.objective, theta0=fit)` goes on from there.
 
     CRFsuite stops early by default; the fit is then at the minimum, and a warning says how far that is.
 
-    Raises TypeError on other models and on those trained by perceptrons or passive-aggressive updates, which minimise no
-    likelihood; ValueError where `c1` is not zero, `c2` is not known or zero, or X and y are not those of the model.
+    Parameters
+    ----------
+    model : sklearn_crfsuite.CRF or pycrfsuite.Tagger
+        Trained model; a `Tagger` has to have it opened.
+    X : sequence of sentences
+        Sentences of steps, each in a form that CRFsuite takes (a dict or a list of attributes).
+    y : sequence of sequences of str
+        Labels of the sentences.
+    drop : {"sequence", "label"}, default: "sequence"
+        Unit that is left out.
+    c1, c2 : float, optional
+        Penalties of the training. They are read off an `sklearn_crfsuite.CRF`; for a `Tagger` give `c2`.
+
+    Returns
+    -------
+    Fit
+        The fit at the model's weights.
+
+    Raises
+    ------
+    TypeError
+        On other models, and on those trained by perceptrons or passive-aggressive updates, which minimise no likelihood.
+    ValueError
+        If `c1` is not zero, `c2` is zero or not known, or X and y are not those of the model.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> import sklearn_crfsuite
+    >>> X, y = [[["a"], ["b"]], [["b"], ["a"]], [["a"], ["a"]]] * 4, [["A", "B"], ["B", "A"], ["A", "A"]] * 4
+    >>> model = sklearn_crfsuite.CRF(c1=0.0, c2=1.0, max_iterations=500, epsilon=1e-9, delta=1e-9).fit(X, y)
+    >>> fit = lo.from_crfsuite(model, X, y)
+    >>> fit.objective.num_units
+    12
     """
     tagger = getattr(model, "tagger_", None) if hasattr(model, "tagger_") else model
     if not hasattr(tagger, "info"):
@@ -88,7 +119,7 @@ def from_crfsuite(
 
 
 def _constant(model: Any, name: str, given: float | None, default: float | None = None) -> float | None:
-    """c1 or c2: as told, else as the estimator has it, whose None is CRFsuite's own default."""
+    """Constant c1 or c2: as given, else as the estimator has it, whose None is CRFsuite's own default."""
     if given is not None:
         return float(given)
     if not hasattr(model, name):
@@ -105,7 +136,7 @@ def _weights(tagger: Any) -> Weights:
 
 
 def _free(weights: Weights) -> dict[str, np.ndarray]:
-    """Which weights there are."""
+    """Mask of the weights that the model has."""
     K, F = len(weights.labels), len(weights.attributes)
     out = {"start": np.zeros(K, bool), "end": np.zeros(K, bool)}
     out |= {"transition": np.zeros((K, K), bool), "weights": np.zeros((F, K), bool)}
@@ -132,7 +163,7 @@ def _entries(weights: Weights) -> Iterable[tuple[str, tuple[np.ndarray, np.ndarr
 
 
 def _read(caller: str, known: dict[str, int], X: Sequence[Sequence[Any]]) -> tuple[scipy.sparse.csr_array, np.ndarray]:
-    """The attributes that the model knows of all steps, one sentence after another; and the lengths of these."""
+    """Attributes of all steps that the model knows, one sentence after another, and the lengths of the sentences."""
     import pycrfsuite
 
     if isinstance(X, str | bytes) or not hasattr(X, "__len__"):

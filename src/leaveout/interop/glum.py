@@ -1,4 +1,4 @@
-"""Fitted glum regressors as they are. glum averages its loss, so its penalty shrinks as rows leave."""
+"""Fitted regressors of glum as they are. glum averages its loss, so its penalty shrinks as rows leave."""
 
 from typing import Any
 
@@ -18,16 +18,49 @@ POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribut
 def from_glum(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
 ) -> Fit:
-    """The `Fit` of a fitted `GeneralizedLinearRegressor`, or of its CV at the chosen alpha, on the data it was fitted on.
+    """Take a fitted `GeneralizedLinearRegressor` of glum, on the data it was fitted on.
 
-    Families normal, Poisson, gamma, inverse Gaussian, Tweedie, binomial, negative binomial; links identity, log, logit,
-    cloglog, Tweedie; penalties with any `P2`, l1 and elastic net with one that is diagonal. X is a matrix of numbers. The loss
-    is half the deviance of dispersion one.
+    A `GeneralizedLinearRegressorCV` is taken at its chosen alpha. The families are normal, Poisson, gamma, inverse Gaussian,
+    Tweedie, binomial and negative binomial; the links identity, log, logit, cloglog and Tweedie. Penalties may have any `P2`;
+    l1 and elastic net need a diagonal one. The loss is half the deviance of dispersion one.
 
     Where its solver stopped before its minimum, the fit is at the minimum, and a warning says how far that is.
 
-    Raises TypeError on scaled predictors, constraints and other estimators; ValueError where the
-    coefficients are not stationary on these data, and fitting it to them anew does not give them either.
+    Parameters
+    ----------
+    estimator : GeneralizedLinearRegressor or GeneralizedLinearRegressorCV
+        Fitted estimator.
+    X : array-like, shape (rows, features)
+        Matrix of numbers that it was fitted on.
+    y : array-like, shape (rows,)
+        Response.
+    sample_weight : array-like, shape (rows,), optional
+        Weights that were given to `fit`.
+    offset : array-like, shape (rows,), optional
+        Offset that was given to `fit`.
+
+    Returns
+    -------
+    Fit
+        The fit at the estimator's coefficients.
+
+    Raises
+    ------
+    TypeError
+        On scaled predictors, constraints and other estimators.
+    ValueError
+        If the coefficients are not stationary on these data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> from glum import GeneralizedLinearRegressor
+    >>> X, y = np.arange(8.0)[:, None], np.array([1.0, 0, 2, 1, 3, 2, 4, 5])
+    >>> model = GeneralizedLinearRegressor(family="poisson", alpha=0.1, gradient_tol=1e-9).fit(X, y)
+    >>> cv = lo.cross_validate(lo.from_glum(model, X, y), lo.leave_one_out(8))
+    >>> len(cv.losses)
+    8
     """
     name = type(estimator).__name__
     if name not in ("GeneralizedLinearRegressor", "GeneralizedLinearRegressorCV"):
@@ -72,7 +105,7 @@ def from_glum(
 
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:
-    """α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
+    """Penalty α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
     given = estimator.P1
     shape = 1.0 if given is None or isinstance(given, str) else np.asarray(given, np.float64)
     if ratio == 0:

@@ -1,4 +1,4 @@
-"""Fitted hidden Markov models of hmmlearn as they are: its own objective, priors included, at its own parameters.
+"""Fitted hidden Markov models of hmmlearn as they are: hmmlearn's objective, priors included, at its own parameters.
 
 The fixed points of its EM are stationary points of the log-likelihood plus, up to a constant, for state k in R channels
 
@@ -7,8 +7,8 @@ The fixed points of its EM are stationary points of the log-likelihood plus, up 
                    "tied"                −½ (c₀ log |Σ| + tr((Ψ + λ Σ_k d_k d_kᵀ) Σ⁻¹))
                    "diag"                −½ Σ_r (c₀ log v_kr + (Ψ + λ d_kr²) / v_kr), and "spherical" with one v_k
 
-where λ = means_weight, Ψ = covars_prior (added to every entry of a matrix), and c₀ = max(covars_weight − 1, 0), for
-matrices max(covars_weight − R, 0).
+where λ = means_weight, Ψ = covars_prior (added to every entry of a matrix), and c₀ = max(covars_weight − 1, 0), for matrices
+max(covars_weight − R, 0).
 """
 
 import warnings
@@ -32,7 +32,7 @@ KINDS: dict[str, Any] = {"full": "full", "tied": "tied", "diag": "diagonal", "sp
 
 
 class Host(NamedTuple):
-    """A host's emission, its parameters, and whether their prior is flat."""
+    """Emission of a host model, its parameters, and whether their prior is flat."""
 
     emission: AbstractEmission
     parameters: dict[str, np.ndarray]
@@ -46,20 +46,54 @@ def from_hmmlearn(
     *,
     drop: Literal["observation", "step", "sequence"] = "observation",
 ) -> Fit:
-    """The `Fit` of a fitted GaussianHMM, PoissonHMM or CategoricalHMM, on the data it was fitted on.
+    """Take a fitted GaussianHMM, PoissonHMM or CategoricalHMM of hmmlearn, on the data it was fitted on.
 
-    Its priors are taken over as they are (above), its states keep their order, and what its `params` left alone stays
-    fixed. Held fixed as well are the initial distribution of one sequence under a flat `startprob_prior`, which has no
-    interior optimum; and, at zero, initial and transition probabilities below 1e-6: EM arrives there where the likelihood
-    has its maximum on the boundary, and never leaves a zero that it was given. The printed result says how many.
+    Its priors are taken over as they are, its states keep their order, and parameters that its `params` left alone stay fixed.
+    Held fixed as well are the initial distribution of one sequence under a flat `startprob_prior`, which has no interior
+    optimum, and, at zero, initial and transition probabilities below 1e-6: EM arrives there if the likelihood has its maximum
+    on the boundary, and never leaves a zero that it was given. The printed result says how many.
 
-    hmmlearn stops early by default (`tol=1e-2, n_iter=10`), and under priors where the likelihood without them no longer
-    rises, whatever `tol >= 0` (a negative one goes on). A warning then says how far from stationary its parameters
-    are, and `lo.fit(fit.objective, theta0=fit)` goes on from there; so does this function, with a warning, where they are
-    so far that the curvature is not positive definite (the states may then change their order).
+    hmmlearn stops early by default (`tol=1e-2, n_iter=10`), and under priors it stops where the likelihood without them no
+    longer rises, whatever `tol >= 0` (a negative one goes on). A warning then says how far from stationary its parameters are,
+    and `lo.fit(fit.objective, theta0=fit)` goes on from there. If they are so far that the curvature is not positive definite,
+    this function goes on itself, with a warning (the states may then change their order).
 
-    Raises TypeError on other models, `NotFittedError` on one that is not fitted, ValueError where the model does not fit
-    the data, a prior is no density, or emission probabilities are zero.
+    Parameters
+    ----------
+    model : GaussianHMM, PoissonHMM or CategoricalHMM
+        Fitted model.
+    x : array-like, shape (steps, channels)
+        Observations, as hmmlearn takes them.
+    lengths : array-like of int, optional
+        Lengths of the sequences; by default one sequence.
+    drop : {"observation", "step", "sequence"}, default: "observation"
+        Unit that is left out: a step's observation, while its state stays in the chain; its observation and its state; or a
+        whole sequence.
+
+    Returns
+    -------
+    Fit
+        The fit at the model's parameters.
+
+    Raises
+    ------
+    TypeError
+        On other models.
+    sklearn.exceptions.NotFittedError
+        If the model is not fitted.
+    ValueError
+        If the model does not fit the data, a prior is no density, or emission probabilities are zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> from hmmlearn.hmm import PoissonHMM
+    >>> x = np.array([1, 0, 2, 1, 0, 9, 8, 10, 7, 9, 1, 1, 0, 2, 8, 9, 7, 1, 0, 1])[:, None]
+    >>> model = PoissonHMM(2, n_iter=500, tol=1e-10, random_state=0).fit(x)
+    >>> fit = lo.from_hmmlearn(model, x)
+    >>> np.round(np.sort(fit.parameters["rate"]), 1)
+    array([0.8, 8.3])
     """
     from sklearn.utils.validation import check_is_fitted
 
@@ -80,7 +114,7 @@ def from_hmmlearn(
 def _described(
     model: Any, host: Host, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
 ) -> tuple[HMM, dict[str, np.ndarray]]:
-    """What the host minimises, and its own parameters there."""
+    """Objective that the host minimises, and its own parameters there."""
     sequences = 1 if lengths is None else np.size(lengths)
     K = model.n_components
     start, moves = np.asarray(model.startprob_, np.float64), np.asarray(model.transmat_, np.float64)
@@ -107,7 +141,7 @@ def _described(
 
 
 def _gone_on(model: Any, objective: HMM, theta: dict[str, np.ndarray]) -> Fit:
-    """The minimum that descent leads to from where the host stopped, with a warning in the name of who called its reader."""
+    """Minimum to which descent leads from where the host stopped, with a warning in the name of the caller."""
     name = type(model).__name__
     stopped = (
         f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter={model.n_iter})"
@@ -137,7 +171,7 @@ def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray
 
 
 class HostGaussian(AbstractEmission):
-    """Gaussian emissions under hmmlearn's joint prior of mean and covariance (above)."""
+    """Gaussian emissions under hmmlearn's joint prior of mean and covariance, as in the module's docstring."""
 
     gaussian: Gaussian
     mean: Float[np.ndarray, "states channels"]  # means_prior
@@ -164,7 +198,7 @@ class HostGaussian(AbstractEmission):
         return not (np.any(self.weight) or np.any(self.scale) or self.power)
 
     def start(self, model: Any) -> dict[str, np.ndarray]:
-        """The model's parameters, in our shapes."""
+        """Parameters of the model, in the shapes of this library."""
         matrices = _matrices(model)
         kinds = {"full": matrices, "tied": matrices[0], "diagonal": np.diagonal(matrices, axis1=1, axis2=2)}
         covariance = kinds.get(self.gaussian.covariance.kind, matrices[:, 0, 0])
@@ -221,7 +255,7 @@ class HostGaussian(AbstractEmission):
 
 
 def _matrices(model: Any) -> Float[np.ndarray, "states channels channels"]:
-    """A covariance matrix for each state, of any kind; of "spherical" ones hmmlearn repeats each by the channels."""
+    """Covariance matrix of each state, whatever the kind; hmmlearn repeats "spherical" ones by the channels."""
     matrices = np.asarray(model.covars_, np.float64)
     return matrices[:: len(matrices) // model.n_components]
 

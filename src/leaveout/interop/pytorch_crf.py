@@ -1,4 +1,4 @@
-"""CRF layers in the manner of pytorch-crf, on emissions that the network made: torch is not needed, arrays will do."""
+"""CRF layers in the manner of pytorch-crf, on emissions that the network made; arrays will do, and torch is not needed."""
 
 from typing import Any
 
@@ -14,16 +14,57 @@ WEIGHTS = {"start": "start_transitions", "end": "end_transitions", "transition":
 def from_pytorch_crf(
     layer: Any, emissions: Any, tags: Any, mask: Any = None, *, penalty: AbstractPenalty | None = None, throw: bool = True
 ) -> Fit:
-    """The `Fit` of a trained CRF layer, the network below it frozen: whole sequences can be left out.
+    """Take a trained CRF layer, with the network below it frozen; the units are whole sequences.
 
-    `layer` has `start_transitions` `[K]`, `end_transitions` `[K]` and `transitions` `[K, K]` (from row to column), as
-    `torchcrf.CRF` and AllenNLP's `ConditionalRandomField` have. `emissions` `[steps, batch, K]`, `tags` and `mask`
-    `[steps, batch]` are what its `forward` is given, or `[batch, steps, …]` where `layer.batch_first` is true; tensors or
-    arrays. `penalty` is what the training added to the summed negative log-likelihood: for a weight decay λ of that sum,
-    `lo.penalties.Ridge(λ)`.
+    A layer that was stopped early is taken as it is, with a warning that states the Newton decrement.
 
-    A layer that was stopped early is taken as it is, with a warning that states the Newton decrement; a decrement above 1
-    raises `ValueError` unless `throw=False`. `IndefiniteHessianError` where the data leave a direction undetermined.
+    Parameters
+    ----------
+    layer : torchcrf.CRF or similar
+        Object with `start_transitions` `[K]`, `end_transitions` `[K]` and `transitions` `[K, K]` (from row to column), as
+        `torchcrf.CRF` and AllenNLP's `ConditionalRandomField` have.
+    emissions : tensor or array, shape (steps, batch, K)
+        Emissions as given to the layer's `forward`; `[batch, steps, K]` if `layer.batch_first` is true.
+    tags : tensor or array, shape (steps, batch)
+        Labels, likewise.
+    mask : tensor or array, shape (steps, batch), optional
+        Ones for steps, zeros for padding behind them.
+    penalty : AbstractPenalty, optional
+        Penalty that the training added to the summed negative log-likelihood: for a weight decay λ of that sum,
+        `lo.penalties.Ridge(λ)`.
+    throw : bool, default: True
+        Whether a decrement above 1 raises an error rather than a warning.
+
+    Returns
+    -------
+    Fit
+        The fit at the layer's weights.
+
+    Raises
+    ------
+    TypeError
+        If the layer lacks one of those weights.
+    ValueError
+        If shapes do not agree, or the weights are not stationary.
+    IndefiniteHessianError
+        If the data leave a direction undetermined.
+
+    Examples
+    --------
+    A layer as trained, here by `lo.fit` itself:
+
+    >>> from types import SimpleNamespace
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> emissions, tags = rng.standard_normal((4, 3, 2)), rng.integers(0, 2, (4, 3))
+    >>> scores, labels = emissions.swapaxes(0, 1).reshape(12, 2), tags.T.ravel()
+    >>> own = lo.fit(lo.CRF(labels, [4, 4, 4], scores=scores, num_labels=2, penalty=lo.penalties.Ridge(1.0))).parameters
+    >>> names = {"start_transitions": "start", "end_transitions": "end", "transitions": "transition"}
+    >>> layer = SimpleNamespace(**{theirs: own[ours] for theirs, ours in names.items()})
+    >>> fit = lo.from_pytorch_crf(layer, emissions, tags, penalty=lo.penalties.Ridge(1.0))
+    >>> fit.objective.num_units
+    3
     """
     missing = [name for name in WEIGHTS.values() if not hasattr(layer, name)]
     if missing:
@@ -52,7 +93,7 @@ def from_pytorch_crf(
 
 
 def _array(value: Any) -> np.ndarray:
-    """An array, out of a tensor if need be."""
+    """Convert a tensor or anything else to an array."""
     for step in ("detach", "cpu", "numpy"):
         value = getattr(value, step)() if hasattr(value, step) else value
     return np.asarray(value)

@@ -1,4 +1,4 @@
-"""Fitted sparse regressions of skglm as they are. It averages its losses, so its penalties shrink as rows leave."""
+"""Fitted sparse regressions of skglm as they are. skglm averages its losses, so its penalties shrink as rows leave."""
 
 from typing import Any
 
@@ -14,12 +14,42 @@ from ._arrived import arrived, is_repeated
 
 
 def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
-    """The `Fit` of a fitted `Lasso`, `WeightedLasso`, `ElasticNet` or `SparseLogisticRegression` (two classes), with
-    `positive=True` where they have it, or of a `GroupLasso` without, on the data it was fitted on.
+    """Take a fitted sparse regression of skglm, on the data it was fitted on.
 
     skglm's solver stops at its own tolerance; θ̂ is where it would have led, with a warning where that is further.
 
-    Raises TypeError on other estimators and more than two classes, ValueError on one that is not fitted, or on other data.
+    Parameters
+    ----------
+    estimator : Lasso, WeightedLasso, ElasticNet, GroupLasso or SparseLogisticRegression
+        Fitted estimator, with `positive=True` where it has that (not a `GroupLasso`); `SparseLogisticRegression` of two
+        classes.
+    X : array-like, shape (rows, features)
+        Columns that it was fitted on.
+    y : array-like, shape (rows,)
+        Response or class.
+
+    Returns
+    -------
+    Fit
+        The fit.
+
+    Raises
+    ------
+    TypeError
+        On other estimators and more than two classes.
+    ValueError
+        If the estimator is not fitted, or was fitted on other data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> from skglm import Lasso
+    >>> X = np.random.default_rng(0).standard_normal((20, 3))
+    >>> y = 2 * X[:, 0] + np.random.default_rng(1).standard_normal(20)
+    >>> fit = lo.from_skglm(Lasso(0.3).fit(X, y), X, y)
+    >>> fit.num_params
+    2
     """
     name = type(estimator).__name__
     reader = {
@@ -52,12 +82,15 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
 
 
 def _each(estimator: Any) -> float | np.ndarray:
-    """α of every coefficient."""
+    """Penalty α of every coefficient."""
     return estimator.alpha if estimator.weights is None else estimator.alpha * np.asarray(estimator.weights, np.float64)
 
 
 def _grouped(estimator: Any, features: int) -> GroupLasso:
-    """Its groups are a size of all, sizes side by side, or lists of columns; its weights are one by default."""
+    """Group lasso of an estimator.
+
+    skglm's groups are one size for all, sizes side by side, or lists of columns; its weights are one by default.
+    """
     groups = estimator.groups
     if estimator.positive:
         raise TypeError("from_skglm: GroupLasso(positive=True) is not supported: beside groups there are no bounds.")
@@ -74,7 +107,7 @@ def _grouped(estimator: Any, features: int) -> GroupLasso:
 
 
 def _target(estimator: Any, y: np.ndarray) -> tuple[np.ndarray, str]:
-    """y as the loss takes it, and the loss."""
+    """Response in the form that the loss takes, and the loss."""
     classes = getattr(estimator, "classes_", None)
     if classes is None:
         return y, "squared"

@@ -1,8 +1,8 @@
-"""scikit-learn's linear estimators as they are: the host's own objective and, where it is fitted, its own θ̂.
+"""Linear estimators of scikit-learn as they are: the host's own objective and, where it is fitted, its own θ̂.
 
-"Exact" then means the host's own refit. Some hosts average their loss (PoissonRegressor, GammaRegressor), so their
-penalty shrinks as rows leave; balanced class weights are recomputed in every fold. `placed` is the way back: the host with
-the parameters of a refit.
+"Exact" then means the host's own refit. Some hosts average their loss (PoissonRegressor, GammaRegressor), so their penalty
+shrinks as rows leave; balanced class weights are recomputed in every fold. `placed` is the way back: the host with the
+parameters of a refit.
 """
 
 import copy
@@ -38,7 +38,7 @@ from ._arrived import arrived, is_repeated
 
 @runtime_checkable
 class Host(Protocol):
-    """An estimator of scikit-learn's kind, which can be cloned."""
+    """Estimator in the manner of scikit-learn, which can be cloned."""
 
     def fit(self, X: Any, y: Any) -> Any: ...
 
@@ -49,8 +49,10 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class Described:
-    """What an estimator minimises, read off its options: `Σ_n w_n ℓ(x_nᵀβ + α, y_n) + ½ ridge ‖β‖² + l1 Σ|β|`, β not negative
-    where it is `positive`."""
+    """Objective of an estimator, read off its options: `Σ_n w_n ℓ(x_nᵀβ + α, y_n) + ½ ridge ‖β‖² + l1 Σ|β|`.
+
+    β is not negative if it is `positive`.
+    """
 
     loss: (
         str | AbstractLoss | HuberScale
@@ -70,9 +72,9 @@ class Described:
 
 
 def described(estimator: Host) -> Described:
-    """The objective of an estimator, fitted or not; of one that chooses its penalty when it is fitted, a fitted one.
+    """Describe the objective of an estimator, fitted or not; one that chooses its penalty as it is fitted has to be fitted.
 
-    Raises TypeError where it is not of this kind, or not known.
+    Raises TypeError if it is not of this kind, or not known.
     """
     name = type(estimator).__name__
     reader = READERS.get(type(estimator))
@@ -84,7 +86,7 @@ def described(estimator: Host) -> Described:
 
 
 def penalty_of(host: Described) -> AbstractPenalty | None:
-    """The penalty of a host, as it depends on the weights of rows."""
+    """Penalty of a host, as it depends on the weights of rows."""
     parts: list[AbstractPenalty] = [Lasso(host.l1)] * (host.l1 > 0)
     parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [Box()] * host.positive
     around = {False: resolve, True: per_weight, "rows": per_row}[host.averaged]
@@ -106,7 +108,7 @@ def _least_squares(estimator: Any) -> Described:
 
 
 def _net(estimator: Any) -> Described:
-    """The lasso and the elastic net: the mean of half the squares beside `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`."""
+    """Describe the lasso or elastic net: mean of half the squares plus `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`."""
     searched = hasattr(estimator, "alpha_")
     alpha = float(estimator.alpha_ if searched else estimator.alpha)
     ratio = float(getattr(estimator, "l1_ratio_", 1.0) if searched else getattr(estimator, "l1_ratio", 1.0))
@@ -180,7 +182,7 @@ def _descended(estimator: Any) -> Described:
 
 
 DENSE = 2**27  # numbers, a gibibyte: sparse columns of a model that wants dense ones are written out up to it
-UNDONE = 0.02  # of its least value, by which a host's objective may be above it
+UNDONE = 0.02  # largest relative excess of a host's objective over its least value
 ROUNDED = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
 SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, of classes or of numbers
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
@@ -213,7 +215,7 @@ SUPPORTED = (*(kind.__name__ for kind in READERS), AROUND)
 
 
 class Opened(NamedTuple):
-    """The linear estimator inside a host, fitted, what it was fitted on, and what printed results should say of it."""
+    """Linear estimator inside a host, fitted, the data that it was fitted on, and remarks for printed results."""
 
     estimator: Any
     X: Any
@@ -222,23 +224,60 @@ class Opened(NamedTuple):
 
 
 def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fit:
-    """The `Fit` of a fitted estimator, on the data it was fitted on.
+    """Take a fitted estimator of scikit-learn, on the data it was fitted on.
 
-    Takes LinearRegression, Ridge, Lasso, ElasticNet, LogisticRegression (binary and multinomial; l2 or no penalty, of two
-    classes l1 and elastic net too; class_weight fixed or balanced), PoissonRegressor, GammaRegressor, TweedieRegressor,
-    HuberRegressor (its scale is a parameter), RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes;
-    its intercept, which it penalises, is the last of `coef`), QuantileRegressor, LinearSVR and LinearSVC(loss="hinge") (their
-    kinks are rounded, which the result says; θ̂ is then near the host's own), SGDClassifier and SGDRegressor (smooth losses;
-    where they arrived), the CV versions of these at the penalty they chose (the choice is not left out); with `positive=True`
-    where they have it. And what is around one of them: a Pipeline, whose transformers stay as fitted, a
-    TransformedTargetRegressor (losses are of the transformed target), a GridSearchCV or the like (its `best_estimator_`; the
-    choice is not left out). `sample_weight` is what was given to `fit`.
+    The linear estimators are LinearRegression, Ridge, Lasso, ElasticNet, LogisticRegression (binary and multinomial; l2 or no
+    penalty, for two classes l1 and elastic net too; class_weight fixed or balanced), PoissonRegressor, GammaRegressor,
+    TweedieRegressor, HuberRegressor (its scale is a parameter), RidgeClassifier (two classes; its squared loss of ±1),
+    LinearSVC (two classes; its intercept, which it penalises, is the last of `coef`), QuantileRegressor, LinearSVR and
+    LinearSVC(loss="hinge") (their kinks are rounded, which the result says; θ̂ is then near the host's own), SGDClassifier and
+    SGDRegressor (smooth losses; if they arrived), and the CV versions of these at the penalty they chose (the choice is not
+    left out); with `positive=True` where they have it.
 
     Where its solver stopped before its minimum, as with few iterations or columns of very different sizes, the fit is at the
     minimum, and a warning says how far that is.
 
-    Raises TypeError on other estimators, `NotFittedError` on one that is not fitted, ValueError where its
-    coefficients are not stationary on these data, and fitting it to them anew does not give them either.
+    Around one of them there may be a Pipeline, whose transformers stay as fitted, a TransformedTargetRegressor (losses are of
+    the transformed target), or a GridSearchCV or similar (its `best_estimator_`; the choice is not left out).
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted estimator.
+    X : array-like, shape (rows, features)
+        Columns that it was fitted on.
+    y : array-like, shape (rows,)
+        Response or class.
+    sample_weight : array-like, shape (rows,), optional
+        Weights that were given to `fit`.
+
+    Returns
+    -------
+    Fit
+        The fit at the estimator's coefficients.
+
+    Raises
+    ------
+    TypeError
+        On other estimators.
+    sklearn.exceptions.NotFittedError
+        If the estimator is not fitted.
+    ValueError
+        If its coefficients are not stationary on these data.
+
+    See Also
+    --------
+    sklearn.cross_validate : scikit-learn's call, which fits transformers anew in every fold.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from sklearn.linear_model import Ridge
+    >>> X, y = lo.datasets.diabetes()
+    >>> fit = lo.from_sklearn(Ridge(alpha=0.1).fit(X, y), X, y)
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(len(y)), metric="mse")
+    >>> len(cv.losses)
+    442
     """
     objective, theta = read(estimator, X, y, sample_weight)
     if isinstance(objective.loss_function, AbstractRounded):
@@ -254,7 +293,7 @@ def _is_of(estimator: Any, X: Any, y: Any, weight: ArrayLike | None) -> bool:
 
 
 def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
-    """The fit of a host whose loss has kinks: where these are rounded, which is near its own θ̂."""
+    """Fit of a host whose loss has kinks: the minimum with the kinks rounded, which is near the host's own θ̂."""
     found, vector = fit(objective, theta, num_starts=1), np.asarray(objective.parameters.unconstrained(theta), float)
     known = objective.parameters.kinks()
     ones = np.ones(objective.num_units)
@@ -276,8 +315,10 @@ def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
 def read(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, scaled: bool = False
 ) -> tuple[GLM | Regression, dict[str, np.ndarray]]:
-    """What a fitted estimator minimises, and where it stands. Transformers stay as fitted; but where `scaled`, refits are those
-    of columns that they standardise themselves."""
+    """Objective of a fitted estimator, and its parameters.
+
+    Transformers stay as fitted; if `scaled`, refits standardise the columns themselves.
+    """
     labels, X, y, sample_weight = matched("from_sklearn", X=X, y=y, sample_weight=sample_weight)
     fitted = estimator
     estimator, X, y, remarks = opened(estimator, _columns(estimator, X), y)
@@ -315,7 +356,7 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
 
 
 def _new(estimator: Any, X: Any) -> Any:
-    """Rows to be predicted, as the regression at the end of an estimator takes them."""
+    """Rows to be predicted, in the form that the regression at the end of an estimator takes."""
     if searches(estimator):
         return _new(estimator.best_estimator_, X)
     if isinstance(estimator, TransformedTargetRegressor):
@@ -333,12 +374,12 @@ def _new(estimator: Any, X: Any) -> Any:
 
 
 def _transformed(estimator: Pipeline, X: Any) -> Any:
-    """What the transformers of a pipeline make of rows."""
+    """Rows after the transformers of a pipeline."""
     return estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
 
 
 def opened(estimator: Any, X: Any, y: Any) -> Opened:
-    """A fitted host, opened down to its linear estimator."""
+    """Open a fitted host down to its linear estimator."""
     if isinstance(estimator, Pipeline):
         check_is_fitted(estimator)
         inner = opened(estimator.steps[-1][1], _transformed(estimator, X), y)
@@ -366,7 +407,7 @@ def opened(estimator: Any, X: Any, y: Any) -> Opened:
 
 
 def inner(estimator: Any) -> Any:
-    """The estimator inside pipelines and transformed targets, fitted where that is."""
+    """Estimator inside pipelines and transformed targets, fitted if that is."""
     if isinstance(estimator, Pipeline):
         return inner(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor):
@@ -376,12 +417,12 @@ def inner(estimator: Any) -> Any:
 
 
 def searches(estimator: Any) -> bool:
-    """Is it a search over the parameters of another estimator, as GridSearchCV is?"""
+    """Whether an estimator searches over the parameters of another, as GridSearchCV does."""
     return hasattr(estimator, "estimator") and callable(getattr(estimator, "fit", None)) and hasattr(estimator, "refit")
 
 
 def learns(estimator: Any) -> bool:
-    """Is there something around the linear estimator that learns from rows?"""
+    """Whether something around the linear estimator learns from rows."""
     if isinstance(estimator, Pipeline):
         return _prepares(estimator) or learns(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor):
@@ -391,8 +432,11 @@ def learns(estimator: Any) -> bool:
 
 
 def rescales(estimator: Any) -> bool:
-    """Is all that a fitted pipeline learns before its linear model how to standardise the columns, and does the model's loss
-    know of that through its ridge alone? So it is with an intercept that is not penalised, of one output."""
+    """Whether a pipeline learns nothing before its linear model but how to standardise the columns.
+
+    The model's loss must know of the scaling through its ridge alone, so that a change of the ridge can undo it. So it is with
+    an intercept that is not penalised, for one output.
+    """
     if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
         return False
     (*before, scaler), last = (step for _, step in estimator.steps[:-1]), estimator.steps[-1][1]
@@ -404,7 +448,7 @@ def rescales(estimator: Any) -> bool:
 
 
 def _prepares(estimator: Pipeline) -> bool:
-    """Does some transformer of a pipeline learn from rows?"""
+    """Whether some transformer of a pipeline learns from rows."""
     return _learn(step for _, step in estimator.steps[:-1])
 
 
@@ -413,7 +457,7 @@ def _learn(steps: Iterable[Any]) -> bool:
 
 
 def placed(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
-    """A fitted host with these parameters, named as in `Fit.parameters`, in the place of its own."""
+    """Copy of a fitted host with these parameters, named as in `Fit.parameters`, in place of its own."""
     host = copy.copy(estimator)
     if isinstance(host, Pipeline):
         name, last = host.steps[-1]
@@ -432,7 +476,7 @@ def placed(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
 
 
 def _columns(estimator: Any, X: Any) -> Any:
-    """The columns of a DataFrame in the order in which the estimator was fitted on them."""
+    """Columns of a DataFrame in the order in which the estimator was fitted on them."""
     known = getattr(estimator, "feature_names_in_", None)
     if known is None or not isinstance(X, pd.DataFrame) or not X.columns.is_unique or list(X.columns) == list(known):
         return X
@@ -445,7 +489,7 @@ def _columns(estimator: Any, X: Any) -> Any:
 def _objective(
     host: Described, estimator: Any, X: Any, y: np.ndarray, weight: ArrayLike | None, remark: str
 ) -> GLM | Regression:
-    """The host's objective on these data."""
+    """Objective of the host on these data."""
     name = type(estimator).__name__
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
@@ -481,7 +525,7 @@ def _objective(
 
 
 def _with_ones(X: Any) -> Any:
-    """The columns, and a constant."""
+    """Columns with a constant behind them."""
     if isinstance(X, pd.DataFrame):
         return pd.concat([X, pd.Series(1.0, X.index, name="intercept")], axis=1)
     ones = np.ones((np.shape(X)[0], 1))
@@ -489,7 +533,7 @@ def _with_ones(X: Any) -> Any:
 
 
 def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> dict[str, Any]:
-    """What the weights of classes are for a model: recomputed by fold, or put on top of the rows' own."""
+    """Class weights as arguments of a model: recomputed by fold, or multiplied into the rows' own weights."""
     of_class = host.class_weight
     if of_class is None:
         return {}
@@ -500,7 +544,7 @@ def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> 
 
 
 def _parameters(objective: GLM | Regression, host: Described, estimator: Any) -> dict[str, np.ndarray]:
-    """The host's own θ̂."""
+    """Parameters θ̂ of the host itself."""
     coef, intercept = np.asarray(estimator.coef_, np.float64), np.asarray(estimator.intercept_, np.float64)
     ones = bool(host.whole and host.intercept)
     wanted = objective.num_features - ones

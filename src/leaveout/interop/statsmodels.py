@@ -1,12 +1,12 @@
-"""Fitted statsmodels results as they are: the host's own objective, at the host's own θ̂.
+"""Fitted results of statsmodels as they are: the host's own objective, at the host's own θ̂.
 
-The design is the host's, its constant an ordinary column: coefficients keep their names and order, and there is no
-intercept beside them. Families whose scale statsmodels only reports (Gaussian, gamma, inverse Gaussian, Tweedie) have
-losses of dispersion one: the scale moves no coefficient. Frequency and variance weights, and numbers of trials, are
-weights of rows, and leaving a row out removes it with all of them.
+The design is the host's, its constant an ordinary column: coefficients keep their names and order, and there is no intercept
+beside them. Families whose scale statsmodels only reports (Gaussian, gamma, inverse Gaussian, Tweedie) have losses of
+dispersion one: the scale moves no coefficient. Frequency and variance weights, and numbers of trials, are weights of rows, and
+leaving a row out removes it with all of them.
 
-`fit_regularized(..., L1_wt=0)` averages the log likelihood over rows, so its penalty shrinks as rows leave; its results
-do not say how large it was, so `alpha=` does.
+`fit_regularized(..., L1_wt=0)` averages the log likelihood over rows, so its penalty shrinks as rows leave. Its results do not
+hold the penalty's size, so `alpha=` gives it.
 """
 
 import functools
@@ -57,21 +57,50 @@ SCALED = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
 
 
 def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str = "row") -> Fit:
-    """The `Fit` of statsmodels results, on the data that they hold.
+    """Take results of statsmodels, on the data that they hold.
 
-    Takes the results of OLS, WLS, GLM (every family; identity, log, power, and all binomial links but a `CDFLink` of one's
+    They may be results of OLS, WLS, GLM (every family; identity, log, power, and all binomial links except a `CDFLink` of your
     own; offset, exposure, freq_weights, var_weights, formulas), of the discrete models Logit, Probit, Poisson and
-    NegativeBinomial (nb2, nb1, geometric; its dispersion a parameter), of MNLogit (whose coefficients are differences from
-    the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and PHReg; of GLMGam fitted by
-    "pirls", its basis and penalties as they are; and of `fit_regularized(alpha=…, L1_wt=0)`, given the same `alpha` here.
-    Of MixedLM by maximum likelihood, `fit(reml=False)`, as it was fitted, and of BinomialBayesMixedGLM and
-    PoissonBayesMixedGLM, results or model, the data, fitted by maximum likelihood (`lo.Mixed`): `drop` is "row", or the
-    grouping, "group" of MixedLM, a component's name of the others.
+    NegativeBinomial (nb2, nb1, geometric; its dispersion is a parameter), of MNLogit (whose coefficients are differences from
+    the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and PHReg; of GLMGam fitted by "pirls",
+    with its basis and penalties as they are; and of `fit_regularized(alpha=…, L1_wt=0)`. A MixedLM by maximum likelihood,
+    `fit(reml=False)`, is taken as it was fitted. Of BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data
+    are fitted by maximum likelihood (`lo.Mixed`).
 
     Where its solver stopped before its minimum, as its results say, the fit is at the minimum, and a warning says how far
     that is.
 
-    Raises TypeError on other results, ValueError where the parameters are not stationary, as those of an l1 penalty.
+    Parameters
+    ----------
+    results : statsmodels results
+        Results of one of these models.
+    alpha : array-like, optional
+        Penalty that was given to `fit_regularized`.
+    drop : str, default: "row"
+        Unit of a mixed model that is left out: "row", or its grouping, "group" for MixedLM, a component's name for the others.
+
+    Returns
+    -------
+    Fit
+        The fit at the results' parameters.
+
+    Raises
+    ------
+    TypeError
+        On other results.
+    ValueError
+        If the parameters are not stationary, as those of an l1 penalty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import statsmodels.api as sm
+    >>> import leaveout as lo
+    >>> X, y = sm.add_constant(np.arange(6.0)), np.array([1.0, 2.0, 2.0, 4.0, 3.0, 6.0])
+    >>> fit = lo.from_statsmodels(sm.OLS(y, X).fit())
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(6))
+    >>> round(cv.mean, 3)
+    0.65
     """
     model, kind = getattr(results, "model", None), type(getattr(results, "model", None)).__name__
     if type(results).__name__ in MIXED:
@@ -115,7 +144,7 @@ def _new(results: Any, X: Any) -> np.ndarray:
 
 
 def _frame(model: Any) -> Any:
-    """The design with its names."""
+    """Design as a frame with its names."""
     import pandas as pd
 
     exog = np.asarray(model.exog, np.float64)
@@ -198,7 +227,7 @@ def _power(exponent: float) -> str | losses.links.Power:
 
 
 def _shift(model: Any) -> np.ndarray | None:
-    """Offset and exposure of a discrete model, whose exposure is in logs already."""
+    """Sum of offset and exposure of a discrete model, whose exposure is in logs already."""
     n = len(model.endog)
     parts = [getattr(model, name, None) for name in ("offset", "exposure")]
     total = sum((np.broadcast_to(np.asarray(part, np.float64), n) for part in parts if part is not None), np.zeros(n))

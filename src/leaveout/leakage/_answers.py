@@ -1,7 +1,7 @@
-"""Ways to have no mates in training: coarser clusters, training sets purged of them, clusters drawn from the linkage; and the
-last answer, more leakage injected and extrapolated to none, where injection can show what mates do.
+"""Answers that have no mates in training: coarser clusters, purged training sets, drawn clusters, and extrapolation.
 
-Each of the first changes the naive score by what it takes out of training; `Study.answer` makes that the whole of the exposure.
+The last one injects more leakage and extrapolates to none, where injection can show the effect of mates. Each of the others
+changes the naive score by what it takes out of training; `Study.answer` scales that to the whole of the exposure.
 """
 
 import functools
@@ -35,8 +35,10 @@ ASSUMPTION = "leaks are records of the test clusters like any other, and the los
 
 
 def prices(study: Study) -> dict[str, int]:
-    """How many fits the first look at each answer takes, but for injection; more are made where their Monte-Carlo error is not
-    small."""
+    """Count the fits of the first look at each answer, without those for injection.
+
+    More are made where the Monte-Carlo error is not small.
+    """
     count, whole = len(study.folds), study.fold is not None
     filed = count + (count * (count - 1) // 2 if whole and count > 2 else 0)
     if not study.linkage.knows_pairs:
@@ -55,15 +57,17 @@ class Bundle(NamedTuple):
 
 
 def naive(study: Study) -> Answer:
-    """As filed."""
+    """Score the folds as filed."""
     value, influence = study.naive
     whole = Answer("naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence)
     return replace(whole, exposed=study.exposed, moved=study.moved)
 
 
 def coarser(study: Study) -> Answer:
-    """Clusters joined by every pair above a threshold, the likeliest first, while they are small enough for folds; what then
-    still stands across is purged."""
+    """Score by clusters joined by every pair above a threshold, and purge the mates that still stand across folds.
+
+    The likeliest pairs join first, as long as the clusters are small enough for folds.
+    """
     if study.fold is None:
         return Answer("coarser", study.taken, FIXED)
     points, why = [], NONE
@@ -202,7 +206,7 @@ def _enough(study: Study, points: list[Point]) -> bool:
 
 
 def _bundles(study: Study, k: int, cut: float) -> list[Bundle]:
-    """As many as keep what a fit drops small."""
+    """Split the exposed rows of a fold into enough bundles that each fit drops few rows."""
     fold = study.folds[k]
     trained = np.zeros(len(study.y), bool)
     trained[fold.train] = True
@@ -254,7 +258,7 @@ def _replaced(study: Study, parts: list[Bundle], found: Predictions) -> Predicti
 
 
 def _exposed(study: Study, parts: list[Bundle]) -> float:
-    """What is left of the exposure by pairs that the cut leaves."""
+    """Return the exposure that remains through pairs below the cut."""
     left = np.zeros(len(study.y))
     for fold, mates in zip(study.folds, study.mates, strict=True):
         left[fold.test] = mates
@@ -264,7 +268,7 @@ def _exposed(study: Study, parts: list[Bundle]) -> float:
 
 
 def extrapolated(study: Study, corrected: Callable[[], LeakageResult]) -> Answer:
-    """By `leakage_corrected`; refused where it refuses, before its fits if injection cannot show what leaks."""
+    """Answer by `leakage_corrected`; refuse where it refuses, and before its fits if injection cannot show the leakage."""
     refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
     if hidden := refusal(unshown(study.folds, study.linkage)):
         return refused(hidden)

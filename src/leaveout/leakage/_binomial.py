@@ -1,8 +1,8 @@
-"""How many leaked records a training set holds, as matrices of probabilities.
+"""The distribution of the number of leaked records in a training set, as matrices of probabilities.
 
 A training set of n records is drawn from T̂, a share p of which belongs to the test clusters, and from V̂, the injected
-ones. With `e_c` the loss when exactly c of the n are leaked, the losses at all levels of injection are `b = A e`, and
-each row of A is the distribution of c at one level (second source document, Eq. 3–5).
+records. With `e_c` the loss when exactly c of the n are leaked, the losses at all levels of injection are `b = A e`, and
+each row of A is the distribution of c at one level.
 """
 
 from typing import Any
@@ -20,9 +20,37 @@ TAIL = 12  # standard deviations (and as many counts) from the mean, beyond whic
 
 
 def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
-    """`A_ij = P(Binomial(n, p_i) = j)`, `[len(p), n + 1]`: every record is leaked with probability `p_i` (Eq. 5).
+    """Compute the probabilities of the number of leaked records, if each record is leaked independently.
 
-    Raises ValueError where n is not a whole number ≥ 1 or p is outside [0, 1].
+    A_ij = P(Binomial(n, p_i) = j), where every record is leaked with probability p_i.
+
+    Parameters
+    ----------
+    p : array_like, `[levels]`
+        The probabilities of leakage.
+    n : int
+        The number of records.
+
+    Returns
+    -------
+    ndarray, `[levels, n + 1]`
+        The matrix A.
+
+    Raises
+    ------
+    ValueError
+        If n is not a whole number ≥ 1, or p is outside [0, 1].
+
+    See Also
+    --------
+    stratified_matrix : The same for exact numbers of injected records.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.leakage.binomial_matrix([0.0, 0.5], 2)
+    array([[1.  , 0.  , 0.  ],
+           [0.25, 0.5 , 0.25]])
     """
     n, p = _whole("binomial_matrix: n", n, 1), np.atleast_1d(np.asarray(p, np.float64))
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
@@ -39,15 +67,43 @@ def stratified_matrix(
     pool_train: int | None = None,
     pool_test: int | None = None,
 ) -> Float[np.ndarray, "levels counts"]:
-    """Row j: the leaked records among exactly j drawn from V̂ and n − j from T̂,
+    """Compute the probabilities of the number of leaked records among exactly j drawn from V̂ and n − j drawn from T̂.
 
-        Binomial(j, 1 − p_test) ∗ Binomial(n − j, p_train),
+    Row j is the law Binomial(j, 1 − p_test) ∗ Binomial(n − j, p_train), which is j + Binomial(n − j, p_train) where V̂ is
+    clean. With the sizes of the pools the draws are without replacement. The laws are then hypergeometric with p · pool
+    marked records (between two whole numbers, their mixture).
 
-    which is `j + Binomial(n − j, p_train)` where V̂ is clean. With the sizes of the pools the draws are without
-    replacement, and the laws hypergeometric with `p · pool` marked records (between two whole numbers, their mixture).
+    Parameters
+    ----------
+    levels : array_like of int
+        The numbers j drawn from V̂.
+    n : int
+        The number of records drawn.
+    p_train, p_test : float
+        The shares of leaked records in T̂ and V̂.
+    pool_train, pool_test : int, optional
+        The sizes of T̂ and V̂, for draws without replacement.
 
-    Returns `[len(levels), n + 1]`. Raises ValueError where p is outside [0, 1), `p_train + p_test ≥ 1`, a level is
-    outside 0…n or a pool is too small.
+    Returns
+    -------
+    ndarray, `[levels, n + 1]`
+        The matrix.
+
+    Raises
+    ------
+    ValueError
+        If p is outside [0, 1), `p_train + p_test ≥ 1`, a level is outside 0…n, or a pool is too small.
+
+    See Also
+    --------
+    binomial_matrix : The same for records that are leaked independently.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.leakage.stratified_matrix([0, 1], 2, 0.5)
+    array([[0.25, 0.5 , 0.25],
+           [0.  , 0.5 , 0.5 ]])
     """
     n = _whole("stratified_matrix: n", n, 1)
     check_probabilities("stratified_matrix", p_train, p_test)
@@ -76,30 +132,58 @@ def residual_profile(
     lam: float = 0.0,
     monotone: bool = False,
 ) -> pd.DataFrame:
-    """The search for an unknown p₀ (Algorithms 2 and 4), which cannot find it: the objective at each candidate p̂₀.
+    """Search for an unknown p₀ by the objective at each candidate, which cannot find it (Algorithms 2 and 4).
 
         min_e ‖A(p̂₀) e − b‖² + λ ‖D e‖²,      A(p̂₀)_i = Binomial(n, p̂₀ + (1 − p̂₀) p′_i),      e₀ ≥ … ≥ e_n ≥ 0 if monotone
 
-    `levels` are the injected probabilities p′. Returns a table of `p0`, `objective`, `estimate` (ê₀ there).
+    For both directions (Algorithm 4), e is a matrix, with D along both of its axes, falling along the first. Then
+    `A_train = Binomial(n, p + (1 − p − q) p′)`, and A_test has p and q exchanged.
 
-    Both ways (Algorithm 4): `levels` and `n` are pairs, of the records trained on and tested on, `b` `[train levels, test
-    levels]`, `candidates` pairs (p, q) of p_train and p_test, and the table has these columns. Then e is a matrix, with D
-    along both of its axes, falling along the first; `A_train = Binomial(n, p + (1 − p − q) p′)`, A_test with p and q exchanged.
+    Parameters
+    ----------
+    levels : array_like, or a pair
+        The injected probabilities p′; for both directions a pair, of the records trained on and tested on.
+    b : array_like, `[levels]` or `[train levels, test levels]`
+        The losses.
+    n : int, or a pair
+        The number of records.
+    candidates : array_like, optional
+        The candidates p̂₀; for both directions pairs (p, q) of p_train and p_test.
+    order : int, default 2
+        The order of the differences D.
+    lam : float, default 0
+        The strength λ.
+    monotone : bool, default False
+        Whether e falls and is not negative.
 
-    Why no minimum marks p₀. Write S(p)_{k,c} = P(k + Binomial(n − k, p) = c). To be leaked a record is injected or, if
-    not, was leaked before, so A(p) = A(0) S(p). S is triangular with diagonal (1 − p)^(n − k) > 0, hence invertible for
-    p < 1: all A(p) share one column space, that of the polynomials of degree n in p′, and the unregularised residual
-    is the same for every p̂₀. Further, S(p) is a family of stochastic matrices whose rows rise with k (each remaining
-    record is leaked or not by its own coin), so S e is non-increasing and non-negative if e is. And
-    Sᵈ: D_q S(p) = (1 − p)^q S_{n−q}(p) D_q for differences of order q, where S_{n−q} is a mean over later entries with
-    column sums at most 1/(1 − p): ‖D_q S e‖ ≤ (1 − p)^(q − ½) ‖D_q e‖ ≤ ‖D_q e‖. Lastly S(p₂) = S(p₁) S(p) for
-    1 − p₂ = (1 − p₁)(1 − p). So whatever e attains at p₂, S(p) e attains at p₁ ≤ p₂ with the same fit and no larger
-    penalty: *the objective never falls as p̂₀ grows, whatever b is*, and its minimum is at p̂₀ = 0.
+    Returns
+    -------
+    DataFrame
+        `p0` (or the pair), `objective`, and `estimate`, which is ê₀ there.
 
-    Both ways the same holds with S_{k,c} = P(Binomial(k, 1 − q) + Binomial(n − k, p) = c) on the one side and p and q
-    exchanged on the other: eigenvalues (1 − p − q)^k, column sums at most 1/(1 − p − q). One side's differences shrink by
-    (1 − p − q)^(order − ½), and the other side's mean stretches them by (1 − p − q)^(−½) at most: *no (p, q) has a lower
-    objective than (0, 0)*, whatever b is.
+    Notes
+    -----
+    No minimum marks p₀. Write S(p)_{k,c} = P(k + Binomial(n − k, p) = c). To be leaked, a record is injected or, if not,
+    was leaked before, so A(p) = A(0) S(p). S is triangular with diagonal (1 − p)^(n − k) > 0, hence invertible for p < 1.
+    All A(p) thus share one column space, that of the polynomials of degree n in p′, and the unregularised residual is the
+    same for every p̂₀. Further, S(p) is a family of stochastic matrices whose rows rise with k (each remaining record is
+    leaked or not by its own coin), so S e is non-increasing and non-negative if e is. And D_q S(p) = (1 − p)^q S_{n−q}(p)
+    D_q for differences of order q, where S_{n−q} is a mean over later entries with column sums at most 1/(1 − p): ‖D_q S e‖
+    ≤ (1 − p)^(q − ½) ‖D_q e‖ ≤ ‖D_q e‖. Lastly S(p₂) = S(p₁) S(p) for 1 − p₂ = (1 − p₁)(1 − p). So whatever e attains at
+    p₂, S(p) e attains at p₁ ≤ p₂ with the same fit and no larger penalty. *The objective never falls as p̂₀ grows, whatever
+    b is*, and its minimum is at p̂₀ = 0.
+
+    For both directions the same holds with S_{k,c} = P(Binomial(k, 1 − q) + Binomial(n − k, p) = c) on the one side and p
+    and q exchanged on the other: eigenvalues (1 − p − q)^k, column sums at most 1/(1 − p − q). One side's differences
+    shrink by (1 − p − q)^(order − ½), and the other side's mean stretches them by (1 − p − q)^(−½) at most: *no (p, q) has
+    a lower objective than (0, 0)*, whatever b is.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> table = lo.leakage.residual_profile([0.0, 0.3, 0.6, 1.0], [1.0, 0.8, 0.7, 0.5], 2, [0.0, 0.2])
+    >>> list(table.columns), len(table)
+    (['p0', 'objective', 'estimate'], 2)
     """
     both = isinstance(levels, tuple) and isinstance(n, tuple)
     given = list(zip(levels, n, strict=True)) if isinstance(levels, tuple) and isinstance(n, tuple) else [(levels, n)]

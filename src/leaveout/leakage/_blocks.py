@@ -47,7 +47,7 @@ class Graph(NamedTuple):
 
 
 def components(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np.ndarray, " nodes"]:
-    """Which nodes hang together, numbered by first appearance."""
+    """Number the connected components of a graph by first appearance, one number a node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -98,7 +98,7 @@ class Blocks(NamedTuple):
 
 
 def draw_blocks(graph: Graph, k: int, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
-    """Which pairs are inside clusters; every block of the graph has `k` nodes."""
+    """Draw partitions of blocks of `k` nodes each, and mark the pairs that are inside clusters."""
     nodes = len(graph.size)
     block = np.unique(graph.block, return_inverse=True)[1]
     member = np.unique(np.r_[block * nodes + graph.a, block * nodes + graph.b])

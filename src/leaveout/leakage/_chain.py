@@ -31,8 +31,11 @@ GAIN, SLOWS = 0.1, 50  # how much one look at a pair moves its weight, and after
 
 
 class Chains(NamedTuple):
-    """Copies of the blocks side by side: of the pairs the nodes, the weight, the probability to be a bond, its root by which
-    they are asked, and the chain; of the nodes their records."""
+    """Copies of the blocks side by side.
+
+    Of the pairs it holds the nodes, the weight, the probability of a bond, its root by which they are proposed, and the
+    chain; of the nodes their records.
+    """
 
     a: Int[np.ndarray, " pairs"]
     b: Int[np.ndarray, " pairs"]
@@ -45,11 +48,12 @@ class Chains(NamedTuple):
 
 
 def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
-    """Which pairs are inside clusters. There are as many chains as cost little, at most one a draw, begun with every record by
-    itself; where they are fewer, each gives several draws, some steps apart.
+    """Draw partitions by Markov chains, and mark the pairs that are inside clusters.
 
-    First the share of pairs asked adapts, in each block of each chain, until all have done their sweeps; then it stays. The
-    weights follow what all chains show of P(inside), by Robbins & Monro's steps, until the first draw.
+    There are as many chains as cost little, at most one a draw, each started with every record by itself. If there are fewer
+    chains than draws, each gives several draws, some steps apart. First the share of pairs that are proposed adapts, in each
+    block of each chain, until all have done their sweeps; then it is fixed. Until the first draw, the weights follow P(inside)
+    as all chains show it, by Robbins & Monro's steps.
     """
     copies = int(np.clip(WIDE // len(graph.a), 1, num))
     chains = _copies(graph, copies)

@@ -32,8 +32,37 @@ Direction = Literal["train", "test", "both"]
 
 @dataclass(frozen=True, eq=False)
 class BlockBootstrap:
-    """The document's linear system: `levels`, p′ injected; `losses` `[levels]`, `[train levels, test levels]` for both
-    directions; `variance` of one draw's loss at each level, likewise; `A` or the pair of them; `num_boot` draws a level."""
+    """The linear system of the block bootstrap with binomial injection.
+
+    Attributes
+    ----------
+    levels : ndarray, `[levels]`
+        The injected probabilities p′.
+    losses : ndarray, `[levels]`, or `[train levels, test levels]` for both directions
+        The mean losses.
+    variance : ndarray
+        The variance of one draw's loss at each level.
+    A : ndarray, or a pair
+        The matrices.
+    num_boot : int
+        The draws a level.
+    direction : {"train", "test", "both"}
+        The direction of leakage.
+
+    See Also
+    --------
+    binomial_block_bootstrap : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> levels = np.array([0.0, 0.3, 0.6, 1.0])
+    >>> A = lo.leakage.binomial_matrix(levels, 3)
+    >>> system = lo.leakage.BlockBootstrap(levels, A @ [4.0, 3.0, 2.0, 1.0], np.ones(4), A, 10)
+    >>> round(system.solve(lam=1e-6).estimate, 2)
+    4.0
+    """
 
     levels: Float[np.ndarray, " levels"]
     losses: Float[np.ndarray, "levels ..."]
@@ -52,8 +81,28 @@ class BlockBootstrap:
         upper: float | None = None,
         squared: bool = True,
     ) -> Curve:
-        """ê with a trend filter of the given order and strength. `linear` takes e as linear, which it is in the records
-        tested on (§5); by default for directions "test" and "both". `squared=False` does not square the norms."""
+        """Solve the system for ê with a trend filter.
+
+        Parameters
+        ----------
+        order : int, default 2
+            The order of the trend filter.
+        lam : float, default 0.1
+            Its strength.
+        monotone : bool, default True
+            Whether e is non-increasing and non-negative.
+        linear : bool, optional
+            Whether e is linear in the records tested on, as a mean loss is (§5); by default for directions "test" and "both".
+        upper : float, optional
+            The largest value of e.
+        squared : bool, default True
+            Whether the norms are squared.
+
+        Returns
+        -------
+        Curve
+            The curve.
+        """
         linear = self.direction != "train" if linear is None else linear
         if self.direction == "both":
             return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, linear=linear)
@@ -82,12 +131,58 @@ def binomial_block_bootstrap(
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> BlockBootstrap:
-    """The bootstrap losses of Algorithm 1 (`direction` "train": V̂ leaks into T̂; "test": T̂ into V̂) or 3 ("both").
+    """Compute the bootstrap losses of Algorithm 1 or 3 at several probabilities of injection.
 
-    `train` and `test` are the rows of T̂ and V̂, `size` the records drawn (n′), `levels` the probabilities of
-    injection, or how many from 0 to 1.
-    Drawn records are never scored (or, for "test", never trained on). `checkpoint` names a file that keeps what is done: a
-    call that was killed goes on from there. Raises ValueError on probabilities outside [0, 1).
+    Drawn records are never scored (or, for "test", never trained on).
+
+    Parameters
+    ----------
+    estimator : estimator or Fit
+        A scikit-learn estimator, or the `Fit` of a `GLM`.
+    X, y : array_like
+        The data.
+    train, test : array_like of int
+        The rows of T̂ and V̂.
+    p_train, p_test : float, default 0
+        The shares of leaked records.
+    direction : {"train", "test", "both"}, default "train"
+        "train": V̂ leaks into T̂; "test": T̂ into V̂ (Algorithm 1); "both" (Algorithm 3).
+    size : int, default 100
+        The number n′ of records drawn.
+    levels : int or array_like, default 201
+        The probabilities of injection, or their number from 0 to 1.
+    num_boot : int, default 2500
+        The draws a level.
+    loss : str, loss or callable, default "squared"
+        The loss.
+    seed : int, default 0
+        The seed.
+    n_jobs : int, optional
+        The jobs of joblib.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there.
+
+    Returns
+    -------
+    BlockBootstrap
+        The losses and the linear system.
+
+    Raises
+    ------
+    ValueError
+        If a probability is outside [0, 1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 2))
+    >>> y, rows = X[:, 0] + rng.normal(size=40), np.arange(40)
+    >>> found = lo.leakage.binomial_block_bootstrap(Ridge(), X, y, rows[:30], rows[30:], size=5, levels=4, num_boot=5)
+    >>> found.losses.shape
+    (4,)
     """
     caller = "binomial_block_bootstrap"
     check_probabilities(caller, p_train, p_test)
@@ -235,10 +330,35 @@ def _line(A: NDArray[np.float64], b: NDArray[np.float64]) -> Curve:
 
 
 def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone: bool) -> Curve:
-    """`min ‖A e − b‖ + λ ‖D e‖`, norms not squared, as in the authors' own code.
+    """Minimise ‖A e − b‖ + λ ‖D e‖, norms not squared, as in the authors' own code.
 
-    Its solution is that with squared norms at the strength μ where `μ ‖D e‖ = λ ‖A e − b‖`, found by bisection: the left
-    side over the right rises with μ.
+    The solution is that with squared norms at the strength μ where μ ‖D e‖ = λ ‖A e − b‖. It is found by bisection, since
+    the ratio of the left side to the right rises with μ.
+
+    Parameters
+    ----------
+    A : array_like, `[levels, counts]`
+        The matrix.
+    b : array_like, `[levels]`
+        The losses.
+    order : int
+        The order of the differences D.
+    lam : float
+        The strength λ.
+    monotone : bool
+        Whether e is non-increasing and non-negative.
+
+    Returns
+    -------
+    Curve
+        The curve.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> A = lo.leakage.binomial_matrix([0.0, 0.3, 0.6, 1.0], 3)
+    >>> round(lo.leakage.solve_unsquared(A, A @ [4.0, 3.0, 2.0, 1.0], 2, 1e-3, True).estimate, 2)
+    4.0
     """
     A, b = np.asarray(A, np.float64), np.asarray(b, np.float64)
     D = differences(A.shape[1], order)

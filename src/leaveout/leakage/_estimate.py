@@ -49,20 +49,77 @@ def leakage_corrected(
     refit: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> LeakageResult:
-    """The loss on new clusters, where `groups`, the clusters as they are filed, are wrong for some records.
+    """Estimate the loss on new clusters, where the clusters as they are filed are wrong for some records.
 
-    `leakage` says how wrong: a `RecordLeakage` or `SplitLeakage`. `loss` is a name of `lo.losses` (then as there: "squared",
-    the default, is ½ (y − ŷ)²), "mse", "absolute", "zero_one", "brier", an object of `lo.losses`, or a function of
-    (y, prediction), vectorised, to which `response` "predict_proba" gives probabilities. Or `scoring`, scikit-learn's name or
-    scorer ("roc_auc", "average_precision", "f1", "r2", `make_scorer(...)`), where more is better, printed in its own sign.
-    `cv` is a number of folds (5, balanced by size), a
-    splitter, or pairs of rows; whole clusters are left out. `estimator_or_fit` is a scikit-learn estimator or the `Fit` of a
-    `GLM`, refitted by `refit` (default `Exact()`). `n_jobs` is joblib's, as is the backend. `bins`, edges of classes of
-    losses, asks for their histogram. `checkpoint` names a file that keeps what is done: a call that was killed goes on from
-    there, to the same numbers; Ctrl-C raises `Interrupted` with the result of the draws that all folds have.
+    More leakage is injected into the training sets, at several levels, and the loss is extrapolated to none: A e = b, solved
+    for e₀.
 
-    Raises ValueError or TypeError on what cannot give a number: `leakage=None`, NaN, V̂ too small, a metric that is not a
-    mean over records where `p_test > 0`, an estimator that cannot be cloned.
+    Parameters
+    ----------
+    estimator_or_fit : estimator or Fit
+        A scikit-learn estimator, or the `Fit` of a `GLM`.
+    X : array_like, `[records, features]`
+        The data.
+    y : array_like, `[records]`
+        The response.
+    groups : array_like, `[records]`
+        The clusters as they are filed; whole clusters are left out.
+    leakage : RecordLeakage, SplitLeakage or Linkage
+        How far the clusters are wrong.
+    loss : str, loss or callable, optional
+        A name of `lo.losses` ("squared", the default, is ½ (y − ŷ)²), "mse", "absolute", "zero_one" or "brier"; an object of
+        `lo.losses`; or a vectorised function of (y, prediction).
+    scoring : str or scorer, optional
+        Instead of a loss, scikit-learn's name or scorer ("roc_auc", "average_precision", "f1", "r2", `make_scorer(...)`), where
+        more is better; it is printed in its own sign.
+    injection : Injection, optional
+        The levels and draws.
+    cv : int, splitter or pairs, optional
+        The number of folds (5, balanced by size), a splitter, or pairs of rows.
+    seed : int, default 0
+        The seed.
+    n_jobs : int, optional
+        The jobs of joblib.
+    response : str, default "auto"
+        The method of the estimator that predicts; "predict_proba" gives probabilities to a function.
+    bins : array_like, optional
+        The edges of classes of losses, whose histogram is then estimated.
+    refit : AbstractRefit, optional
+        The strategy that refits a `Fit` (default `Exact()`).
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+
+    Returns
+    -------
+    LeakageResult
+        The estimate, or the reason why there is none, and its errors.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If no number can be given: `leakage=None`, NaN, V̂ too small, a metric that is not a mean over records where `p_test
+        > 0`, or an estimator that cannot be cloned.
+    Interrupted
+        On Ctrl-C, with the result of the draws that all folds have.
+
+    See Also
+    --------
+    leakage_report : Several answers side by side, from match probabilities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(np.arange(40), 3)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=40)[groups]
+    >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
+    >>> leakage = lo.leakage.RecordLeakage(0.05)
+    >>> found = lo.leakage.leakage_corrected(Ridge(), X, y, groups=groups, leakage=leakage, injection=injection)
+    >>> bool(np.isfinite(found.naive))
+    True
     """
     caller = "leakage_corrected"
     leakage = check_known(leakage)
@@ -107,7 +164,7 @@ def leakage_corrected(
 
 
 def _beside(work: Work, seed: int) -> dict[str, Any]:
-    """What is fitted beside the draws: with all records independent, and without groups of clusters."""
+    """Fit beside the draws: the loss with all records independent, and the losses without groups of clusters."""
     iid = kept(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
     if resolved(work.plan) or not work.score.weighs:
         return {"iid": float(iid), "moved": None}
@@ -133,7 +190,7 @@ def _until(work: Work, shares: Shares, injection: Injection, moved: NDArray[np.f
 
 
 def _of(task: Task, folds: list[Fold]) -> dict[str, str]:
-    """What two results must have in common to be compared."""
+    """Name what two results must share to be compared."""
     return {
         "response": fingerprint(task.y),
         "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),

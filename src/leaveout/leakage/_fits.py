@@ -28,12 +28,12 @@ Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fit
 
 
 class AbstractLearner(abc.ABC):
-    """From training rows to predictions, many fits a call."""
+    """A learner that makes many fits a call, and predicts from each."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """How the fits are made, for the printed result."""
+        """The way the fits are made, for the printed result."""
 
     @property
     @abc.abstractmethod
@@ -46,7 +46,7 @@ class AbstractLearner(abc.ABC):
         return workers()
 
     def alone(self) -> "AbstractLearner":
-        """The same in one process."""
+        """Return a copy that works in one process."""
         return self
 
     @abc.abstractmethod
@@ -226,7 +226,7 @@ class AbstractMargin(AbstractClasses):
         """The loss and its first two derivatives in η, `[fits, size]`."""
 
     def ridge(self) -> Float[np.ndarray, " params"]:
-        """What each coefficient is penalised by, the intercept last."""
+        """Return the penalty of each coefficient, the intercept last."""
         return np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
 
     def together(self, train):
@@ -354,8 +354,11 @@ def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArr
 
 
 class Neighbours(AbstractLearner):
-    """k nearest neighbours, uniform weights: each record's neighbours among all are sorted once, and a fit's are the first
-    k of them that it was trained on (as often as it was)."""
+    """k nearest neighbours with uniform weights.
+
+    Each record's neighbours among all are sorted once. Those of a fit are the first k that it was trained on (as often as it
+    was).
+    """
 
     def __init__(self, X: NDArray, target: Float[np.ndarray, "records outputs"], k: int, kind: str):
         self.X, self.target, self.k, self.kind = X, target, k, kind  # kind: response, probability, probabilities or label
@@ -381,7 +384,7 @@ class Neighbours(AbstractLearner):
         return np.array(inside), np.array(outside)
 
     def _sorted(self) -> Int[np.ndarray, "records records"]:
-        """All records by distance from each; made once."""
+        """Sort all records by their distances from each record, once."""
         if self.order is None:
             from sklearn.metrics import pairwise_distances_chunked
 
@@ -390,7 +393,7 @@ class Neighbours(AbstractLearner):
         return self.order
 
     def _predict(self, order: NDArray, times: NDArray[np.int64]) -> NDArray[np.float64]:
-        """From the lists' beginnings, twice as much of them where those do not hold k that were trained on."""
+        """Predict from the nearest records of each list, and from twice as many where fewer than k of them were trained on."""
         out, todo, width = np.zeros((len(order), self.target.shape[1])), np.arange(len(order)), 2 * self.k
         while len(todo):
             width = min(max(2 * width, int(2 * self.k * len(times) / times.sum())), len(times))

@@ -1,5 +1,8 @@
-"""What the caller gave, checked, and which learner fits it: batched where its fit is known in closed form or by Newton's way,
-else scikit-learn's own `fit` through joblib, or, for a GLM of ours, refits from its one fit."""
+"""Learners for what the caller gave, after checks of it.
+
+Fits are batched where they are known in closed form or by Newton's method. Otherwise scikit-learn's own `fit` runs through
+joblib, or, for a GLM of this library, the refits start from its one fit.
+"""
 
 import functools
 import warnings
@@ -171,7 +174,7 @@ class Refitted(AbstractLearner):
         return self.counted(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
 
     def counted(self, times: Int[np.ndarray, "fits records"], shared: Shared, own: Own) -> Predictions:
-        """Of fits to every record as many times as is said."""
+        """Predict from fits in which every record counts as often as `times` says."""
         n = self.glm.num_units
         fits, units = np.nonzero(times != 1)
         indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(times)))])
@@ -261,7 +264,7 @@ def _batched(estimator: Host, X: Any, codes: NDArray, measure: Score) -> Abstrac
 
 
 def _plain(model: Host) -> Described | None:
-    """Its objective, if that is a sum over rows that every fold has alike."""
+    """Return the objective of a model if it is a sum over rows that all folds share; else None."""
     try:
         host = described(model)
     except (TypeError, NotFittedError):  # not one that we know, or not one before it is fitted
@@ -281,14 +284,14 @@ def _neighbours(
 
 
 def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Score, scaled: bool) -> Hinge | None:
-    """Of a linear kernel, solved to the end."""
+    """Return the batched learner of a support vector machine with a linear kernel that is solved to the end; else None."""
     plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
     known = plain and measure.needs == "label" and codes.max() == 1 and data.shape[1] <= WIDE
     return Hinge(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
 
 
 def _unscaled(estimator: Host) -> tuple[bool, Host]:
-    """Whether a plain StandardScaler comes first, and the model behind it."""
+    """Return the model without a plain StandardScaler before it, and whether there was one."""
     if not isinstance(estimator, Pipeline) or len(estimator.steps) != 2:
         return False, estimator
     first, model = (step for _, step in estimator.steps)

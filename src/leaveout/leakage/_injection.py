@@ -29,13 +29,38 @@ EVEN = 0.5  # the probability from which a pair is a mate
 
 @dataclass(frozen=True)
 class Injection:
-    """What is injected, at how many levels, how often.
+    """The design of an injection of leakage: the mechanism, the levels, and the draws.
 
-    `mechanism` "record" injects single records, "split" halves of clusters. `num_boot` is how often at each level; by default
-    (None) 20 to 200 times, until the Monte-Carlo error of the estimate is at most `tolerance` times its data error: a third
-    makes an interval a twentieth wider. `train_size` is n′, the records trained on; by
-    default as many as T̂ has but a twentieth, which are left out to be scored. `top` is the most that is injected (records
-    or, for "split", clusters); by default half of V̂, at most n′ (all of its clusters).
+    Parameters
+    ----------
+    mechanism : {"record", "split"}, default "record"
+        "record" injects single records, "split" halves of clusters.
+    num_levels : int, default 12
+        The number of levels.
+    num_boot : int, optional
+        The number of draws at each level. By default 20 to 200, until the Monte-Carlo error of the estimate is at most
+        `tolerance` times its data error.
+    train_size : int, optional
+        The number n′ of records trained on. By default as many as T̂ has, less a twentieth, which are scored.
+    top : int, optional
+        The most that is injected: records or, for "split", clusters. By default half of V̂, at most n′ (all of its clusters).
+    tolerance : float, default 1/3
+        The tolerance of the Monte-Carlo error. A third makes an interval a twentieth wider.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+
+    See Also
+    --------
+    leakage_corrected : The correction that uses it.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.leakage.Injection(num_levels=6, num_boot=20).draws
+    (20, 20)
     """
 
     mechanism: Literal["record", "split"] = "record"
@@ -57,7 +82,7 @@ class Injection:
 
     @property
     def draws(self) -> tuple[int, int]:
-        """The fewest and the most."""
+        """The least and the largest number of draws at each level."""
         return (FEWEST, MOST) if self.num_boot is None else (self.num_boot, self.num_boot)
 
 
@@ -74,7 +99,7 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FoldInjection:
-    """What is injected into one fold: `levels` in units of the mechanism, `size` records trained on, `left` never."""
+    """The injection into one fold: `levels` in units of the mechanism, `size` records trained on, and `left` that never are."""
 
     fold: Fold
     number: int
@@ -86,7 +111,7 @@ class FoldInjection:
 
     @property
     def units(self) -> int:
-        """How many could leak: records trained on, or clusters of V̂ that have halves."""
+        """The number of units that could leak: records trained on, or clusters of V̂ that have halves."""
         return self.size if self.mechanism == "record" else _halved(self.fold)
 
     def draw(self, start: int, stop: int) -> Draws:
@@ -113,7 +138,7 @@ class FoldInjection:
         return Draws(trained, place[:, None] >= injected[..., None], from_train[:, self.size :])
 
     def _order(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """In what order records of V̂ (their positions) are injected, and how many at each level."""
+        """Return the order in which records of V̂ (their positions) are injected, and how many at each level."""
         test = self.fold.test
         if self.mechanism == "record":
             return rng.permutation(len(test)), self.levels
@@ -234,11 +259,37 @@ def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed
 
 
 class InjectedSplits:
-    """A scikit-learn splitter: grouped folds into whose training sets a `share` of the test set is injected.
+    """A scikit-learn splitter of grouped folds into whose training sets a share of the test set is injected.
 
-    `mechanism` "record" injects that share of V̂'s records, "split" halves of that share of its clusters; as many records of
-    T̂ give way, and what was injected is in no test set. Each of the folds of `cv` is drawn `num_repeats` times.
-    Comparing a score at shares 0 and 0.1 shows whether a learner exploits leakage; the draws at all shares are common.
+    As many records of T̂ give way, and injected records are in no test set. A score at shares 0 and 0.1 shows whether a learner
+    exploits leakage; the draws at all shares are common.
+
+    Parameters
+    ----------
+    share : float
+        The share of V̂ that is injected, in [0, 1).
+    cv : int, splitter or pairs, optional
+        The folds.
+    mechanism : {"record", "split"}, default "record"
+        "record" injects that share of V̂'s records, "split" halves of that share of its clusters.
+    num_repeats : int, default 1
+        How often each fold is drawn.
+    seed : int, default 0
+        The seed.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> splits = lo.leakage.InjectedSplits(0.2, cv=3)
+    >>> train, test = next(splits.split(np.zeros((30, 1)), np.arange(30.0), np.repeat(np.arange(15), 2)))
+    >>> len(set(train) & set(test)), splits.get_n_splits(np.zeros((30, 1)), np.arange(30.0), np.repeat(np.arange(15), 2))
+    (0, 3)
     """
 
     def __init__(self, share: float, cv: Any = None, *, mechanism: str = "record", num_repeats: int = 1, seed: int = 0):
@@ -250,7 +301,25 @@ class InjectedSplits:
         self.share, self.cv, self.mechanism, self.num_repeats, self.seed = share, cv, mechanism, num_repeats, seed
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Rows to train and to test on; `groups` are the clusters."""
+        """Yield the rows to train on and to test on.
+
+        Parameters
+        ----------
+        X, y : array_like
+            The data.
+        groups : array_like
+            The cluster of each record.
+
+        Yields
+        ------
+        train, test : ndarray of int
+            The rows.
+
+        Raises
+        ------
+        ValueError
+            If `groups` is missing.
+        """
         if groups is None:
             raise ValueError("InjectedSplits: give groups=, the cluster of each record.")
         count = X.shape[0] if hasattr(X, "shape") else len(X)
@@ -266,7 +335,18 @@ class InjectedSplits:
                 yield drawn.train[0, 0], fold.test[drawn.scored[0, 0]]
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """How many pairs `split` yields."""
+        """Return the number of pairs that `split` yields.
+
+        Parameters
+        ----------
+        X, y, groups : array_like
+            As in `split`.
+
+        Returns
+        -------
+        int
+            The number.
+        """
         if isinstance(self.cv, int):
             return self.cv * self.num_repeats
         if self.cv is not None and hasattr(self.cv, "get_n_splits"):

@@ -1,4 +1,4 @@
-"""What a labelled sample says: rates with intervals, or how a score becomes a probability."""
+"""Labelled samples: rates with intervals, or the probability of a match as a function of a score."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -81,9 +81,10 @@ def rates_of_pairs(caller: str, linked: Any, match: Any, weight: NDArray[np.floa
 
 
 def rates_of_records(caller: str, cluster: Any, entity: Any, weight: NDArray[np.float64]) -> tuple[Rate, Rate]:
-    """The same from a sample of records, or of whole clusters of them, by the pairs of records that are both in it.
+    """Estimate precision and recall from a sample of records, or of whole clusters of them.
 
-    What clusters and entities tie together is one observation.
+    The rates are over the pairs of records that are both in the sample. Records tied together by clusters and entities count as
+    one observation.
     """
     cluster, entity = (codes(caller, name, value)[0] for name, value in (("cluster", cluster), ("entity", entity)))
     count = int(cluster.max()) + 1
@@ -114,10 +115,10 @@ def _ratio(caller: str, name: str, what: str, part: NDArray[np.float64], whole: 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How likely pairs of a score match: Platt's sigmoid of the score, or an isotonic step function, from labelled pairs.
+    """The probability that a pair of a score matches: Platt's sigmoid, or an isotonic step function, from labelled pairs.
 
-    Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2); the steps keep ½/(N + 1) away from 0 and 1, so that few labels make
-    no pair certain.
+    Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). The steps keep ½/(N + 1) away from 0 and 1, so that no pair becomes
+    certain by few labels.
     """
 
     score: Float[np.ndarray, " labelled"]
@@ -162,8 +163,10 @@ class Calibration:
         return model.predict_proba((score[:, None] - middle) / scale)[:, 1]
 
     def reach(self, caller: str, lowest: float) -> float:
-        """The farthest distance, minus its score, at which the probability is still so much; ValueError where it never is so
-        low within twice the labelled distances."""
+        """Return the farthest distance, minus its score, at which the probability is still so high.
+
+        Raises ValueError where it is never so low within twice the labelled distances.
+        """
         far = np.linspace(0.0, -2 * self.score.min(), 2001)
         above = self(-far) >= lowest
         if above.all() or not above.any():
@@ -194,7 +197,7 @@ def column(caller: str, frame: pd.DataFrame, name: str) -> pd.Series:
 
 
 class Scored(NamedTuple):
-    """All pairs with their score, and what the labelled ones make of it."""
+    """All pairs with their scores, and the calibration by the labelled ones."""
 
     rows: int
     pairs: Pairs

@@ -1,4 +1,4 @@
-"""The verb: several ways to the score on new clusters, each with its interval and its assumption, and which to believe."""
+"""The leakage report: several estimates of the score on new clusters, with intervals, assumptions and a verdict."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator
@@ -55,29 +55,88 @@ def leakage_report(
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> LeakageReport:
-    """The score on new clusters where links between records are uncertain: answers beside the naive one, and a verdict.
+    """Estimate the score on new clusters where links between records are uncertain, by several answers, with a verdict.
 
-    naive         cross-validation by clusters as filed, or on the split as it is
-    purge         rows that may have mates in training, by fits without these against fits that lack as many others
-    coarser       cross-validation by clusters that are joined by weaker links too
-    both          the mean of these two
-    imputed       cross-validation by clusters drawn from the linkage, `draws` of them at most
-    unmated       the tested records that have no listed mate in training
-    extrapolated  `leakage_corrected`: more leakage is injected, and the score extrapolated to none
+        naive         cross-validation by clusters as filed, or on the split as it is
+        purge         rows that may have mates in training, by fits without these against fits that lack as many others
+        coarser       cross-validation by clusters that are joined by weaker links too
+        both          the mean of these two
+        imputed       cross-validation by clusters drawn from the linkage, `draws` of them at most
+        unmated       the tested records that have no listed mate in training
+        extrapolated  `leakage_corrected`: more leakage is injected, and the score extrapolated to none
 
-    `linkage` says what is known of the links; `groups` are the clusters as filed, `linkage.groups(0.5)` by default. `cv` is
-    a number of folds (5), a splitter or pairs (train, test) of rows; given as pairs without `groups` the split is taken as
-    it is: the audit of a fixed benchmark. `scoring` is a name or scorer of scikit-learn's, or a loss of ours (None: the
-    estimator's own score). A correction that leaves some of the mates that are expected across folds in training (see
-    `exposed`) is enlarged by that share, and so it is where the pairs lack mates: `listed`, a share or (estimate, low, high)
-    at 0.95, says of how many of the records that have a mate filed elsewhere some such mate is in a listed pair (blocking
-    misses others; a sample of which the truth is known tells). Intervals are over clusters, drawn from the linkage, as
-    tested and as trained on.
+    A correction that leaves some of the mates expected across folds in training (see `exposed`) is enlarged by that share.
+    Intervals are over clusters, drawn from the linkage, as tested and as trained on.
 
-    `answers` names those that are wanted; each takes its fits. With `answers=()` there is the naive one, and `.price` says how
-    many fits, and seconds, the others will take at the least. `checkpoint` names a file that keeps them; Ctrl-C raises
-    `Interrupted` with the answers that are done. `lo.compare` takes reports of several learners.
-    Raises ValueError or TypeError on what cannot give a number. After Barnes and Dubrawski; Nadeau and Bengio 2003; Rubin 1987.
+    Parameters
+    ----------
+    estimator : estimator or Fit
+        A scikit-learn estimator, or the `Fit` of a `GLM`.
+    X : array_like, `[records, features]`
+        The data.
+    y : array_like, `[records]`
+        The response.
+    linkage : Linkage
+        What is known of the links.
+    groups : array_like, `[records]`, optional
+        The clusters as filed; `linkage.groups(0.5)` by default.
+    scoring : str, scorer or loss, optional
+        A name or scorer of scikit-learn, or a loss of this library; the estimator's own score by default.
+    cv : int, splitter or pairs, optional
+        The number of folds (5), a splitter, or pairs (train, test) of rows. Pairs without `groups` are taken as they are,
+        for the audit of a fixed benchmark.
+    level : float, default 0.95
+        The coverage of the intervals.
+    listed : float or (estimate, low, high), default 1.0
+        The share of the records with a mate filed elsewhere of which some such mate is in a listed pair, with its interval
+        at 0.95. Corrections are enlarged by what is missing.
+    answers : collection of str, optional
+        The answers that are wanted; all by default. With `answers=()` there is the naive one, and `.price` lower bounds the
+        fits and seconds of the others.
+    draws : int, default 20
+        The most clusterings drawn for "imputed".
+    injection : Injection, optional
+        The levels and draws of "extrapolated".
+    seed : int, default 0
+        The seed.
+    n_jobs : int, optional
+        The jobs of joblib.
+    checkpoint : path, optional
+        A file that keeps the fits.
+
+    Returns
+    -------
+    LeakageReport
+        The answers. `lo.compare` takes reports of several learners.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If no number can be given.
+    Interrupted
+        On Ctrl-C, with the answers that are done.
+
+    See Also
+    --------
+    Linkage : Make a linkage.
+
+    References
+    ----------
+    Barnes and Dubrawski. Nadeau and Bengio 2003. Rubin 1987.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = X[:, 0] + rng.normal(size=60)
+    >>> pairs = [(2 * k, 2 * k + 1, 0.6) for k in range(30)]
+    >>> linkage = lo.leakage.Linkage.from_pairs(pairs, 60)
+    >>> found = lo.leakage.leakage_report(Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=())
+    >>> list(found.answers)[0]
+    'naive'
     """
     caller = "leakage_report"
     names, X, y, groups = matched(caller, X=X, y=y, groups=groups)
@@ -114,7 +173,7 @@ def leakage_report(
 
 
 def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
-    """One answer after the other, those that tell most first."""
+    """Yield the answers one after the other, the most informative first."""
     by_pairs = {"purge": purge, "coarser": coarser, "imputed": imputed, "unmated": unmated}
     found: dict[str, Answer] = {}
     for name in ANSWERS:
@@ -132,7 +191,7 @@ def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageRes
 
 
 def _priced(study: Study, names: Collection[str], injection: Injection) -> pd.DataFrame:
-    """What answers take: fits at the least, and seconds by what those as filed took."""
+    """Tabulate the cost of the answers: a lower bound on their fits, and seconds at the speed of the fits as filed."""
     known = prices(study)
     if "extrapolated" in names and not refusal(unshown(study.folds, study.linkage)):
         known["extrapolated"] = injection.num_levels * injection.draws[0] * len(study.folds)
@@ -142,14 +201,17 @@ def _priced(study: Study, names: Collection[str], injection: Injection) -> pd.Da
 
 
 def _say_price(study: Study, wanted: set[str], injection: Injection) -> None:
-    """What is still to be paid, before it is."""
+    """Announce the remaining cost before it is spent."""
     fits, seconds = _priced(study, wanted, injection).sum()
     if seconds > SAID:
         study.work.bar.tell(f"leakage_report: {fits:,.0f} fits or more, about {seconds:.0f} s; {study.work.made} are done")
 
 
 def _affordable(learner: AbstractLearner, rows: int) -> Injection:
-    """Of a learner that is fitted anew half as many levels, and so few draws as tell as much: each scores all rows."""
+    """Choose the levels and draws.
+
+    A learner that is fitted anew gets half as many levels and few draws, each of which scores all rows.
+    """
     if not isinstance(learner, Estimator):
         return Injection()
     return Injection(num_levels=6, num_boot=int(np.clip(SCORED // rows, 2, FEWEST)))
@@ -209,7 +271,7 @@ def _report(
     of: dict,
     injection: Injection,
 ) -> LeakageReport:
-    """Of the answers that there are."""
+    """Build the report from the answers that there are."""
     known = dict(answers)
     unasked = [name for name, answer in known.items() if answer.refusal == UNASKED]
     for name in ANSWERS:

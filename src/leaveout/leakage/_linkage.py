@@ -1,7 +1,7 @@
-"""What is known of the links between records: pairs with the probability that they match, or rates; one object.
+"""Links between records: pairs with the probability that they match, or rates.
 
-Everything that is said of a linkage is said by draws of whole partitions of the records (`_partitions`): whether a tested
-record has a mate among the training ones, how many clusters are split or merged, what precision and recall are.
+All results are means over draws of whole partitions of the records (`_partitions`): whether a tested record has a mate among
+the training records, how many clusters are split or merged, and precision and recall.
 """
 
 import functools
@@ -41,24 +41,48 @@ LOWEST = 0.01  # the probability of the farthest pairs that a calibration of dis
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linkage(Printed):
-    """What is known of which records are of one entity. Made by `from_pairs`, `from_labelled`, `from_rates`,
-    `from_embeddings` or `from_duplicates`.
+    """The knowledge of which records are of one entity: pairs with the probability that they match, or rates.
 
-    `left < right`, `probability`: `[pairs]`, rows and the probability that they match, each pair once; `num_rows` None where
-    only rates are known. It is a leakage model: `leakage_corrected(leakage=linkage)` takes it.
+    `from_pairs`, `from_labelled`, `from_rates`, `from_embeddings` and `from_duplicates` make it. It is a leakage model:
+    `leakage_corrected(leakage=linkage)` takes it.
 
-    Every number is a mean over draws of whole partitions. Their law has weight `exp Σ w` over the listed pairs inside one
-    cluster, for partitions whose clusters hang together by listed pairs, where `w = log p/(1 − p) + (p − P(inside))/0.2`:
-    between evidence that is independent from pair to pair and probabilities that are kept as they are. Two records that are in
-    no other pair keep its probability exactly.
+    Every result is a mean over draws of whole partitions of the records. A partition has clusters that are connected by
+    listed pairs, and weight exp Σ w over the listed pairs inside one cluster, with w = log p/(1 − p) + (p − P(inside))/0.2.
+    This lies between evidence that is independent from pair to pair and probabilities that are kept as they are. Two records
+    that are in no other pair keep its probability exactly.
 
-    A pair inside a cluster that is not listed counts with probability `unlisted`, one half where it says nothing. By default it
-    has odds 1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs: ℓ is seen in the clusters of pairs of
-    probability 0.9 or more. Where the probabilities come from labelled pairs, other labels are drawn for every tenth of the
-    partitions; else the probabilities are taken as they are.
+    An unlisted pair inside a cluster counts with probability `unlisted`, where one half says nothing. By default it has odds
+    1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs; ℓ is estimated in the clusters of pairs of
+    probability 0.9 or more. If the probabilities come from labelled pairs, other labels are drawn for every tenth of the
+    partitions. Otherwise the probabilities are taken as they are.
 
-    Source: correlation clustering of Bansal, Blum & Chawla (2004); drawn by sums over subsets in blocks of up to eight records,
-    and by cuts as of Swendsen & Wang (Barbu & Zhu 2005) in larger ones.
+    Attributes
+    ----------
+    num_rows : int or None
+        The number of rows; None where only rates are known.
+    left, right : ndarray of int, `[pairs]`
+        The rows of each pair, left < right, each pair once.
+    probability : ndarray, `[pairs]`
+        The probability that they match.
+    unlisted : float or None
+        The probability of an unlisted pair inside a cluster.
+    grows, given, calibration, scores, found
+        Whether there may be further rows, the rates that were given, the calibration of scores and the scores, and the share
+        of near neighbours that are among the pairs.
+
+    References
+    ----------
+    N. Bansal, A. Blum and S. Chawla, Correlation clustering, 2004. Partitions are drawn by sums over subsets in blocks of up
+    to eight records, and in larger ones by cuts as of Swendsen and Wang (A. Barbu and S. C. Zhu, 2005).
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> linkage = lo.leakage.Linkage.from_pairs([(0, 1, 0.9), (2, 3, 0.2)], 5)
+    >>> linkage.groups(0.5)
+    array([0, 0, 1, 2, 3])
+    >>> linkage.partitions(10).shape
+    (10, 5)
     """
 
     num_rows: int | None
@@ -79,19 +103,43 @@ class Linkage(Printed):
 
     @staticmethod
     def from_pairs(pairs: Any, ids: Any = None, probability: str | None = None, *, unlisted: float | None = None) -> "Linkage":
-        """From pairs of records and the probabilities that they match.
-
-        `pairs`: a frame (pandas, Polars, Arrow) as Splink makes it, with `unique_id_l`, `unique_id_r` (else `left`, `right`,
-        else its first two columns) and the column that `probability` names, by default `match_probability`, `probability`,
-        `match_weight` (log₂ of the odds), or the third of three; a Series or frame by a MultiIndex of pairs, as
-        recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a probability. `ids` are the names of
-        all rows: one a row, a frame whose index they are, their number, or None: pairs name rows by number. By two labels
-        where the pairs have `source_dataset_l` and `source_dataset_r`.
+        """Build a linkage from pairs of records and the probabilities that they match.
 
         Give the pairs inside the clusters as filed too: records that no chain of pairs connects are never of one entity.
-        `unlisted` is the probability that a pair inside a cluster counts with where it is not in the table: one half says
-        nothing; by default it is seen in the table (`absent`). Raises ValueError on names that no row has, on probabilities
-        outside [0, 1], and on a pair that is there twice with different ones.
+
+        Parameters
+        ----------
+        pairs : table, Series, array or sequence
+            A frame (pandas, Polars, Arrow) as Splink makes it, with `unique_id_l`, `unique_id_r` (else `left`, `right`, else
+            its first two columns) and a column of probabilities. Or a Series or frame by a MultiIndex of pairs, as
+            recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a probability.
+        ids : array_like, frame or int, optional
+            The names of all rows: one a row, a frame whose index they are, or their number. Without them pairs name rows by
+            number. They have two labels where the pairs have `source_dataset_l` and `source_dataset_r`.
+        probability : str, optional
+            The column of probabilities; by default `match_probability`, `probability`, `match_weight` (log₂ of the odds), or
+            the third of three.
+        unlisted : float, optional
+            The probability of an unlisted pair inside a cluster; one half says nothing. By default it is estimated from the
+            table (`absent`).
+
+        Returns
+        -------
+        Linkage
+            The linkage.
+
+        Raises
+        ------
+        ValueError
+            If a name belongs to no row, a probability is outside [0, 1], or a pair has two different ones.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import leaveout as lo
+        >>> table = pd.DataFrame({"left": ["a", "b"], "right": ["b", "c"], "probability": [0.9, 0.3]})
+        >>> lo.leakage.Linkage.from_pairs(table, ["a", "b", "c"]).probability
+        array([0.9, 0.3])
         """
         found, rows = read_pairs("Linkage.from_pairs", pairs, ids, probability)
         return Linkage(rows, *found, unlisted=unlisted, grows=ids is None)
@@ -100,10 +148,28 @@ class Linkage(Printed):
     def from_duplicates(
         pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str | None = None
     ) -> "Linkage":
-        """From pairs of rows that are copies of one another, certainly unless the table has probabilities.
+        """Build a linkage from pairs of rows that are copies of one another.
 
-        `pairs` and `ids` as in `from_pairs`; or, with `sides=(rows to train on, rows to test on)`, left names a row of the
-        training data and right one of the test data, each from 0, and the rows are numbered training data first.
+        Parameters
+        ----------
+        pairs, ids
+            As in `from_pairs`.
+        sides : (rows to train on, rows to test on), optional
+            The numbers of rows of a split. Left then names a row of the training data and right one of the test data, each
+            from 0, and the rows are numbered training data first.
+        probability : str, optional
+            The column of probabilities; without it the pairs are certain.
+
+        Returns
+        -------
+        Linkage
+            The linkage.
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> lo.leakage.Linkage.from_duplicates([(0, 3)], 4).groups()
+        array([0, 1, 2, 0])
         """
         caller = "Linkage.from_duplicates"
         if sides is None:
@@ -118,10 +184,33 @@ class Linkage(Printed):
         *,
         labelled: float | tuple[float, float] | None = None,
     ) -> "Linkage":
-        """From precision and recall of pairs alone, records being mislinked one by one (`RecordLeakage.from_pairwise`).
+        """Build a linkage from the precision and recall of pairs alone, if records are mislinked one by one.
 
-        Each is a number, then exact unless `labelled` says on how many linked (for the precision) and matching pairs (for the
-        recall) it rests, or (estimate, low, high), an interval at 0.95. Raises ValueError outside (0, 1].
+        See `RecordLeakage.from_pairwise` for the formula.
+
+        Parameters
+        ----------
+        precision, recall : float or (estimate, low, high)
+            The rates: a number, or an estimate with its interval at 0.95.
+        labelled : float or (float, float), optional
+            The numbers of linked pairs (for the precision) and of matching pairs (for the recall) on which the rates rest.
+            Without it a number is exact.
+
+        Returns
+        -------
+        Linkage
+            The linkage.
+
+        Raises
+        ------
+        ValueError
+            If a rate is outside (0, 1].
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> lo.leakage.Linkage.from_rates(0.95, 0.9).rates["estimate"].tolist()
+        [0.95, 0.9]
         """
         caller = "Linkage.from_rates"
         numbers = labelled if isinstance(labelled, tuple) else (labelled, labelled)
@@ -141,18 +230,51 @@ class Linkage(Printed):
         method: str = "sigmoid",
         unlisted: float | None = None,
     ) -> "Linkage":
-        """From a sample whose truth is known, a frame with a row for each labelled pair, or record.
+        """Build a linkage from a sample whose truth is known, a frame with a row for each labelled pair, or record.
 
-        *Pairs* name two records (as in `from_pairs`) and have `match`, 0 or 1. With the table of all `pairs`, which has the
-        column `score` (or `score`, `match_weight`, `match_probability`, `probability`, the first that is there, or its last),
-        they say how probable a match is at each score: by Platt's `method="sigmoid"`, or "isotonic"; higher must be likelier.
-        Without it they give precision and recall: `linked`, 0 or 1, says which pairs were linked, or `groups` does, the
-        clusters of all rows as filed.
+        Labelled pairs name two records (as in `from_pairs`) and have `match`, 0 or 1. With the table of all `pairs` they
+        tell how probable a match is at each score. Without it they give precision and recall, of pairs that were linked.
+        Labelled records have `cluster`, as filed, and `entity`, the truth; pairs of sampled records count, so sample whole
+        clusters.
 
-        *Records* have `cluster`, as filed, and `entity`, the truth; pairs of sampled records count, so sample whole clusters.
+        Parameters
+        ----------
+        sample : table
+            The labelled pairs or records. A column `linked`, 0 or 1, tells which pairs were linked.
+        pairs : table, optional
+            All pairs, with the column `score`.
+        ids : array_like, frame or int, optional
+            As in `from_pairs`.
+        score : str, optional
+            The column of scores, where higher must be likelier; by default `score`, `match_weight`, `match_probability`,
+            `probability`, the first that is there, or the last column.
+        groups : array_like, optional
+            The clusters of all rows as filed, which tell which pairs were linked.
+        weight : str, optional
+            The column of design weights, one over the probability of being sampled; `weight` by default.
+        method : {"sigmoid", "isotonic"}, default "sigmoid"
+            Platt's sigmoid, or an isotonic step function.
+        unlisted : float, optional
+            As in `from_pairs`.
 
-        A column `weight` (or the one so named) has design weights, one over the chance to be sampled. Raises ValueError where
-        the sample cannot say it: no linked or no matching pair, matches with lower scores, a labelled pair without a score.
+        Returns
+        -------
+        Linkage
+            The linkage.
+
+        Raises
+        ------
+        ValueError
+            If the sample does not suffice: no linked or no matching pair, matches with lower scores, a labelled pair without
+            a score.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import leaveout as lo
+        >>> sample = pd.DataFrame({"cluster": [0, 0, 1, 1, 2, 2], "entity": [0, 0, 1, 2, 3, 3]})
+        >>> lo.leakage.Linkage.from_labelled(sample).rates["estimate"].round(2).tolist()
+        [0.67, 1.0]
         """
         caller = "Linkage.from_labelled"
         frame = sample_of(caller, sample)
@@ -168,14 +290,41 @@ class Linkage(Printed):
     def from_embeddings(
         X: Any, threshold: float | None = None, *, calibration: Any = None, metric: str = "cosine", method: str = "sigmoid"
     ) -> "Linkage":
-        """From embeddings of all rows: near neighbours are pairs.
+        """Build a linkage from embeddings of all rows, whose near neighbours are pairs.
 
-        With `threshold`, rows of at least that cosine, or at most that Euclidean distance (`metric`), are certainly copies.
-        With `calibration`, a frame of labelled pairs of rows (`left`, `right`, `match`; `weight`), a match is as probable as
-        their labels say of its distance; pairs farther than where that falls to 0.01 are left out.
+        Up to 20,000 rows all neighbours are found. For more rows faiss (`pip install 'leaveout[neighbours]'`) finds at least
+        0.99 of those of 200 rows that are searched in full.
 
-        Up to 20,000 rows all neighbours are found; of more at least 0.99 of those of 200 rows looked at in full, by faiss
-        (`pip install 'leaveout[neighbours]'`). Raises ValueError on X that is not finite, or unless one of the two is given.
+        Parameters
+        ----------
+        X : array_like, `[rows, features]`
+            The embeddings.
+        threshold : float, optional
+            Rows of at least that cosine, or at most that Euclidean distance, are certainly copies.
+        calibration : table, optional
+            Labelled pairs of rows (`left`, `right`, `match`; `weight`), which tell how probable a match is at each distance.
+            Pairs whose probability falls below 0.01 are left out.
+        metric : {"cosine", "euclidean"}, default "cosine"
+            The metric.
+        method : {"sigmoid", "isotonic"}, default "sigmoid"
+            The calibration, as in `from_labelled`.
+
+        Returns
+        -------
+        Linkage
+            The linkage.
+
+        Raises
+        ------
+        ValueError
+            If X is not finite, or unless one of `threshold` and `calibration` is given.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> lo.leakage.Linkage.from_embeddings(np.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]]), 0.99).groups()
+        array([0, 0, 1])
         """
         caller = "Linkage.from_embeddings"
         if (threshold is None) == (calibration is None):
@@ -194,10 +343,27 @@ class Linkage(Printed):
 
     @property
     def knows_pairs(self) -> bool:
+        """Whether the linkage has pairs, rather than rates only."""
         return self.num_rows is not None
 
     def sized(self, num_rows: int) -> "Linkage":
-        """The same for data of so many rows; ValueError where it names others."""
+        """Return the linkage for data of a number of rows.
+
+        Parameters
+        ----------
+        num_rows : int
+            The number of rows.
+
+        Returns
+        -------
+        Linkage
+            The linkage.
+
+        Raises
+        ------
+        ValueError
+            If the linkage is about another number of rows.
+        """
         if self.num_rows in (None, num_rows):
             return self
         if self.grows and num_rows >= self.num_rows:  # type: ignore[operator]
@@ -208,20 +374,44 @@ class Linkage(Printed):
 
     @functools.cached_property
     def absent(self) -> float:
-        """The probability that a pair counts with which is not listed, inside a cluster."""
+        """The probability of an unlisted pair inside a cluster."""
         if self.unlisted is not None:
             return self.unlisted
         missing, spare = share_listed(self._pairs_needed("absent"), self.left, self.right, self.probability)
         return (missing + 1) / (missing + spare + 3)
 
     def groups(self, threshold: float = EVEN) -> Int[np.ndarray, " rows"]:
-        """Clusters, numbered by first appearance: what pairs of at least that probability connect."""
+        """Cluster the rows: connect the pairs of at least some probability.
+
+        Parameters
+        ----------
+        threshold : float, default 0.5
+            The least probability.
+
+        Returns
+        -------
+        ndarray of int, `[rows]`
+            The clusters, numbered by first appearance.
+        """
         rows = self._pairs_needed("groups")
         linked = self.probability >= threshold
         return components(rows, self.left[linked], self.right[linked])
 
     def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
-        """Drawn clusterings, each numbered by first appearance; with seed 0 the first of those behind every number here."""
+        """Draw clusterings of the rows.
+
+        Parameters
+        ----------
+        num : int
+            The number of draws.
+        seed : int, default 0
+            The seed; with 0 they are the first of those behind every result of the linkage.
+
+        Returns
+        -------
+        ndarray of int, `[num, rows]`
+            The clusterings, each numbered by first appearance.
+        """
         rows = self._pairs_needed("partitions")
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
@@ -236,7 +426,25 @@ class Linkage(Printed):
         return np.concatenate(out)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
-        """Of each tested row, the probability that a record of its entity is among the training rows: the share of draws."""
+        """Compute the probability that a record of each tested row's entity is among the training rows.
+
+        It is the share of the drawn partitions.
+
+        Parameters
+        ----------
+        train, test : array_like of int
+            The rows.
+
+        Returns
+        -------
+        ndarray, `[test]`
+            The probabilities.
+
+        Raises
+        ------
+        ValueError
+            If a row is both trained and tested on.
+        """
         rows = self._pairs_needed("mates")
         train, test = _rows("mates", "train", train, rows), _rows("mates", "test", test, rows)
         if np.isin(train, test).any():
@@ -249,7 +457,20 @@ class Linkage(Printed):
         return out / len(self._drawn)
 
     def candidates(self, test: ArrayLike, cut: float) -> Bool[np.ndarray, " rows"]:
-        """Rows that are a pair, of probability `cut` or more, with some tested row."""
+        """Mark the rows that are a pair, of probability `cut` or more, with some tested row.
+
+        Parameters
+        ----------
+        test : array_like of int
+            The tested rows.
+        cut : float
+            The least probability.
+
+        Returns
+        -------
+        ndarray of bool, `[rows]`
+            The marks.
+        """
         rows = self._pairs_needed("candidates")
         tested, out = np.zeros(rows, bool), np.zeros(rows, bool)
         tested[_rows("candidates", "test", test, rows)] = True
@@ -259,8 +480,20 @@ class Linkage(Printed):
         return out
 
     def shares(self, folds: list[Fold]) -> Shares:
-        """The expected shares, over draws: of an entity on both sides of a fold the fewer records are misplaced, of halves
-        either; `exposed`, the tested records with a mate in training."""
+        """Compute the expected shares of leakage in each fold, over the draws.
+
+        If an entity is on both sides of a fold, the fewer records are misplaced; of halves either.
+
+        Parameters
+        ----------
+        folds : list of folds
+            The folds.
+
+        Returns
+        -------
+        Shares
+            `p_train`, `p_test`, and `exposed`, the tested records with a mate in training.
+        """
         if self.given is not None:
             return RecordLeakage.from_pairwise(*(rate.estimate for rate in self.given)).shares(folds)
         each = self.shares_drawn(folds)
@@ -269,7 +502,18 @@ class Linkage(Printed):
         return shares
 
     def shares_drawn(self, folds: list[Fold]) -> list[Shares]:
-        """The shares under each of the drawn partitions, or under drawn rates: how far they are known."""
+        """Compute the shares of leakage under each drawn partition, or under drawn rates.
+
+        Parameters
+        ----------
+        folds : list of folds
+            The folds.
+
+        Returns
+        -------
+        list of Shares
+            One a draw.
+        """
         if self.given is not None:
             recall = self.given[1].draw(DRAWS, np.random.default_rng(6))
             return [UniformMislinking(1 - float(np.sqrt(r)), r, r).shares(folds) for r in recall]
@@ -278,7 +522,7 @@ class Linkage(Printed):
 
     @property
     def _behind(self) -> int:
-        """How many partitions are behind every number."""
+        """Return the number of partitions behind every result."""
         return int(np.clip(HELD // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
 
     @functools.cached_property
@@ -295,23 +539,47 @@ class Linkage(Printed):
 
     @functools.cached_property
     def rates(self) -> pd.DataFrame:
-        """Precision and recall of pairs: `estimate`, `low`, `high` (0.95), as given or sampled, NaN where they came without an
-        interval; or those of `groups()` against the drawn partitions."""
+        """The precision and recall of pairs as a table: `estimate`, `low`, `high` (at 0.95).
+
+        They are as given or sampled, NaN where they came without an interval; or those of `groups()` against the drawn
+        partitions.
+        """
         if self.given is None:
             return self.rates_of(self.groups())
         return _rate_table(np.array([(rate.estimate, *rate.interval()) for rate in self.given]))
 
     def rates_of(self, groups: ArrayLike) -> pd.DataFrame:
-        """The same of any clusters, one label a row, against the drawn partitions."""
+        """Estimate the precision and recall of any clusters against the drawn partitions.
+
+        Parameters
+        ----------
+        groups : array_like, `[rows]`
+            One label a row.
+
+        Returns
+        -------
+        DataFrame
+            `estimate`, `low`, `high` (at 0.95).
+        """
         filed = self._filed("rates_of", groups)
         found = np.array([_rates(filed, label) for label in self._drawn])
         return _rate_table(np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)]))
 
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
-        """Expected splits, merges and orphans of the clusters as filed (default `groups()`), by the size of the cluster.
+        """Tabulate the expected splits, merges and orphans of the clusters as filed, by the size of the cluster.
 
-        *splits*: clusters of two records or more that have a mate filed elsewhere; *orphans*: records filed alone that have
-        one; *merges*: clusters of several entities. Each with `_low` and `_high`, 0.025 and 0.975 of the draws.
+        *splits* are clusters of two records or more that have a mate filed elsewhere; *orphans* are records filed alone that
+        have one; *merges* are clusters of several entities.
+
+        Parameters
+        ----------
+        groups : array_like, `[rows]`, optional
+            The clusters; `groups()` by default.
+
+        Returns
+        -------
+        DataFrame
+            The numbers, each with `_low` and `_high`, the quantiles 0.025 and 0.975 of the draws.
         """
         filed = self._filed("summary", groups)
         size = np.bincount(filed)
@@ -353,7 +621,7 @@ class Linkage(Printed):
         return [*lines, *rates, ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; {self._taken()}")]
 
     def _taken(self) -> str:
-        """What the draws count in, and what not."""
+        """Say which uncertainties the draws contain."""
         told = "the probabilities are taken as they are"
         if self.calibration is not None:
             told = f"the error of {len(self.calibration.match)} labelled pairs is in"

@@ -1,7 +1,7 @@
-"""What is known of the leakage: how many records, or entities, are filed under the wrong cluster.
+"""Models of leakage: how many records, or entities, are filed under the wrong cluster.
 
-For each fold, with T̂ what is trained on and V̂ what is tested on: `p_train`, the share of T̂ that belongs to V̂'s clusters,
-and `p_test`, the share of V̂ that belongs to T̂'s.
+For each fold, T̂ is the training set and V̂ the test set: `p_train` is the share of T̂ that belongs to V̂'s clusters, and `p_test`
+the share of V̂ that belongs to T̂'s.
 """
 
 import warnings
@@ -29,7 +29,10 @@ class Fold(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What leaks in each fold: of records `p_train` and `p_test`; `exposed`, V̂'s records with a half cluster in T̂."""
+    """The leakage in each fold: the shares of records `p_train` and `p_test`, and `exposed`.
+
+    The latter are V̂'s records with a half cluster in T̂.
+    """
 
     p_train: NDArray[np.float64]
     p_test: NDArray[np.float64]
@@ -66,10 +69,29 @@ class Drawn(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RecordLeakage:
-    """Single records are filed under a wrong cluster: a share `p_train` of T̂ and `p_test` of V̂.
+    """A leakage model in which single records are filed under a wrong cluster: a share `p_train` of T̂ and `p_test` of V̂.
 
-    Either is one number or one a fold. `from_pairwise` and `from_match_probabilities` derive them from what record linkage
-    reports. Raises ValueError outside [0, 1), or where `p_train + p_test ≥ 1` in some fold.
+    `from_pairwise` and `from_match_probabilities` derive the shares from what a record linkage reports.
+
+    Parameters
+    ----------
+    p_train, p_test : float or array_like, `[folds]`
+        The shares.
+
+    Raises
+    ------
+    ValueError
+        If a share is outside [0, 1), or `p_train + p_test ≥ 1` in some fold.
+
+    See Also
+    --------
+    SplitLeakage : Whole entities that are cut in two.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.leakage.RecordLeakage(0.05).p_train
+    0.05
     """
 
     p_train: ArrayLike
@@ -80,6 +102,18 @@ class RecordLeakage:
         check_probabilities("RecordLeakage", self.p_train, self.p_test)
 
     def shares(self, folds: list[Fold]) -> Shares:
+        """Return the shares of leakage in each fold.
+
+        Parameters
+        ----------
+        folds : list of folds
+            The folds.
+
+        Returns
+        -------
+        Shares
+            `p_train`, `p_test`, and `exposed`.
+        """
         each = []
         for name, p in (("p_train", self.p_train), ("p_test", self.p_test)):
             p = np.asarray(p, np.float64)
@@ -92,14 +126,27 @@ class RecordLeakage:
 
     @staticmethod
     def from_pairwise(precision: float, recall: float) -> "UniformMislinking":
-        """From the linkage's precision and recall of pairs, if records are mislinked uniformly, each with probability q.
+        """Derive the model from the precision and recall of pairs, if records are mislinked uniformly, each with probability q.
 
-        A pair survives if both its records stay: precision ≈ recall ≈ (1 − q)², so `q = 1 − √recall`. In a fold of
-        K_fold of K clusters a mislinked record comes from outside with probability (K − K_fold)/(K − 1):
+        A pair survives if both its records stay: precision ≈ recall ≈ (1 − q)², so q = 1 − √recall. In a fold of K_fold of K
+        clusters a mislinked record comes from outside with probability (K − K_fold)/(K − 1):
 
             p_test = q (K − K_fold)/(K − 1),      p_train = p_test |V|/|T|.
 
-        Warns where the two differ so much that another mechanism is at work.
+        Parameters
+        ----------
+        precision, recall : float
+            The rates of the linkage.
+
+        Returns
+        -------
+        UniformMislinking
+            A leakage model.
+
+        Warns
+        -----
+        UserWarning
+            If the two rates differ so much that another mechanism is at work.
         """
         _rates("RecordLeakage.from_pairwise", precision, recall)
         if precision > recall + FAR:
@@ -118,7 +165,18 @@ class RecordLeakage:
 
     @staticmethod
     def from_match_probabilities(pairs: Any, ids: Any = None) -> "Linkage":
-        """`Linkage.from_pairs(pairs, ids)`."""
+        """Return `Linkage.from_pairs(pairs, ids)`.
+
+        Parameters
+        ----------
+        pairs, ids
+            As in `Linkage.from_pairs`.
+
+        Returns
+        -------
+        Linkage
+            The linkage.
+        """
         from ._linkage import Linkage
 
         return Linkage.from_pairs(pairs, ids)
@@ -126,7 +184,7 @@ class RecordLeakage:
 
 @dataclass(frozen=True, eq=False)
 class UniformMislinking:
-    """Every record is filed under another cluster, chosen uniformly, with probability q."""
+    """A leakage model in which every record is filed under another cluster, chosen uniformly, with probability q."""
 
     q: float
     precision: float
@@ -153,10 +211,30 @@ class UniformMislinking:
 
 @dataclass(frozen=True, eq=False)
 class SplitLeakage:
-    """Whole entities are cut in two: each with probability `rate`, its halves filed as two clusters.
+    """A leakage model in which whole entities are cut in two, and their halves filed as two clusters.
 
-    Then that share of all records is in halves, and the other half of one in V̂ is in T̂ with probability
-    `(K − K_fold)/(K − 1)`. Injected are half clusters. Raises ValueError unless 0 ≤ rate < 1.
+    Each entity is cut with probability `rate`, so that this share of all records is in halves. The other half of one in V̂
+    is in T̂ with probability (K − K_fold)/(K − 1). The injection is of half clusters.
+
+    Parameters
+    ----------
+    rate : float
+        The probability that an entity is cut.
+
+    Raises
+    ------
+    ValueError
+        Unless 0 ≤ rate < 1.
+
+    See Also
+    --------
+    RecordLeakage : Single records under a wrong cluster.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(lo.leakage.SplitLeakage.from_pairwise(1.0, 0.95).rate, 2)
+    0.1
     """
 
     rate: float
@@ -168,7 +246,21 @@ class SplitLeakage:
 
     @staticmethod
     def from_pairwise(precision: float, recall: float) -> "SplitLeakage":
-        """An entity cut in equal halves loses about half its pairs: `rate = 2 (1 − recall)`; the precision stays near one."""
+        """Derive the model from the precision and recall of pairs.
+
+        An entity that is cut in equal halves loses about half its pairs, so rate = 2 (1 − recall); the precision stays near
+        one.
+
+        Parameters
+        ----------
+        precision, recall : float
+            The rates of the linkage.
+
+        Returns
+        -------
+        SplitLeakage
+            A leakage model.
+        """
         _rates("SplitLeakage.from_pairwise", precision, recall)
         if precision < 1 - FAR:
             warnings.warn(
@@ -179,6 +271,18 @@ class SplitLeakage:
         return SplitLeakage(2 * (1 - recall))
 
     def shares(self, folds: list[Fold]) -> Shares:
+        """Return the shares of leakage in each fold.
+
+        Parameters
+        ----------
+        folds : list of folds
+            The folds.
+
+        Returns
+        -------
+        Shares
+            `p_train`, `p_test`, and `exposed`.
+        """
         exposed = np.zeros(len(folds))
         for k, fold in enumerate(folds):
             inside, every = (len(np.unique(fold.clusters[rows])) for rows in (fold.test, np.r_[fold.train, fold.test]))

@@ -83,7 +83,7 @@ def distances(X: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np
 
 
 def _within(X: NDArray[np.float64], asked: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All rows near the asked ones, by scikit-learn: number of the asked one, and the row."""
+    """Find all rows near the given ones by scikit-learn: pairs of the given row's number and a near row."""
     from sklearn.neighbors import NearestNeighbors
 
     wide = float(np.sqrt(_squared(X, radius)))  # its own rounding: what is too far is taken out after

@@ -12,7 +12,7 @@ SAID = {"model": "answer", "score": "score", "low": "from", "high": "to", "corre
 
 
 def page_of(found: LeakageReport, title: str) -> Page:
-    """What the report says, and where each number of it comes from."""
+    """Build the page of a report, with the origin of each number."""
     answers = found.table.rename_axis("answer").reset_index()
     rows = found.rows.rename_axis("row").reset_index()
     more = f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}." if len(rows) > MOST else ""
@@ -82,7 +82,7 @@ def _beside(found: LeakageReport) -> Figure:
 
 
 def _cuts(found: LeakageReport) -> list[Figure]:
-    """What came of every cut, from the score as filed down to where nothing is exposed."""
+    """Plot the score at every cut, from the score as filed to the cut at which nothing is exposed."""
     naive = found.answers["naive"]
     points = [curve.assign(model=name, score=naive.score + curve.difference) for name, curve in found.curves.items()]
     if not points:

@@ -54,7 +54,7 @@ def draw_partitions(
 
 
 def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which pairs are in one cluster, `[num, pairs]`: blocks by what they need."""
+    """Draw partitions, and mark the pairs that are in one cluster, `[num, pairs]`; blocks are drawn by their sizes."""
     order = np.unique(np.r_[graph.block * len(graph.size) + graph.a, graph.block * len(graph.size) + graph.b])
     members = np.bincount(order // max(len(graph.size), 1), minlength=1)[graph.block]  # of the block of each pair
     inside = np.zeros((num, len(graph.a)), bool)
@@ -69,7 +69,7 @@ def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.
 def share_listed(
     rows: int, left: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
 ) -> tuple[int, int]:
-    """Of the pairs inside clear clusters, but those that hold these together: those not listed, and all."""
+    """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that hold these together."""
     clear = probability >= CLEAR
     cluster = components(rows, left[clear], right[clear])
     size = np.bincount(cluster)

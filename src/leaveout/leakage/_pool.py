@@ -1,4 +1,4 @@
-"""All folds as one system: the share of leaked records on one grid, losses weighted by what each fold tests."""
+"""The linear system of all folds: the share of leaked records on one grid, losses weighted by the numbers tested."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,9 +22,12 @@ MOMENT = 2.0  # polynomials are fitted up to this many times the leakage there i
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """`b = A e` over all folds: `grid` `[points]`, shares of leaked units; `A` `[levels, points]`, `b` `[levels]`; `noise`
-    `[levels, levels]`, the Monte-Carlo covariance of b; `each` the A of every fold, `weight` what its losses weigh;
-    `combined` the losses of each fold `[levels, draws]` on records that are the test clusters' own."""
+    """The linear system `b = A e` over all folds.
+
+    `grid` `[points]` are shares of leaked units; `A` `[levels, points]`, `b` `[levels]`; `noise` `[levels, levels]` is the
+    Monte-Carlo covariance of b; `each` the A of every fold, `weight` the weight of its losses; `combined` the losses of each
+    fold `[levels, draws]` on records that are the test clusters' own.
+    """
 
     grid: Float[np.ndarray, " points"]
     A: Float[np.ndarray, "levels points"]
@@ -72,7 +75,7 @@ class Pooled:
 
 
 class Matrices(NamedTuple):
-    """What the shares of leakage alone say: the grid, and the A of every fold."""
+    """The grid, and the matrices A of every fold, that follow from the shares of leakage alone."""
 
     grid: Float[np.ndarray, " points"]
     each: list[Float[np.ndarray, "levels points"]]
@@ -80,7 +83,7 @@ class Matrices(NamedTuple):
 
 
 def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
-    """How many leaked records the training sets hold, at the given shares of leakage."""
+    """Compute the distributions of the numbers of leaked records in the training sets, given the shares of leakage."""
     found = [_matrix(part, shares, k) for k, part in enumerate(plan)]
     grid = _grid(plan, found)
     each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(found, plan, strict=True)]
@@ -109,8 +112,11 @@ def _weight(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
 
 
 def combine(run: FoldLosses, test: NDArray[np.float64], shares: Shares, k: int) -> NDArray[np.float64]:
-    """Leakage into V̂ undone, `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`: a mean loss is linear in what is scored. `test` is
-    `run.test`, or the losses of a cluster; from other scores T̂'s records were taken out as they were made."""
+    """Remove the leakage into V̂: `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`, as a mean loss is linear in what is scored.
+
+    `test` is `run.test`, or the losses of a cluster. For other scores T̂'s records were removed when the losses were
+    computed.
+    """
     p, q = shares.p_train[k], shares.p_test[k]
     return test if q == 0 or run.mixture else ((1 - p) * test - q * run.outside) / (1 - p - q)
 

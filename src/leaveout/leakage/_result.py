@@ -1,10 +1,10 @@
-"""What came of it: the estimate, or why there is none; its errors; and all that it rests on.
+"""The result of the correction: the estimate, or why there is none; its errors; and its assumptions.
 
     interval:  ê₀ ± t √(se_data² + se_mc² + se_p² + se_extrapolation²)
 
-ê₀ the loss with no leaked record that solves the linear system of all folds (`_pool`), t Student's with the degrees of freedom
-of clusters of these sizes. The four errors: other clusters, as tested and as trained on; other draws of what is injected;
-other draws of the leakage, where that is uncertain; and how far the continuations of the curve to no leakage part.
+ê₀ is the loss with no leaked record that solves the linear system of all folds (`_pool`). t is Student's, with the degrees of
+freedom of clusters of these sizes. The four errors are those of other clusters, as tested and as trained on; of other draws of
+the injection; of other draws of the leakage, where it is uncertain; and of the extrapolation of the curve to no leakage.
 """
 
 import functools
@@ -41,10 +41,41 @@ LOUD = 0.5  # of the data error: a Monte-Carlo error above it is worth a word
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeakageResult(AbstractComparable):
-    """The loss (or score) on new clusters with the leakage taken out, and what it rests on.
+    """The loss (or score) on new clusters with the leakage removed, with its errors and assumptions.
 
-    `estimate` is NaN where it cannot be corrected: see `verdict`. `naive` is that with the clusters as filed, `iid` with all
-    records as independent, all for training sets of one size. `slope_test` needs no p.
+    `lo.leakage.leakage_corrected` returns it. `estimate` is NaN where it cannot be corrected: see `verdict`. `naive` is the
+    loss with the clusters as filed. All are for training sets of one size.
+
+    Attributes
+    ----------
+    slope_test : SlopeTest
+        A test of whether the learner exploits leakage, which needs no p.
+    iid : float
+        The loss with all records as independent.
+    notes : tuple of str
+        Notes for the printed result.
+    plan, runs, shares, names, measure, seed, learner, edges, pooled, moved
+        The injection of each fold and its losses, the shares of leakage, the names of the clusters, the score, the arguments of
+        the call, the linear system, and what each fold adds to the score without another in its training.
+
+    See Also
+    --------
+    leakage_corrected : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(np.arange(40), 3)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=40)[groups]
+    >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
+    >>> leakage = lo.leakage.RecordLeakage(0.05)
+    >>> found = lo.leakage.leakage_corrected(Ridge(), X, y, groups=groups, leakage=leakage, injection=injection)
+    >>> found.per_cluster.shape[0]
+    40
     """
 
     plan: list[FoldInjection]
@@ -71,16 +102,17 @@ class LeakageResult(AbstractComparable):
 
     @property
     def naive(self) -> float:
+        """The loss with the clusters as filed."""
         return float(self.pooled.weight @ [run.naive.mean() for run in self.runs])
 
     @property
     def lower(self) -> float:
-        """The least that the loss on new clusters can be, if leakage does not hurt: the loss with what leaks already (of a
-        score, the most)."""
+        """The least loss on new clusters if leakage does not hurt: the loss with present leakage (for a score, the most)."""
         return float(self.pooled.b[0])
 
     @property
     def estimate(self) -> float:
+        """The loss on new clusters; NaN where it cannot be corrected."""
         return float("nan") if self.refusal else self.solved.estimate
 
     @property
@@ -90,18 +122,18 @@ class LeakageResult(AbstractComparable):
 
     @functools.cached_property
     def se_mc(self) -> float:
-        """How far other draws would move the estimate."""
+        """The Monte-Carlo error of the estimate, over draws of the injection."""
         return self.pooled.monte_carlo_error(self.measure.shape, self.seed)
 
     @functools.cached_property
     def se_p(self) -> float:
-        """How far other draws of the leakage would move the estimate; 0 where its shares are given."""
+        """The error of the estimate over draws of the leakage; 0 where its shares are given."""
         found = [pool(self.plan, self.runs, shares, ORDER).solve(self.measure.shape).estimate for shares in self._likely]
         return float(np.std(found, ddof=1)) if found else 0.0
 
     @property
     def _likely(self) -> list[Shares]:
-        """Some of the draws of the leakage; of scores that are no means those that leave V̂ as it is."""
+        """Return some draws of the leakage; for scores that are not means, with the share of V̂ held fixed."""
         some = self.drawn_shares[:LIKELY]
         if not any(run.mixture for run in self.runs):
             return some
@@ -109,7 +141,7 @@ class LeakageResult(AbstractComparable):
 
     @functools.cached_property
     def se_extrapolation(self) -> float:
-        """How far the continuations of the curve to no leakage part, taken for one standard error; 0 where that is seen."""
+        """The spread of the continuations of the curve to no leakage, as one standard error; 0 where no leakage is observed."""
         return float(np.ptp(list(self.extrapolants.values()))) if self.pooled.unseen < RARE else 0.0
 
     @functools.cached_property
@@ -135,16 +167,17 @@ class LeakageResult(AbstractComparable):
 
     @property
     def influence(self) -> NDArray[np.float64] | None:
-        """Of every record on the estimate, as tested; the sum is zero."""
+        """The influence of every record on the estimate, as tested; it sums to zero."""
         return None if self.spread is None else self.spread.tested
 
     @property
     def naive_influence(self) -> NDArray[np.float64] | None:
+        """The influence of every record on the naive value, as tested; it sums to zero."""
         return None if self.naive_spread is None else self.naive_spread.tested
 
     @property
     def se_data(self) -> float:
-        """How far other data would move the estimate, over clusters as tested and as trained on (`table()` says so)."""
+        """The error of the estimate over clusters, as tested and as trained on (`table()` says so)."""
         return float("nan") if self.spread is None else self.spread.error
 
     @property
@@ -155,16 +188,38 @@ class LeakageResult(AbstractComparable):
         return told if self.moved is not None or resolved(self.plan) else f"{told}, as tested"
 
     def interval(self, level: float = 0.95) -> Interval:
-        """For the value on new clusters: data, Monte Carlo, how the curve is continued and, where leakage is drawn, that;
-        Student's, over clusters.
+        """Compute an interval for the value on new clusters, by Student's t over clusters.
 
-        NaN where there is no estimate, or no error over data.
+        It contains the errors of the data, of the Monte Carlo, of the extrapolation and, where leakage is drawn, of the
+        leakage.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            The coverage.
+
+        Returns
+        -------
+        Interval
+            The interval; NaN where there is no estimate, or no error over data.
         """
         return self._around(self.estimate, float(np.hypot(self.se_data, self._beside_data(self.se_mc**2))), self.spread, level)
 
     def correction_interval(self, level: float = 0.95) -> Interval:
-        """For `correction`: what the two have in common is in neither. What training adds to its variance is no fit's: it is
-        taken to be the share that it is of the naive value's."""
+        """Compute an interval for `correction`, without the errors that the estimate and the naive value share.
+
+        The effect of training on its variance is not fitted: it is taken to be the share that it is for the naive value.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            The coverage.
+
+        Returns
+        -------
+        Interval
+            The interval.
+        """
         if self.spread is None or self.naive_spread is None:
             return self._around(self.correction, float("nan"), None, level)
         apart, alone = self.spread.minus(self.naive_spread), self.naive_spread
@@ -185,7 +240,13 @@ class LeakageResult(AbstractComparable):
         return Interval(center - width, center + width, level, "clusters" if units(self.plan)[1] else "records")
 
     def compared(self) -> Compared:
-        """For `lo.compare`: with other results of the same folds and clusters."""
+        """Return the number for `lo.compare`, with other results of the same folds and clusters.
+
+        Returns
+        -------
+        Compared
+            The estimate and its influence.
+        """
         if self.refusal:
             raise ValueError(f"compare: a result {self.verdict} Compare by another answer, or with a smaller train_size=.")
         drawn = np.array([self.solved.weights @ losses for losses in self.pooled.combined])
@@ -193,12 +254,12 @@ class LeakageResult(AbstractComparable):
 
     @property
     def curve(self) -> pd.DataFrame:
-        """e, the loss by the share of leaked records among those trained on (of exposed clusters, for splits)."""
+        """The loss e by the share of leaked records among those trained on (of exposed clusters, for splits)."""
         return pd.DataFrame({"leaked": self.pooled.grid, "loss": self.solved.values})
 
     @functools.cached_property
     def extrapolants(self) -> dict[str, float]:
-        """ê₀ by the trend filter, and by polynomials in the share of leaked records over the lowest levels."""
+        """The estimates ê₀ by the trend filter, and by polynomials in the share of leaked records over the lowest levels."""
         return {"trend filter": self.solved.estimate} | {name: value for name, (value, _) in self._polynomials.items()}
 
     @functools.cached_property
@@ -207,7 +268,7 @@ class LeakageResult(AbstractComparable):
 
     @functools.cached_property
     def refusal(self) -> str:
-        """Why there is no estimate; empty if there is one."""
+        """The reason why there is no estimate; empty if there is one."""
         if float(self.pooled.weight @ self._p) > 0 and (hidden := hidden_leak(self.unshown)):
             return hidden
         values = np.array(list(self.extrapolants.values()))
@@ -225,6 +286,7 @@ class LeakageResult(AbstractComparable):
 
     @property
     def verdict(self) -> str:
+        """The estimate, or the reason why there is none, as sentences."""
         if self.refusal:
             return f"cannot be corrected: {self.refusal}."
         if self.slope_test.exploits is False:
@@ -238,13 +300,13 @@ class LeakageResult(AbstractComparable):
 
     @property
     def _least(self) -> str:
-        """How many leaked records (clusters) the training sets hold to which none was injected."""
+        """Say how many leaked records (clusters) the training sets hold without injection."""
         held = [matrix[0] @ self.pooled.grid * part.units for matrix, part in zip(self.pooled.each, self.plan, strict=True)]
         return f"{float(self.pooled.weight @ held):.0f}"
 
     @property
     def flags(self) -> list[str]:
-        """All that a careful reader must know, in sentences."""
+        """The reservations that a careful reader must know, in sentences."""
         out = list(self.notes)
         if self.refusal or self.pooled.unseen < RARE or self.slope_test.exploits is False:
             out.append(self.verdict)
@@ -261,7 +323,7 @@ class LeakageResult(AbstractComparable):
 
     @property
     def _reservations(self) -> list[str]:
-        """What the estimate leaves out, and where more work would help."""
+        """List what the estimate leaves out, and where more work would help."""
         out = []
         if self.unshown > 0 and not self.refusal and float(self.pooled.weight @ self._p) > 0:
             out.append(
@@ -289,8 +351,18 @@ class LeakageResult(AbstractComparable):
         return self.shares.exposed if self.plan[0].mechanism == "split" else self.shares.p_train
 
     def sensitivity(self, p: ArrayLike | None = None) -> pd.DataFrame:
-        """ê₀ were the mean `p_train` (for splits, the share of exposed clusters) p instead, no fit being needed: `p`,
-        `estimate`, `se_mc` (with λ held), `unseen`, the probability of a training set without leaks. `p_test` moves along."""
+        """Compute ê₀ for other mean shares of leakage, without further fits.
+
+        Parameters
+        ----------
+        p : array_like, optional
+            The mean `p_train` (for splits, the share of exposed clusters). `p_test` moves along.
+
+        Returns
+        -------
+        DataFrame
+            `p`, `estimate`, `se_mc` (with λ held), and `unseen`, the probability of a training set without leaks.
+        """
         base = float(self.pooled.weight @ self._p)
         if base == 0:
             raise ValueError("sensitivity: the leakage given is zero; give a small p_train, from which others are scaled.")
@@ -311,8 +383,20 @@ class LeakageResult(AbstractComparable):
         ]
 
     def largest_p(self, cap: float) -> float:
-        """The largest p at which the loss with no leakage stays below `cap` (a score above it), by the linear solution: more
-        would contradict the cap. NaN where no p below the largest possible reaches it."""
+        """Compute the largest p at which the loss with no leakage stays below a cap, by the linear solution.
+
+        More leakage would contradict the cap. A score stays above it.
+
+        Parameters
+        ----------
+        cap : float
+            The cap.
+
+        Returns
+        -------
+        float
+            The largest p; NaN where no p below the largest possible reaches the cap.
+        """
         base, sign = float(self.pooled.weight @ self._p), -1.0 if self.measure.more_is_better else 1.0
         if base == 0 or any(run.mixture for run in self.runs) or sign * self.lower > sign * cap:
             return float("nan") if sign * self.lower <= sign * cap else 0.0
@@ -327,10 +411,10 @@ class LeakageResult(AbstractComparable):
 
     @functools.cached_property
     def per_cluster(self) -> pd.DataFrame:
-        """By cluster: `naive`, `estimate` (by the weights of all, within the bounds of the loss), `se_mc` (with those weights),
-        `se_data` (over its records; NaN for one).
+        """The losses by cluster: `naive`, `estimate`, `se_mc` and `se_data`.
 
-        NaN where the draws of some level left no record of a cluster.
+        `estimate` and `se_mc` use the weights of all clusters, within the bounds of the loss. `se_data` is over the
+        cluster's records, NaN for one. All are NaN where the draws of some level left no record of a cluster.
         """
         if not self.measure.per_record:
             raise ValueError(f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record.")
@@ -366,7 +450,10 @@ class LeakageResult(AbstractComparable):
 
     @functools.cached_property
     def histogram(self) -> pd.DataFrame:
-        """Shares of the losses in the classes of `bins=`: `low`, `high`, `naive`, `estimate` (not negative, summing to one)."""
+        """The shares of the losses in the classes of `bins=`: `low`, `high`, `naive`, `estimate`.
+
+        The estimates are not negative, and sum to one.
+        """
         if self.edges is None:
             raise ValueError("histogram: give leakage_corrected bins=, the edges of the classes of losses.")
         weight, system = self.pooled.weight, self.pooled.system
@@ -382,7 +469,13 @@ class LeakageResult(AbstractComparable):
         )
 
     def table(self) -> pd.DataFrame:
-        """The numbers of the printed result."""
+        """Tabulate the numbers of the printed result.
+
+        Returns
+        -------
+        DataFrame
+            The numbers.
+        """
         rows: dict[str, float] = {
             "estimate": self.estimate,
             "se_mc": self.se_mc,
@@ -455,7 +548,18 @@ class LeakageResult(AbstractComparable):
         return f"LeakageResult(estimate={self.estimate:.5g}, naive={self.naive:.5g})"
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """The losses at every level, the curve through them, and the extrapolants at zero."""
+        """Plot the losses at every level, the curve through them, and the extrapolations to zero. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
         from .. import plot
 
         return plot.leakage(self, ax)

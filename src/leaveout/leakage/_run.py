@@ -1,9 +1,4 @@
-"""All fits of all folds: draw, fit, score what was neither injected nor trained on.
-
-Draws come in rounds of all folds, and end where enough of them are there. What is fitted one by one is given to other
-processes as soon as the first draws say that this pays: no round waits for another, and what is under way when enough is
-there is left aside. A draw is the same whoever makes it, and whenever.
-"""
+"""All fits of all folds: draw, fit, and score the records that were neither injected nor trained on."""
 
 import functools
 import itertools
@@ -33,8 +28,11 @@ ROUND = 10  # draws after which it is asked whether there are enough
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What fits are made of, and how they are scored. `outside`: are records of T̂ scored too? `mixture`: the weight with which
-    each fold takes them out of a score that is no mean."""
+    """The injected fits, and how they are scored.
+
+    `outside` tells whether records of T̂ are scored too. `mixture` is the weight with which each fold removes them from a score
+    that is not a mean.
+    """
 
     plan: list[FoldInjection]
     learner: AbstractLearner
@@ -45,7 +43,7 @@ class Work:
     edges: NDArray[np.float64] | None = None
 
     def alone(self) -> "Work":
-        """The same in one process."""
+        """Return a copy that works in one process."""
         return replace(self, learner=self.learner.alone())
 
 
@@ -59,12 +57,12 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False)
 class FoldLosses:
-    """What the fits of one fold lost, or scored, at each level and draw.
+    """The losses, or scores, of the fits of one fold at each level and draw.
 
-    `test` `[levels, draws]`, of what is left of V̂; `outside` likewise over records of T̂ that were not trained on (NaN where
-    not needed); `cluster` `[levels, draws, clusters of V̂]`; `record` and `times` `[levels, records of V̂]`, summed losses
-    (of a score that is no mean its value plus the record's influence) and how often each was scored; `histogram`
-    `[levels, draws, bins]`, shares of the losses.
+    `test` `[levels, draws]` is over the remaining records of V̂; `outside` likewise over records of T̂ that were not trained on
+    (NaN where not needed); `cluster` `[levels, draws, clusters of V̂]`. `record` and `times` `[levels, records of V̂]` are
+    summed losses (of a score that is not a mean, its value plus the record's influence) and how often each record was scored.
+    `histogram` `[levels, draws, bins]` holds shares of the losses.
     """
 
     test: Float[np.ndarray, "levels draws"]
@@ -83,21 +81,24 @@ class FoldLosses:
 
     @property
     def records(self) -> Float[np.ndarray, "levels test"]:
-        """What each record lost on average, NaN where it was never scored."""
+        """The mean loss of each record, NaN where it was never scored."""
         return np.where(self.times > 0, self.record / np.maximum(self.times, 1), np.nan)
 
     @property
     def naive_records(self) -> Float[np.ndarray, "1 test"]:
-        """The same of V̂ as filed, without injection."""
+        """The mean loss of each record of V̂ as filed, without injection."""
         return self.naive_record / np.maximum(self.times[:1], 1)
 
     def first(self, count: int) -> "FoldLosses":
-        """The same of so many draws; sums over some more, since they are only ever divided by one another."""
+        """Return the losses of the first `count` draws.
+
+        The sums still hold all draws, since they are only ever divided by one another.
+        """
         return replace(self, **{name: getattr(self, name)[:, :count] for name in self.BY_DRAW})
 
 
 def gathered(work: Work, fold: int, told: list[Told]) -> FoldLosses:
-    """What some pieces of a fold say."""
+    """Join the losses of the pieces of a fold."""
     part = work.plan[fold]
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
     levels, draws = len(part.levels), sum(each["test"].shape[1] for each in told)
@@ -172,7 +173,7 @@ def run(work: Work, draws: tuple[int, int], enough: Enough | None = None) -> lis
 
 
 def known(estimator: Host | Fit, task: Task, folds: list[Fold], injection: Injection, seed: int) -> dict[str, Any]:
-    """What the losses of injected fits depend on, by names; not how many there are."""
+    """Name everything that the losses of injected fits depend on, except their number."""
     return {
         "estimator": estimator,
         "data": (task.X, task.y, task.codes),
@@ -194,8 +195,10 @@ def _kept() -> dict[Piece, Told]:
 
 
 def _pieces(work: Work, progress: _Progress, kept: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
-    """All draws, the same of all folds together, in rounds, of each first what is kept; how they are cut depends on nothing
-    but sizes."""
+    """Cut the draws into pieces, in rounds that all folds share, the pieces in the checkpoint first in each.
+
+    The cut depends on sizes only.
+    """
     at = [0] * len(work.plan)
     for start in range(0, progress.most, ROUND):
         end = min(start + ROUND, progress.most)
@@ -218,7 +221,7 @@ def _size(work: Work, part: FoldInjection) -> int:
 
 
 def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[Piece, Told]) -> Iterator[tuple[Piece, Told]]:
-    """Every piece and what it says."""
+    """Yield every piece with its losses."""
     for piece in pieces:
         if piece not in kept:
             pieces = itertools.chain([piece], pieces)
@@ -232,7 +235,7 @@ def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[P
 
 
 def one_piece(work: Work, piece: Piece) -> Told:
-    """Some draws of one fold: their losses by the names of `FoldLosses`, sums where these are sums."""
+    """Compute some draws of one fold: their losses by the names of `FoldLosses`."""
     part, score, y = work.plan[piece.fold], work.score, work.y
     drawn = part.draw(piece.start, piece.stop)
     draws, levels, size = drawn.train.shape
@@ -306,7 +309,7 @@ def _rows_of(
     beside: NDArray[np.float64],
     mixture: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """What one fit is scored on: the response, its predictions, and the weights."""
+    """Return the rows on which one fit is scored: the response, its predictions, and the weights."""
     seen = np.flatnonzero(weight)
     if not mixture:
         return y[test[seen]], shared[seen], weight[seen]

@@ -1,22 +1,23 @@
-"""What fits are judged by: one number of weighted rows, and the influence of every row on it.
+"""Scores: one number of weighted rows, and the influence of every row on it.
 
 With P the weighted rows and θ(P) the number, the influence of a row i is the slope of θ as P moves towards it,
 
     IF_i = d/dt θ((1 − t) P + t δ_i) at t = 0,      Σ_i w_i IF_i = 0,
 
-so that with Σ w = 1 the variance of θ is that of sums of `w_i IF_i` over what is independent. Of a mean it is the deviation
-from the mean; of a function of means its gradient times deviations; of the area under the ROC curve Hajek's projection
-(DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988). With S and P of the rows of score ≥ t, all and positive,
+so that with Σ w = 1 the variance of θ is that of sums of `w_i IF_i` over independent groups of rows. The influence on a mean is
+the deviation from the mean; on a function of means, its gradient times the deviations; on the area under the ROC curve, Hajek's
+projection (DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988). With S and P the weights of the rows of score ≥ t, of all
+and of the positive ones,
 
     average precision = 1/π Σ_{i+} w_i P_i/S_i,
     IF_j = 1/π {1[j+] (P_j/S_j − AP) + Σ_{i+, s_i ≤ s_j} w_i (1[j+] − P_i/S_i)/S_i}.
 
-Negative weights take records out again that do not belong: what is a function of means, and the area, are then exact.
+Negative weights remove records that do not belong to the test set; functions of means and the area are then exact.
 
 Metrics of labels are functions of the table of classes, whose cells are means over rows. With T the shares of rows by true and
 predicted class, `t` its diagonal, `a` its row sums and `b` its column sums: precision t/b, recall t/a, F_β
-(1 + β²) t/(β² a + b), Jaccard t/(a + b − t); a ratio of nothing is 0, as in scikit-learn, which is asked itself for every other
-metric, but takes milliseconds.
+(1 + β²) t/(β² a + b), Jaccard t/(a + b − t). A ratio 0/0 is 0, as in scikit-learn. Every other metric is computed by
+scikit-learn itself, which takes milliseconds.
 """
 
 import abc
@@ -83,7 +84,7 @@ class Picklable:
 
 @dataclass(frozen=True)
 class Gone:
-    """What stands for a function that could not be pickled."""
+    """A placeholder for a function that could not be pickled."""
 
     name: str
 
@@ -140,7 +141,7 @@ class OfMeans(AbstractFunctional):
             yield self.combine(mean) + (each - mean) @ slope
 
     def _gradient(self, each: NDArray, mean: NDArray) -> NDArray[np.float64]:
-        """By differences, in the numbers that are not all zero."""
+        """Compute the gradient by differences, in the means that are not all zero."""
         slope = np.zeros(len(mean))
         for k in np.flatnonzero(np.abs(each).max(0) > 0):
             off = np.zeros(len(mean))
@@ -151,8 +152,11 @@ class OfMeans(AbstractFunctional):
 
 @dataclass(frozen=True)
 class Ranks(AbstractFunctional):
-    """The area under the ROC curve, or average precision, of two classes; of more the mean of each against the rest, plain
-    or weighted by how frequent it is. `flipped`: the first of two classes is the one that is sought."""
+    """The area under the ROC curve, or average precision, of two classes; for more, the mean of each against the rest.
+
+    The mean is plain, or weighted by the frequency of the classes. `flipped` tells that the first of two classes is the
+    positive one.
+    """
 
     of: Literal["area", "precision"]
     flipped: bool = False
@@ -219,11 +223,11 @@ class Whole(AbstractFunctional):
 
 @dataclass(frozen=True)
 class Score:
-    """What fits are judged by, and the sign and the bounds of it.
+    """A score of fits: a number, its direction and its bounds.
 
-    `needs` says what is predicted: the response, the probability of the second class, those of all classes, a decision value
-    that grows with the second class, or a label; but for the response, y is the class's number. It lies between `low` and
-    `high` (None: no bound).
+    `needs` tells what is predicted: the response, the probability of the second class, those of all classes, a decision
+    value that grows with the second class, or a label. Except for the response, y is the number of the class. The score lies
+    between `low` and `high` (None: no bound).
     """
 
     name: str
@@ -235,17 +239,17 @@ class Score:
 
     @property
     def per_record(self) -> bool:
-        """Is it a mean over rows?"""
+        """Whether the score is a mean over rows."""
         return isinstance(self.functional, Mean)
 
     @property
     def weighs(self) -> bool:
-        """Does it take weights, so that rows have an influence?"""
+        """Whether the score takes weights, so that rows have an influence."""
         return not isinstance(self.functional, Whole)
 
     @property
     def shape(self) -> Shape:
-        """Of its curve over what leaks."""
+        """The shape of the score's curve as a function of the leakage."""
         return Shape(self.more_is_better, self.low, self.high)
 
     @property
@@ -258,7 +262,7 @@ class Score:
         return self.needs != "response"
 
     def losses(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
-        """Of a mean over rows, those of all rows of many fits, given predictions `[fits, rows, ...]`."""
+        """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a mean over rows."""
         assert isinstance(self.functional, Mean)
         value = self.functional.records(y, prediction)
         self.check(value)
@@ -269,7 +273,7 @@ class Score:
         return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
 
     def __call__(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> float:
-        """Of rows, `target(y)` and their predictions."""
+        """Compute the score of rows from `target(y)` and their predictions."""
         return self._asked("value", y, prediction, weight)
 
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
@@ -277,7 +281,7 @@ class Score:
         return self._asked("pseudo", y, prediction, weight)
 
     def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
-        """`Σ w_i IF_i = 0`. Raises ValueError where rows have none: see `weighs`."""
+        """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError where rows have none (see `weighs`)."""
         weight = np.ones(len(y)) if weight is None else weight
         found = self.pseudo(y, prediction, weight)
         return found - np.average(found, weights=weight)
@@ -303,7 +307,7 @@ class Score:
         return found
 
     def check(self, value: Any) -> None:
-        """ValueError on what is no number."""
+        """Raise ValueError on a score that is not a number."""
         if not np.isfinite(value).all():
             raise ValueError(
                 f"leakage_corrected: the loss {self.name} is not finite for {np.sum(~np.isfinite(value))} predictions, such "
@@ -318,8 +322,11 @@ NO_MIXTURE = (
 
 
 def precision(positive: NDArray, predicted: NDArray, weight: NDArray) -> Float[np.ndarray, " rows"]:
-    """Average precision plus each row's influence. Where weights are negative, what lies above a threshold is first made to
-    grow as it falls: then precisions are shares."""
+    """Compute average precision plus each row's influence.
+
+    With negative weights, the weight above a threshold is first made to grow as the threshold falls, so that precisions are
+    shares.
+    """
     order = np.argsort(-predicted, kind="stable")
     ranked, w, sought = predicted[order], weight[order], positive[order]
     last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
@@ -342,7 +349,7 @@ def precision(positive: NDArray, predicted: NDArray, weight: NDArray) -> Float[n
 
 
 def quietly(function: Callable, *args: Any, **named: Any) -> Any:
-    """Without scikit-learn's word on classes that were never predicted: a ratio of nothing is zero there."""
+    """Call a function without scikit-learn's warnings on classes that were never predicted; a ratio 0/0 is zero there."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return function(*args, **named)
@@ -367,7 +374,10 @@ def _both(sought: NDArray, weight: NDArray) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Table:
-    """Which cell of the table a row is in, `[rows, classes²]`, and `sign` times a metric of the cells."""
+    """A metric of labels, times `sign`, as a function of the table of classes.
+
+    `cells` marks each row's cell, `[rows, classes²]`.
+    """
 
     metric: Callable[..., float]
     given: dict[str, Any]

@@ -1,8 +1,9 @@
-"""A score from what users name: a loss of `lo.losses` on the scale of the response, 0–1, Brier's, a user's function, or one of
-scikit-learn's names and scorers, where more is better, in its own sign, with its own bounds.
+"""Scores that users name, resolved.
 
-Means over rows and functions of means are known as such; labels are read off the table of classes, whose cells are means;
-of all else that takes `sample_weight` the influence is by differences, and what takes none has none.
+They are a loss of `lo.losses` on the scale of the response, 0–1, Brier's, a user's function, or one of scikit-learn's names
+and scorers, where more is better, in its own sign, with its own bounds. Means over rows and functions of means are
+recognised. Labels are scored by the table of classes, whose cells are means. For all other scores that take `sample_weight`
+the influence is by differences; a score that takes no weights has none.
 """
 
 import functools
@@ -169,8 +170,10 @@ class Decoded:
 
 
 def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, named: Any = None) -> Score:
-    """A user's function, asked once with perfect predictions whether it returns one number a record or one in all, and with
-    perfect ones of other records whether less of it is better."""
+    """Examine a user's function by calls with perfect predictions, of the same records and of others.
+
+    The calls tell whether it returns one number a record or one in all, and whether less of it is better.
+    """
     best = np.asarray(function(y, perfect))
     if best.shape not in ((), (len(y),)):
         raise ValueError(
@@ -208,7 +211,7 @@ def kept_surprise(y: NDArray, p: NDArray) -> NDArray:
 
 
 def moments(y: NDArray, mu: NDArray) -> NDArray:
-    """Of the residual and of the response, first and second."""
+    """Return the first and second moments of the residual and of the response."""
     return np.stack([y - mu, (y - mu) ** 2, y, y**2], axis=-1)
 
 
@@ -254,10 +257,7 @@ AT_MOST_ONE = {
 
 
 def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Score:
-    """From scikit-learn's name or scorer (None: what the estimator's own `score` is), or a loss of ours by name or object.
-
-    Raises ValueError on unknown names, TypeError on what cannot be asked with predictions alone.
-    """
+    """Resolve a score: scikit-learn's name or scorer (None: the estimator's own), or a loss by name or object."""
     y = np.asarray(y)
     if isinstance(scoring, Score):
         return scoring
@@ -282,7 +282,7 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Score:
 
 
 def classifies(estimator: Any, y: NDArray) -> bool:
-    """Does it predict classes?"""
+    """Tell whether the estimator predicts classes."""
     if not isinstance(estimator, Fit):
         return is_classifier(estimator)
     classes = estimator.objective.units.classes
@@ -292,7 +292,7 @@ def classifies(estimator: Any, y: NDArray) -> bool:
 
 
 def predicted(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
-    """What a fitted estimator predicts, as a score takes it; `labels` are all classes in order."""
+    """Predict by a fitted estimator as a score needs it; `labels` are all classes in order."""
     if needs == "response":
         return np.asarray(model.predict(X), np.float64).reshape(-1)
     if needs == "label":
@@ -376,7 +376,7 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
 
 
 def _check_labels(name: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> None:
-    """Which class is sought must be known: of words scikit-learn wants to be told."""
+    """Raise where scikit-learn must be told which class, named by a word, is the positive one."""
     try:
         quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
     except ValueError as error:
@@ -398,14 +398,14 @@ def _signed(y: NDArray, prediction: NDArray, metric: Callable, sign: float, give
 
 
 def _turned(y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any) -> float:
-    """Predictions are of the class that is sought, which may be the first."""
+    """Turn predictions to the positive class, which may be the first."""
     if flipped:
         prediction = -prediction if needs == "decision" else 1 - prediction
     return ask(y, prediction, **named)
 
 
 def _bounds(metric: Callable, sign: float) -> tuple[float | None, float | None]:
-    """Of the score, lowest and highest."""
+    """Return the lowest and the highest value of a score."""
     low, high = None, None
     if metric in SHARES:
         low, high = 0.0, 1.0

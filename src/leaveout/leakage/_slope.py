@@ -1,5 +1,7 @@
-"""Does the learner exploit leakage at all? Inject a tenth of V̂ and see whether the loss falls: this needs no p. And how much
-could leak at all: no more of T̂ than looks like V̂, to a classifier."""
+"""Tests whether the learner exploits leakage, and how much could leak.
+
+A tenth of V̂ is injected; whether the loss falls needs no p. No more of T̂ can leak than looks like V̂ to a classifier.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,10 +30,33 @@ LEAST = 20  # records of V̂ in the region where it stands out most
 
 @dataclass(frozen=True)
 class SlopeTest:
-    """The fall of the loss (`rising`: the rise of the score) when `share` of V̂ is injected, with a 95 % interval.
+    """The fall of the loss (or the rise of a score) when a share of V̂ is injected, with a 95 % interval.
 
-    It tells whether the learner *exploits* leakage; that it does not, or that the interval holds zero, says nothing about
+    It tells whether the learner *exploits* leakage. If it does not, or if the interval holds zero, this says nothing about
     whether there is leakage.
+
+    Attributes
+    ----------
+    fall : float
+        The fall of the loss, or the rise of the score.
+    low, high : float
+        The interval.
+    share : float
+        The share of V̂ that was injected.
+    kind : str
+        What the interval is over.
+    rising : bool
+        Whether it is a score, where more is better.
+
+    See Also
+    --------
+    leakage_slope_test : Make it.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.leakage.SlopeTest(0.2, 0.1, 0.3, 0.1, "over clusters").exploits
+    True
     """
 
     fall: float
@@ -48,6 +73,7 @@ class SlopeTest:
 
     @property
     def verdict(self) -> str:
+        """The result of the test, as a sentence."""
         if self.exploits is None:
             return "no verdict: the interval holds zero, which is no sign that nothing leaks"
         if self.exploits:
@@ -74,11 +100,40 @@ def leakage_slope_test(
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> SlopeTest:
-    """Does the loss fall when a tenth of V̂'s records (or halves of a tenth of its clusters) are injected into training?
+    """Test whether the loss falls when leakage is injected.
 
-    The interval is Student's over clusters (over folds where clusters are fewer than eight), its variance inflated by
-    1 + K |V|/|T| for the training data that K folds share (Nadeau & Bengio 2003); of a single fold with fewer than eight
-    clusters in V̂ it is over draws only, and says so. `checkpoint` and Ctrl-C are as in `leakage_corrected`.
+    A tenth of V̂'s records, or halves of a tenth of its clusters, are injected into training.
+
+    The interval is Student's over clusters (over folds where clusters are fewer than eight). Its variance is inflated by 1 +
+    K |V|/|T| for the training data that K folds share. For a single fold with fewer than eight clusters in V̂ it is over
+    draws only, and says so.
+
+    Parameters
+    ----------
+    estimator, X, y, groups, loss, scoring, injection, cv, seed, n_jobs, checkpoint
+        As in `leakage_corrected`.
+
+    Returns
+    -------
+    SlopeTest
+        The fall with its interval.
+
+    References
+    ----------
+    C. Nadeau and Y. Bengio, Inference for the generalization error, Machine Learning 52, 2003.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(np.arange(30), 2)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = X[:, 0] + rng.normal(size=30)[groups]
+    >>> found = lo.leakage.leakage_slope_test(Ridge(), X, y, groups=groups, injection=lo.leakage.Injection(num_boot=4))
+    >>> round(found.share, 2)
+    0.08
     """
     injection = Injection(num_boot=DRAWS) if injection is None else injection
     draws = injection.num_boot or DRAWS
@@ -125,7 +180,7 @@ def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, ri
 def _many(
     plan: list[FoldInjection], runs: list[FoldLosses], level: int, fall: float, weight: NDArray[np.float64]
 ) -> tuple[float, int, str]:
-    """Over all folds' clusters, or over folds where those are fewer than eight or there is no loss of one record."""
+    """Test over all folds' clusters, or over folds where those are fewer than eight or records have no losses."""
     falls, sizes = _by_cluster(runs, level)
     kind = f"over {len(falls)} clusters"
     if len(falls) < FEW:
@@ -159,12 +214,38 @@ def _single(result: FoldLosses, level: int) -> tuple[float, int, str]:
 def largest_leakage_share(
     X: Any, *, groups: ArrayLike, cv: Any = None, classifier: Host | None = None, seed: int = 0
 ) -> pd.DataFrame:
-    """An *estimate* of the largest share of T̂ that can belong to V̂'s clusters, by fold: `fold`, `p_train`, `auc`.
+    """Estimate the largest share of T̂ that can belong to V̂'s clusters, by fold.
 
-    If a share p of T̂ is distributed as V̂ is, then in every region R of the records `P_T̂(R) ≥ p P_V̂(R)`, so p is at most the
-    least ratio. A `classifier` (default: logistic regression of standardised columns) that tells V̂ from T̂, cross-fitted,
-    gives the regions {score ≥ t}; the least of `(P_T̂ + se) / (P_V̂ − se)` over those with 20 records of V̂ or more is returned.
-    Not a bound: clusters that look alike make it large, a weak classifier too, and noise may make it too small.
+    If a share p of T̂ is distributed as V̂ is, then P_T̂(R) ≥ p P_V̂(R) in every region R of the records, so p is at most
+    the least ratio. A cross-fitted classifier that tells V̂ from T̂ gives the regions {score ≥ t}. The least of (P_T̂ + se)
+    / (P_V̂ − se) over those with 20 records of V̂ or more is returned. It is not a bound: clusters that look alike make it
+    large, a weak classifier too, and noise may make it too small.
+
+    Parameters
+    ----------
+    X : array_like, `[records, features]`
+        The data.
+    groups : array_like, `[records]`
+        The clusters as filed.
+    cv : int, splitter or pairs, optional
+        The folds.
+    classifier : estimator, optional
+        The classifier; by default logistic regression of standardised columns.
+    seed : int, default 0
+        The seed.
+
+    Returns
+    -------
+    DataFrame
+        `fold`, `p_train`, `auc`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.random.default_rng(0).normal(size=(80, 2))
+    >>> list(lo.leakage.largest_leakage_share(X, groups=np.repeat(np.arange(40), 2), cv=2).columns)
+    ['fold', 'p_train', 'auc']
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict

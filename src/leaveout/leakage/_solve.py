@@ -1,16 +1,4 @@
-"""From the losses at all levels of injection to the loss with no leakage: `b = A e`, solved for e.
-
-A is far too ill-conditioned to invert, so e is made smooth (a trend filter of order q, on its q-th differences) and, as more
-leakage does not hurt a learner, non-increasing and non-negative (of a score where more is better, its negative is that):
-
-    min_e ‖A e − b‖² + λ ‖D e‖²,      e₀ ≥ e₁ ≥ … ≥ 0.
-
-λ minimises an unbiased estimate of the predictive risk, with S the covariance of b and H_λ b the linear solution:
-
-    UPRE(λ) = ‖A H_λ b − b‖² + 2 tr(A H_λ S).
-
-The predictive risk is flat in λ where e₀ is not, so of all λ whose risks are not told apart the largest is taken.
-"""
+"""The loss with no leakage, from the losses at all levels of injection: solve b = A e for e."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,7 +14,7 @@ EQUALITY = 1e5  # weight of an equation that must hold, against the largest entr
 
 
 class Shape(NamedTuple):
-    """What a curve must be: not rising with leakage, or (`rising`) not falling, between two bounds (None: no bound)."""
+    """The shape of a curve: not rising with leakage, or (`rising`) not falling, between two bounds (None: no bound)."""
 
     rising: bool = False
     low: float | None = 0.0
@@ -35,10 +23,32 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The loss by number of leaked records, `values` `[counts]` (of both directions `[counts, counts]`), and how it came about.
+    """The loss by the number of leaked records, as `solve_curve` finds it.
 
-    `lam` is the strength of the trend filter, `weights` `[levels]` those of the linear solution, `ê₀ ≈ weights @ b` (it
-    is equal where no constraint is active), `residual` the norm `‖A e − b‖`.
+    Attributes
+    ----------
+    values : ndarray, `[counts]` or `[counts, counts]`
+        The loss e; for both directions by both numbers.
+    lam : float
+        The strength of the trend filter.
+    weights : ndarray, `[levels]`
+        The weights of the linear solution, ê₀ ≈ weights @ b, which is equal where no constraint is active.
+    residual : float
+        The norm ‖A e − b‖.
+    order : int
+        The order of the trend filter.
+
+    See Also
+    --------
+    solve_curve : Make it.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> A = lo.leakage.binomial_matrix([0.0, 0.3, 0.6, 1.0], 3)
+    >>> curve = lo.leakage.solve_curve(A, A @ [4.0, 3.0, 2.0, 1.0], lam=1e-6)
+    >>> curve.values.round(2)
+    array([4., 3., 2., 1.])
     """
 
     values: Float[np.ndarray, "*counts"]
@@ -64,16 +74,46 @@ def solve_curve(
     upper: float | None = None,
     linear: bool = True,
 ) -> Curve:
-    """Solve `A e = b`, smooth and, if `monotone`, non-increasing, non-negative and at most `upper`.
+    """Solve A e = b for a smooth curve e that, if `monotone`, is non-increasing, non-negative and at most `upper`.
 
-    `A` `[levels, counts]`; `b` `[levels]`; `covariance` `[levels, levels]` of b. λ is `lam`, or else chosen by UPRE. Two
-    matrices `(A_train, A_test)` and `b` `[levels_train, levels_test]` are the two-directional system `A_train E A_testᵀ =
-    b` on a product grid (Algorithm 3), with `E[c, d]` the loss with c leaked records among those trained on and d among those
-    tested on; its Kronecker product, 40,401 × 10,201 numbers at 100 a side, is never formed. Then `lam` is needed. A
-    mean loss is linear in what it is tested on, `E[c, d] = (1 − d/m) E[c, 0] + (d/m) E[c, m]`: that is used if `linear`.
+    Parameters
+    ----------
+    A : array_like, `[levels, counts]`, or a pair of them
+        The probabilities of the numbers of leaked records. A pair `(A_train, A_test)` is for the two-directional system
+        A_train E A_testᵀ = b (Algorithm 3), with E[c, d] the loss with c leaked records among those trained on and d among
+        those tested on. Its Kronecker product is never formed.
+    b : array_like, `[levels]` or `[levels_train, levels_test]`
+        The losses.
+    covariance : array_like, `[levels, levels]`, optional
+        The covariance of b.
+    order : int, default 2
+        The order of the trend filter.
+    lam : float, optional
+        Its strength λ, else chosen by UPRE. A pair needs one.
+    monotone : bool, default True
+        Whether e is non-increasing and non-negative.
+    upper : float, optional
+        The largest value of e.
+    linear : bool, default True
+        Whether a pair uses that a mean loss is linear in what it is tested on, E[c, d] = (1 − d/m) E[c, 0] + (d/m) E[c, m].
 
-    Raises ValueError on shapes that do not fit, NaN, fewer levels than `order + 1`, a covariance that is missing or not
-    symmetric.
+    Returns
+    -------
+    Curve
+        The curve, whose first value is the loss with no leakage.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, numbers are NaN, there are fewer levels than `order + 1`, or the covariance is missing or not
+        symmetric.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> A = lo.leakage.binomial_matrix([0.0, 0.3, 0.6, 1.0], 3)
+    >>> round(lo.leakage.solve_curve(A, A @ [4.0, 3.0, 2.0, 1.0], lam=1e-6).estimate, 2)
+    4.0
     """
     if order not in (1, 2, 3, 4):
         raise ValueError(f"solve_curve: order must be 1, 2, 3 or 4; got {order}.")
@@ -195,10 +235,10 @@ def _two_directions(
 def nonincreasing(
     M: NDArray[np.float64], r: NDArray[np.float64], upper: float | None = None, lower: float | None = 0.0
 ) -> NDArray[np.float64]:
-    """`min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ lower and e₀ ≤ upper: non-negative least squares on the steps down from e₀,
-    e = lower + Σ_{k ≥ j} x_k. Without a bound below, one so low that it is not attained.
+    """Solve `min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ lower and e₀ ≤ upper.
 
-    A third axis of M is that of several such curves, between the same bounds.
+    It is non-negative least squares on the steps down from e₀, e = lower + Σ_{k ≥ j} x_k. Without a lower bound, one is
+    taken so low that it is not attained. A third axis of M is that of several such curves, between the same bounds.
     """
     if lower is None:
         floor, depth = float(r.min()), float(np.ptp(r)) + 1e-9

@@ -1,4 +1,4 @@
-"""Which rows train and which are tested: folds nearest to the filed ones, bundles of exposed rows, controls of like size."""
+"""Training and test rows: folds nearest to the filed ones, bundles of exposed rows, controls of like size."""
 
 import numpy as np
 import pandas as pd
@@ -57,10 +57,10 @@ def _root(root: list[int], k: int) -> int:
 
 
 def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
-    """Folds of whole clusters, each where most of its rows are already and there is room, else where there is most of it; None
-    where a cluster is too large for any.
+    """Build folds of whole clusters, each in the fold that has most of its rows and room, else in the one with most room.
 
-    The pieces of a cluster that is cut stay where they are: what changes is only what must.
+    Returns None where a cluster is too large for any fold. The pieces of a cluster that is cut stay where they are, so that
+    only what must change does.
     """
     count, names = int(fold.max()) + 1, int(clusters.max()) + 1
     votes = sparse.coo_matrix((np.ones(len(fold)), (clusters, fold)), shape=(names, count)).tocsr()
@@ -95,9 +95,10 @@ def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) ->
 def like_size(
     drop: Bool[np.ndarray, " rows"], train: Some, clusters: Rows, rng: np.random.Generator
 ) -> Bool[np.ndarray, " rows"]:
-    """As many other rows of `train` as `drop` holds, by clusters of like size: from each the share that is dropped of its like.
+    """Select as many other rows of `train` as `drop` holds, from clusters of like size.
 
-    Clusters that lose a row by `drop` are taken last. Each is matched within its class of sizes (by powers of two).
+    Each selected cluster loses the share of its rows that its match loses by `drop`. Clusters that lose a row by `drop` are
+    taken last. Clusters are matched within classes of sizes (by powers of two).
     """
     inside = np.zeros(len(drop), bool)
     inside[train] = True

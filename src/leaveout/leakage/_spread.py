@@ -1,12 +1,4 @@
-"""How far a number would move with other data: the influence of each record as tested, of what is trained on.
-
-Tested, a record moves the number by what it lost (of scores that are no mean, by its influence on them). That the folds share
-training data adds to the variance what pairs of folds do to one another, each in the other's training (`_errors.as_trained`).
-
-Where draws hold at most half of T̂ they tell it themselves, by the covariance of how many records of a cluster were drawn with
-the loss (the infinitesimal jackknife, Efron 2014; of n of N records without replacement scaled by (N − 1)/(N − n)), less its
-Monte-Carlo bias.
-"""
+"""The spread of a number over other data: the influence of each record as tested, and as trained on."""
 
 import functools
 
@@ -27,7 +19,7 @@ CHUNK = 2**22  # numbers in the counts of a batch of draws
 
 
 def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]:
-    """What varies, and whether it is clusters: records where those are few."""
+    """Return the independent units, and whether these are clusters; they are records where clusters are few."""
     clusters = plan[0].fold.clusters
     sides = [len(np.unique(clusters[rows])) for part in plan for rows in (part.fold.train, part.fold.test)]
     by_cluster = min(sides) >= FEW if len(plan) == 1 else len(np.unique(clusters)) >= FEW
@@ -35,13 +27,15 @@ def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]
 
 
 def resolved(plan: list[FoldInjection]) -> bool:
-    """Do draws tell the influence of training?"""
+    """Tell whether the draws resolve the influence of training."""
     return all(part.mechanism == "record" and part.size <= RESOLVED * len(part.fold.train) for part in plan)
 
 
 def left_out(work: Work) -> Float[np.ndarray, "folds folds"] | None:
-    """What each fold adds to the score without another in its training, less what it adds as it is; None where folds are no
-    partition, or one or two, or many."""
+    """Compute what each fold adds to the score without another in its training, less what it adds as it is.
+
+    Returns None where the folds are not a partition, or are fewer than three, or many.
+    """
     plan, tested = work.plan, [part.fold.test for part in work.plan]
     rows, folds = np.sort(np.concatenate(tested)), len(plan)
     complete = all(np.array_equal(np.sort(np.r_[part.fold.train, part.fold.test]), rows) for part in plan)
@@ -72,8 +66,10 @@ def as_tested(
     weights: Float[np.ndarray, " levels"],
     shares: Shares | None,
 ) -> Float[np.ndarray, " records"]:
-    """The influence of every record on `Σ_k w_k weights @ mean(levels_k)`, w the share of the records that a fold tests, from
-    what each lost on average at every level."""
+    """Compute the influence of every record, as tested, on `Σ_k w_k weights @ mean(levels_k)`.
+
+    w is the share of the records that a fold tests. The influence follows from each record's mean loss at every level.
+    """
     out = np.zeros(len(plan[0].fold.clusters))
     total = sum(len(part.fold.test) for part in plan)
     center = sum(len(part.fold.test) / total * float(weights @ level.mean(1)) for part, level in zip(plan, levels, strict=True))

@@ -1,12 +1,12 @@
-"""What all answers share: folds as filed, who may be whose mate across them, the fits, how any are scored, how far off that is.
+"""The parts that all answers share: the folds as filed, the possible mates, the fits, and their scores with errors.
 
 An answer is a sum over records of influences ψ_i (Σ ψ_i = 0). Its variance over new clusters is Σ_ij P(i ~ j) ψ_i ψ_j, with
 P(i ~ j) the probability that two records are of one entity: the mean over drawn partitions of
 
     V = Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n),
 
-the within-part of Rubin's rules. Student's degrees of freedom are Satterthwaite's for clusters of these sizes. What clusters do
-by being trained on is seen by leaving pairs of folds out.
+the within-part of Rubin's rules. Student's degrees of freedom are Satterthwaite's for clusters of these sizes. The effect of
+clusters through training is measured by leaving pairs of folds out.
 """
 
 import functools
@@ -41,7 +41,7 @@ Predictions = list[NDArray[np.float64]]  # of what each fold tests, in the order
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
-    """Student's."""
+    """Return the half-width of Student's interval."""
     return float(stats.t.ppf(0.5 + level / 2, freedom) * np.sqrt(variance)) if np.isfinite(variance) else float("nan")
 
 
@@ -79,7 +79,7 @@ class Work:
         return [self.found[name] for name in names]
 
     def _predicted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
-        """What is in the checkpoint, then what is not, each as soon as it is there."""
+        """Yield the predictions in the checkpoint, then the others as they are computed."""
         done = min(there(), len(asks))
         for _ in range(done):
             yield again()["predicted"]
@@ -97,7 +97,7 @@ class Work:
 
 
 def _refitted(learner: Refitted, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
-    """Many at once, as refits of one fit."""
+    """Predict from many fits at once, as refits of one fit."""
     step = max(1, CAPACITY // max(learner.cost, 1) // 64)
     for start in range(0, len(asks), step):
         some = asks[start : start + step]
@@ -124,8 +124,11 @@ class Scored(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What one way of taking mates out of training changes: the score's raw difference, its influences, its Monte-Carlo
-    variance, and what stays exposed."""
+    """The effect of one way of removing mates from training.
+
+    `difference` is the raw change of the score, with its influences and Monte-Carlo variance; `exposed` is the remaining
+    exposure.
+    """
 
     cut: float
     difference: float
@@ -159,8 +162,10 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The folds as filed, and what is known of links between rows; `clusters` `[draws, rows]` are drawn partitions, or the
-    filed clusters alone where pairs are not known."""
+    """The folds as filed, and the links between rows.
+
+    `clusters` `[draws, rows]` are drawn partitions, or the filed clusters alone where pairs are not known.
+    """
 
     folds: list[Fold]
     y: NDArray[np.float64]
@@ -188,7 +193,7 @@ class Study:
 
     @functools.cached_property
     def predicted(self) -> Predictions:
-        """As filed."""
+        """The predictions of the folds as filed."""
         return self.work([Ask(fold.train, fold.test) for fold in self.folds])
 
     @functools.cached_property
@@ -217,7 +222,7 @@ class Study:
 
     @functools.cached_property
     def across(self) -> NDArray[np.bool_]:
-        """Which listed pairs have one record tested by what was trained on the other."""
+        """Mark the listed pairs of which one record is tested by a fit that was trained on the other."""
         found = np.zeros(len(self.linkage.left), bool)
         for fold in self.folds:
             side = np.zeros(len(self.y), int)
@@ -228,8 +233,11 @@ class Study:
 
     @functools.cached_property
     def candidates(self) -> pd.DataFrame:
-        """Tested rows that are in a listed pair with a training row: `place`, the likeliest mate's `mate_place`, the pair's
-        `probability`, and `exposed`, the probability of any mate in training."""
+        """The tested rows that are in a listed pair with a training row.
+
+        The columns are `place`, the likeliest mate's `mate_place`, the pair's `probability`, and `exposed`, the probability
+        of any mate in training.
+        """
         if not self.linkage.knows_pairs:
             return pd.DataFrame({"place": [], "mate_place": [], "probability": [], "exposed": []})
         found = []
@@ -246,7 +254,7 @@ class Study:
 
     @functools.cached_property
     def moved(self) -> Float[np.ndarray, "folds folds"] | None:
-        """What fold i adds to the score without fold j in its training, less what it adds as it is; None of a fixed split."""
+        """The change of fold i's contribution to the score when fold j leaves its training; None for a fixed split."""
         count = len(self.folds)
         if self.fold is None or count < 3:
             return None
@@ -274,13 +282,13 @@ class Study:
 
     @property
     def taken(self) -> str:
-        """What is taken for granted of the list of pairs."""
+        """The assumption about the list of pairs, as a sentence."""
         if self.listed.estimate == 1:
             return "every true pair across folds is listed"
         return f"{self.listed.estimate:.0%} of the records with a mate across folds have one listed, and the others gain alike"
 
     def over_clusters(self, influence: NDArray[np.float64]) -> Variance:
-        """Of an answer with these influences, over the clusters of rows that are tested."""
+        """Compute the variance of an answer with these influences, over the clusters of tested rows."""
         return over_units(influence[self.tested], self.clusters[:, self.tested])
 
     def removed(self, exposed: float) -> float:
@@ -290,8 +298,10 @@ class Study:
     def answer(
         self, name: str, assumption: str, point: Point, between: float = 0.0, curve: pd.DataFrame | None = None
     ) -> Answer:
-        """The naive score and the difference, as large as it would be were all of the exposure taken out, that of unlisted
-        mates too: each exposed record is taken to gain alike. `between` is the variance of the difference over links."""
+        """Scale the difference from the naive score to the removal of the whole exposure, also that of unlisted mates.
+
+        Each exposed record is taken to gain alike. `between` is the variance of the difference over links.
+        """
         part = self.removed(point.exposed) * self.listed.estimate
         change, correction = point.influence / part, point.difference / part
         return Answer(
@@ -308,8 +318,10 @@ class Study:
         )
 
     def line(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:
-        """By the mean difference over the cuts, for the mean share of the exposure that they take out: no cut is chosen by
-        what came of it."""
+        """Average the differences over the cuts, for the mean share of the exposure that they remove.
+
+        No cut is chosen by its result.
+        """
         if not points:
             return Answer(name, assumption, why)
         curve = pd.DataFrame([self._row(point) for point in points])
@@ -332,7 +344,7 @@ class Study:
 
 
 def few_removed(part: float) -> str:
-    """Why there is no answer."""
+    """Return the reason why there is no answer."""
     took = f"takes out {part:.0%} of" if part >= 0 else f"adds {-part:.0%} to"
     return f"it {took} the expected mates; taking out {LEAST:.0%} is the least"
 

@@ -124,7 +124,7 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64],
 
 
 def _names(caller: str, ids: Any) -> pd.Index:
-    """Of all rows; a whole number of them are called by their numbers."""
+    """Return the names of all rows; a whole number of rows are named by their numbers."""
     if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
         return pd.RangeIndex(int(ids))
     if isinstance(ids, pd.DataFrame):

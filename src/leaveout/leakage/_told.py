@@ -34,7 +34,10 @@ ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # the first tha
 
 
 class Near(NamedTuple):
-    """Of the tested rows looked at, how many have listed mates, how many more seem to have unlisted ones; some of them."""
+    """The estimate of unlisted mates from a sample of tested rows.
+
+    `listed` of the rows have listed mates, and `unlisted` seem to have unlisted ones; `rows` are some of these.
+    """
 
     listed: int
     unlisted: float
@@ -42,12 +45,16 @@ class Near(NamedTuple):
 
     @property
     def share(self) -> float:
+        """The share of the rows with mates whose mates are unlisted."""
         return self.unlisted / max(self.unlisted + self.listed, 1e-300)
 
 
 def unlisted(X: Any, study: Study, mates: pd.DataFrame) -> Near | None:
-    """None where X holds no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place` and
-    `mate_place`, the likeliest listed mate in training."""
+    """Estimate how many tested rows have unlisted mates in training, by near neighbours.
+
+    Returns None where X holds no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place`
+    and `mate_place`, the likeliest listed mate in training.
+    """
     from sklearn.neighbors import NearestNeighbors
 
     data = _numbers(X)
@@ -95,11 +102,45 @@ def _numbers(X: Any) -> NDArray[np.float64] | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeakageReport(Printed, AbstractComparable):
-    """Answers to what the score on new clusters is, `answers` by name, "naive" among them.
+    """Answers to the question of the score on new clusters, by name, "naive" among them.
 
-    `table` has them side by side, `recommended` names the one to believe (None: none is), `verdict` says why and what is
-    left unknown, `curves` has every cut that was tried, `rows` the tested rows that carry the inflation, `price` the `fits` and
-    `seconds` that answers not asked for would take at the least (no fits: from those of others, or refused before).
+    `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended` names the one to believe, or
+    is None; `verdict` says why, and what is left unknown. `curves` has every cut that was tried, and `rows` the tested rows
+    that carry the inflation.
+
+    Attributes
+    ----------
+    answers : dict of str to Answer
+        The answers by name.
+    scoring : str
+        The name of the score.
+    more_is_better : bool
+        Whether a larger score is better.
+    level : float
+        The coverage of the intervals.
+    learner : str
+        How the fits were made.
+    fits : int
+        The number of fits.
+    price : DataFrame
+        The least `fits` and `seconds` that answers not asked for would take.
+
+    See Also
+    --------
+    leakage_report : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = X[:, 0] + rng.normal(size=60)
+    >>> linkage = lo.leakage.Linkage.from_pairs([(2 * k, 2 * k + 1, 0.6) for k in range(30)], 60)
+    >>> found = lo.leakage.leakage_report(Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=())
+    >>> "score" in found.table
+    True
     """
 
     answers: dict[str, Answer]
@@ -121,15 +162,29 @@ class LeakageReport(Printed, AbstractComparable):
     chosen: str | None = None
 
     def over_clusters(self, influence: Float[np.ndarray, " rows"]) -> Variance:
-        """The variance over clusters as tested of what has these influences."""
+        """Compute the variance over clusters, as tested, of a number with these influences.
+
+        Parameters
+        ----------
+        influence : ndarray, `[rows]`
+            The influences.
+
+        Returns
+        -------
+        Variance
+            The variance and its degrees of freedom.
+        """
         return over_units(influence[self.tested], self.clusters[:, self.tested])
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
-        """By answer: `score`, its interval `low`, `high`; `correction`, the difference from the naive score, with an interval
-        of its own, paired over clusters; of the score `se_data` over clusters, `se_mc` over draws and `se_links` for
-        uncertain links; `exposed`, the expected share of tested records that have a mate in training; `assumption`;
-        `refusal`, why there is no number."""
+        """The answers as a table, one row each.
+
+        Its columns are `score` with its interval `low`, `high`; `correction`, the difference from the naive score, with an
+        interval of its own, paired over clusters; the errors of the score, `se_data` over clusters, `se_mc` over draws and
+        `se_links` for uncertain links; `exposed`, the expected share of tested records that have a mate in training;
+        `assumption`; and `refusal`, why there is no number.
+        """
         rows = pd.DataFrame.from_dict({name: self._row(answer) for name, answer in self.answers.items()}, orient="index")
         return rows.astype(dict.fromkeys(COLUMNS, float))
 
@@ -147,7 +202,7 @@ class LeakageReport(Printed, AbstractComparable):
         return row | {"assumption": answer.assumption, "refusal": answer.refusal}
 
     def _errors(self, answer: Answer) -> tuple[Variance, Variance]:
-        """Of the score, training clusters included, and of the correction."""
+        """Return the variances of the score, training clusters included, and of the correction."""
         score = Variance(float("nan"), 1.0) if answer.influence is None else self.over_clusters(answer.influence)
         change = Variance(float("nan"), 1.0) if answer.change is None else self.over_clusters(answer.change)
         moved = self.answers["naive"].moved
@@ -155,7 +210,7 @@ class LeakageReport(Printed, AbstractComparable):
 
     @property
     def doubt(self) -> str:
-        """Why no answer is to be believed although there are some; empty where nothing speaks against them."""
+        """The reason why no answer is to be believed although there are some; empty where there is none."""
         if self.near is None or self.near.share <= TOLERATED:
             return ""
         some = ", ".join(map(str, self.names[self.near.rows[:3]]))
@@ -166,7 +221,7 @@ class LeakageReport(Printed, AbstractComparable):
 
     @functools.cached_property
     def recommended(self) -> str | None:
-        """The answer to believe: `chosen`, where one was."""
+        """The recommended answer: `chosen`, where the caller chose one; None if none is to be believed."""
         if self.chosen is not None:
             return self.chosen
         if self.doubt:
@@ -176,14 +231,38 @@ class LeakageReport(Printed, AbstractComparable):
         return next((name for name in ORDER if not self.answers[name].refusal), None)
 
     def by(self, answer: str) -> "LeakageReport":
-        """The same with an answer of one's own choice, such as `lo.compare({"a": a.by("purge"), "b": b.by("purge")})`."""
+        """Return a copy that recommends another answer, as in `lo.compare({"a": a.by("purge"), "b": b.by("purge")})`.
+
+        Parameters
+        ----------
+        answer : str
+            The name of the answer.
+
+        Returns
+        -------
+        LeakageReport
+            The copy.
+
+        Raises
+        ------
+        ValueError
+            If there is no such answer, or it was refused.
+        """
         if answer not in self.answers or self.answers[answer].refusal:
             there = ", ".join(name for name, own in self.answers.items() if not own.refusal)
             raise ValueError(f"by: no answer is called {answer!r}, or it was refused; there are {there}.")
         return replace(self, chosen=answer)
 
     def compared(self) -> Compared:
-        """For `lo.compare`: the recommended answer, beside that of other learners on the same folds and links."""
+        """Return the number for `lo.compare`: the recommended answer.
+
+        The other reports are of other learners on the same folds and links.
+
+        Returns
+        -------
+        Compared
+            The answer and its influence.
+        """
         if self.recommended is None:
             raise ValueError(f"compare: this report has {self.verdict} See report.by(answer).")
         answer = self.answers[self.recommended]
@@ -201,7 +280,10 @@ class LeakageReport(Printed, AbstractComparable):
 
     @functools.cached_property
     def differences(self) -> pd.DataFrame:
-        """Between every two answers: `difference`, its `se` (paired over clusters), `apart`, whether beyond twice that."""
+        """The differences between every two answers: `difference`, its `se` (paired over clusters), and `apart`.
+
+        The latter marks differences beyond twice their standard error.
+        """
         there = [answer for answer in self.answers.values() if not answer.refusal and answer.change is not None]
         rows = []
         for k, first in enumerate(there):
@@ -216,7 +298,7 @@ class LeakageReport(Printed, AbstractComparable):
 
     @property
     def verdict(self) -> str:
-        """Which answer to believe, whether others part from it, and what none of them knows."""
+        """The answer to believe, as sentences, with the answers that differ from it and its assumption."""
         if self.recommended is None:
             refused = {name: self.answers[name].refusal for name in ORDER if name not in self.price.index}
             why = self.doubt or "; ".join(f"{name}: {refusal}" for name, refusal in refused.items()) or "none was asked for"
@@ -232,7 +314,7 @@ class LeakageReport(Printed, AbstractComparable):
         return f"believe {self.recommended}: {told}. {self._parting()} It takes for granted: {answer.assumption}."
 
     def _parting(self) -> str:
-        """Of the answers there are, which part from the one that is believed; of the mean of two, whether these two do."""
+        """Say which answers differ from the recommended one; of the mean of two, whether these two differ."""
         found = self.differences[self.differences.apart]
         if self.recommended == "both":
             found = found[(found["first"] == "purge") & (found["second"] == "coarser")]
@@ -246,8 +328,11 @@ class LeakageReport(Printed, AbstractComparable):
 
     @functools.cached_property
     def rows(self) -> pd.DataFrame:
-        """Tested rows that may have mates in training, by what each adds to the correction: `mate`, the likeliest, with its
-        `probability`; `exposed`, that some mate is in training; `carries`, its part of the correction (all rows' sum to it)."""
+        """The tested rows that may have mates in training, by what each adds to the correction.
+
+        `mate` is the likeliest, with its `probability`; `exposed` the probability that some mate is in training; `carries`
+        the row's part of the correction (all rows' sum to it).
+        """
         name = next((name for name in ("purge", self.recommended) if name and self.answers[name].change is not None), None)
         found = self.candidates.copy()
         if name is None or self.answers[name].change is None:
@@ -260,7 +345,7 @@ class LeakageReport(Printed, AbstractComparable):
 
     @property
     def curves(self) -> dict[str, pd.DataFrame]:
-        """By answer, what came of every cut: `cut`, `exposed`, `removed`, `difference`, `correction`, `se`."""
+        """The results of every cut, by answer: `cut`, `exposed`, `removed`, `difference`, `correction`, `se`."""
         return {name: answer.curve for name, answer in self.answers.items() if answer.curve is not None}
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -293,13 +378,37 @@ class LeakageReport(Printed, AbstractComparable):
         return f"{score}; {moved}; if {row.assumption}"
 
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
-        """Write all of it to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
+        """Write the report to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+
+        Parameters
+        ----------
+        path : path
+            The file to write; its name ends in .html.
+        title : str, optional
+            The title of the page.
+
+        Returns
+        -------
+        Path
+            The file that was written.
+        """
         from .._report import report
 
         return report(self, path, title=title)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Answers with their intervals, beside what came of every cut."""
+        """Plot the answers with their intervals, beside the results of every cut. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
         from .. import plot
 
         return plot.leakage_report(self, ax)

@@ -78,8 +78,10 @@ class Chains:
     def _down(
         self, weight: NDArray[np.float64], ridge: NDArray[np.float64], theta: NDArray[np.float64], inverse: NDArray | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Steps until the decrement is small, by the inverse Hessians given; where these were made anew, those; and where the
-        steps lead away from the minimum, or nowhere."""
+        """Take steps until the decrement is small, with the given inverse Hessians.
+
+        Returns the inverses where they were computed anew, and where the steps lead away from the minimum, or nowhere.
+        """
         fits, size = theta.shape
         theta, total, before = theta.copy(), 1 + weight.sum(1), np.full(fits, np.inf)
         held = np.zeros((fits, size, size)) if inverse is None else inverse.copy()

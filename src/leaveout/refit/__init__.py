@@ -1,4 +1,4 @@
-"""Refits: a batch of them, the rungs down, how far each is from the exact one, and the strategies that choose among these."""
+"""Refits in batches: the strategies, the rungs that they climb down, and how far each refit is from the exact one."""
 
 from ._expansion import expandable as expandable
 from ._margins import followed as followed

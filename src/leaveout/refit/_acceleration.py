@@ -1,20 +1,20 @@
-"""Anderson's acceleration of the steps of many refits at once.
+"""Anderson acceleration of the steps of many refits at once.
 
-Steps r(u) = P ∇F(u) with a fixed metric P shrink by the same factor each time. The points that a refit has visited tell
-more: of their combinations ū = u − Σ γ_j Δu_j, the one whose step, as far as it is linear, r̄ = r − Σ γ_j Δr_j, is
-least, and from there the step: u ← ū − r̄. On a quadratic F this is GMRES, which asks for no symmetry of P
-(D. G. Anderson, J. ACM 12, 1965; H. F. Walker and P. Ni, SIAM J. Numer. Anal. 49, 2011).
+Steps r(u) = P ∇F(u) with a fixed metric P shrink by the same factor each time. The points that a refit has visited tell more.
+Among the combinations ū = u − Σ γ_j Δu_j of them, take the one whose step, as far as it is linear, r̄ = r − Σ γ_j Δr_j, is
+least, and step from there: u ← ū − r̄. On a quadratic F this is GMRES, which asks for no symmetry of P (D. G. Anderson, J. ACM
+12, 1965; H. F. Walker and P. Ni, SIAM J. Numer. Anal. 49, 2011).
 """
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 DEPTH = 5  # moves that are remembered
-RESOLVED = 1e-13  # of the eigenvalues of the changes' correlations, the least that is used
+RESOLVED = 1e-13  # least eigenvalue that is used, of the changes' correlations
 
 
 class Acceleration:
-    """What the refits' last moves were and what these changed their steps by, each pair scaled to a change of length one."""
+    """Last moves of each refit, and the changes of its steps along them, each pair scaled to a change of length one."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Acceleration:
         step: Float[np.ndarray, "refits params"],
         begun: Bool[np.ndarray, " refits"],
     ):
-        """`step` is the one that was asked for at `u`, of refits that have `begun`."""
+        """Start from the steps asked for at `u`, for refits that have `begun`."""
         self.u, self.asked, self.begun = u, step, begun
         self.moves = np.zeros((len(u), DEPTH, u.shape[1]))
         self.changes = np.zeros_like(self.moves)
@@ -31,8 +31,11 @@ class Acceleration:
     def step(
         self, lanes: Int[np.ndarray, " lanes"], u: Float[np.ndarray, "lanes params"], asked: Float[np.ndarray, "lanes params"]
     ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
-        """The accelerated steps of refits that are at `u`, where `asked` is asked for, and the contraction of the plain steps
-        along the last moves, ‖Δu − Δr‖ / ‖Δu‖; infinite where there was none."""
+        """Accelerate the steps `asked` for by refits at `u`.
+
+        Returns the steps, and the contraction ‖Δu − Δr‖ / ‖Δu‖ of the plain steps along the last moves, infinite if there was
+        none.
+        """
         moved, changed = u - self.u[lanes], asked - self.asked[lanes]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.linalg.norm(moved - changed, axis=1) / np.linalg.norm(moved, axis=1)

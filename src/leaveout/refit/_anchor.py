@@ -1,7 +1,7 @@
-"""What all refits of linear predictors share, and the metric of each: its own Hessian at θ̂, from the rows that leave.
+"""Quantities that all refits of linear predictors share, and each refit's metric: its own Hessian at θ̂.
 
-In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. Of several outputs a unit, arrays `[…, units]` of predictors and slopes
-have one axis more, and what a radius is for one is a range for all of a unit's.
+The anchor's coordinates are u = Lᵀ(θ − θ̂), H = L Lᵀ. For several outputs a unit, arrays `[…, units]` of predictors and slopes
+have one axis more, and what a radius is for one output is a range over all outputs of a unit.
 """
 
 import functools
@@ -35,8 +35,10 @@ CONDITION = 1e-8  # what rounding may make of the whitened H, from where it is m
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """What all refits share: at θ̂ the predictors, ω, ℓ′, ℓ″, what moves of length one in H's norm do, the leftover gradient,
-    and the table of the first look."""
+    """Quantities at θ̂ that all refits share.
+
+    They are the predictors, ω, ℓ′, ℓ″, the effect of moves of length one in H's norm, the leftover gradient and the table.
+    """
 
     model: Predictors
     units: int  # of the rows; what follows them is the penalty's
@@ -65,21 +67,21 @@ class Anchor:
 
     @functools.cached_property
     def bulk(self) -> Float[Array, " units"]:
-        """No less than Σ_j |x_ij θ̂_j|, of which 1e-16 is lost: |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj."""
+        """Upper bound of Σ_j |x_ij θ̂_j|, of which 1e-16 is lost: |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj."""
         return self.length * (np.abs(self.theta) @ self.scale)
 
     @functools.cached_property
     def common(self) -> Float[Array, "units ..."]:
-        """z_i · leftover."""
+        """Products z_i · leftover."""
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
 
     @functools.cached_property
     def inverse(self) -> Float[Array, "params params"]:
-        """H⁻¹ without common shifts, of several outputs."""
+        """H⁻¹ without common shifts, for several outputs."""
         return cast(Several, self.model.design).inverse(self.root)
 
     def bent(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
-        """What norms of groups add to C, from here, within a radius around others: of H."""
+        """Share of H that norms of groups add to C, from here, within a radius around other parameters."""
         norms, reach = self.norms, self.reach
         if norms is None or reach is None:
             return 0.0
@@ -88,7 +90,7 @@ class Anchor:
 
     @property
     def few(self) -> bool:
-        """May all rows be kept whitened?"""
+        """Whether all rows may be kept whitened."""
         return self.eta.size * len(self.root) <= KEPT
 
     @functools.cached_property
@@ -98,12 +100,12 @@ class Anchor:
 
     @functools.cached_property
     def third(self) -> Float[Array, "pairs rank"]:
-        """Σ ω ℓ‴ z ⊗ z ⊗ z."""
+        """Tensor Σ ω ℓ‴ z ⊗ z ⊗ z."""
         return cubic.third(self)
 
     @functools.cached_property
     def drawn(self) -> sampled.Drawn:
-        """A sample of rows for the next term."""
+        """Sample of rows for the next term."""
         return sampled.drawn(self)
 
     @functools.cached_property
@@ -114,47 +116,47 @@ class Anchor:
 
     @functools.cached_property
     def single(self) -> tuple[Dense | Sparse | Several, Float[Array, "rank params"] | None]:
-        """In float32 the rows and L⁻¹, or whitened rows, where these are as many numbers."""
+        """Rows and L⁻¹ in float32, or whitened rows where these are as many numbers."""
         design, root = self.model.design.single(), self.root.astype(np.float32)
         return (Dense(design.x @ root.T), None) if isinstance(design, Dense) else (design, root)
 
     def ahead(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
-        """How far the predictors move along, by products in float32."""
+        """Moves of the predictors along moves of u, by products in float32."""
         (design, root), moves = self.single, moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
     def back(self, slopes: Float[Array, "lanes units ..."]) -> Float[Array, "lanes rank"]:
-        """Whitened, what slopes pull, by products in float32."""
+        """Whitened pull of slopes, by products in float32."""
         design, root = self.single
         pulled = design.pull(slopes.astype(np.float32))
         return np.asarray(pulled if root is None else pulled @ root.T, float)
 
     @property
     def digits(self) -> float:
-        """What of such products is rounding, nine units of it: more, the more columns repeat one another."""
+        """Share of such products that is rounding, nine units of it: more, the more columns repeat one another."""
         return 2.0**29 * float(np.sqrt(ROUNDING * self.blur))
 
     def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
-        """The rows of the listed units, one an output."""
+        """Whitened rows of the listed units, one an output."""
         kept = "rows" in vars(self) or (self.few and MANY * units.size > len(self.eta))
         z = self.rows[units] if kept else self.model.design.whitened(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
     def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
-        """Rows of which each carries a curvature of its own, `lost` of it: the same, or Bᵀ times a unit's, B Bᵀ = ℓ″."""
+        """Rows that each carry a curvature of their own, of which `lost` is lost: the rows, or Bᵀ times a unit's, B Bᵀ = ℓ″."""
         if self.roots is None:
             return z
         each = z.reshape(*units.shape, -1, z.shape[-1])
         return (self.roots[units].swapaxes(-1, -2) @ each).reshape(z.shape)
 
     def lost(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
-        """What of the curvature those rows lose with such weights."""
+        """Curvature that those rows lose with such weights."""
         if self.roots is None:
             return weight * (self.weight * self.curvature)[units]
         return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
 
     def bend(self, eta: Array, curvature: Array | None = None) -> Bend:
-        """Of ℓ″ at other predictors, against the reference; of one output it is `curvature`."""
+        """Bounds of ℓ″ at other predictors, against the reference; for one output they are `curvature`."""
         if curvature is not None:
             return Bend(curvature, curvature)
         return Bend(*cast(LossOfSeveral, self.model.loss).ratios(eta, self.eta))
@@ -274,7 +276,7 @@ def measured(model: Predictors, root: Array, weight: Array, roots: Array | None,
 
 
 def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None:
-    """What norms of groups add to the table."""
+    """Share that norms of groups add to the table."""
     if norms is None or reach is None:
         return None
     length, root = norms.lengths(theta), np.sqrt(reach.each)
@@ -284,19 +286,19 @@ def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None
 
 
 def total(part: Array, units: int) -> Array:
-    """Over the outputs of a unit, `units` being how many axes there are before."""
+    """Sum over the outputs of a unit; `units` is the number of axes before them."""
     return part if part.ndim == units else part.sum(-1)
 
 
 def shaky(slope: Array, curvature: Array, eta: Array) -> Float[Array, "... units"]:
-    """What rounding of a unit's slope is a share of: its size, and the curvature's share of that of its predictors."""
+    """Size that rounding of a unit's slope is relative to: its own, and the curvature's share of that of its predictors."""
     if curvature.ndim == eta.ndim:
         return np.abs(slope) + curvature * (1 + np.abs(eta))
     return (np.abs(slope) + np.abs(curvature).sum(-2) * (1 + np.abs(eta))).sum(-1)
 
 
 class Entries(NamedTuple):
-    """The units that a batch's weights change, one after another."""
+    """Units whose weights a batch changes, one after another."""
 
     refit: Int[Array, " entries"]
     place: Int[Array, " entries"]
@@ -383,12 +385,12 @@ def weights(each: Entries, count: int, n: int) -> Float[Array, "refits units"]:
 
 
 def tiles(lanes: Array, n: int) -> list[Array]:
-    """The refits in groups whose arrays `[refits, units]` stay in a cache."""
+    """Split refits into groups whose arrays `[refits, units]` stay in a cache."""
     return _parts(lanes, PASS // n)
 
 
 def passes(lanes: Array, n: int, p: int) -> list[Array]:
-    """The same, or a few more refits, with which a product with all rows takes hardly longer than with one."""
+    """Split refits into groups like `tiles`, or somewhat larger where a product with all rows takes hardly longer."""
     return _parts(lanes, max(PASS // n, min(max(GROUP, p // GROUP), HERD // n)))
 
 

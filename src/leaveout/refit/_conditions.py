@@ -1,21 +1,22 @@
-"""Refits under a penalty with kinks or bounds: is what the fit holds held in the refit too, and where not, another fit.
+"""Refits under a penalty with kinks or bounds: whether a refit holds the parameters that the fit holds, and which others.
 
 On the active columns S of the fit, with its signs σ, F is smooth, and a refit's minimiser θ_w on them lies within a ball that
-is proved. It is the minimiser of F(·, w) where
+is proved. It is the minimiser of F(·, w) if
 
     κ(w) least_j ≤ ∇_jL(θ_w, w) ≤ κ(w) most_j  off S,      floor_j < θ_w,j < ceiling_j  on S      (Karush, Kuhn & Tucker),
 
-or ‖∇_gL(θ_w, w)‖ ≤ κ(w) a_g of groups off S, and θ_w,g ≠ 0 on it, as F is convex: −a_j and a_j where θ_j is held at zero by a
-kink, and ±∞ on one side where a bound holds it; zero and what else ends the side of σ_j, bounds among it (`_bounded`).
+or, for groups, if ‖∇_gL(θ_w, w)‖ ≤ κ(w) a_g off S, and θ_w,g ≠ 0 on it, as F is convex. The bounds least_j and most_j are −a_j
+and a_j where a kink holds θ_j at zero, and ±∞ on one side where a bound holds it; floor_j and ceiling_j are zero and the other
+end of the side of σ_j, bounds among it (`linalg.bounds`).
 
 With θ̂ + d the ball's centre, ρ its radius in the norm of H, s_i = x_iᵀ(θ_w − θ̂), |s_i| ≤ k_i (‖d‖_H + ρ), and |ℓ‴| ≤ M ℓ″,
 
     ∇_jL(θ_w, w) = ∇_jL(θ̂, 1) + Σ_left (w_i − 1) ω_i ℓ′_i x_ij + (X_SᵀWx_j)ᵀ(θ_w − θ̂) + R_j,
     |R_j| ≤ M ψ(M max |s_i|) max_i |x_ij| (‖d‖_H + ρ)²,      ψ(t) = (eᵗ − 1 − t)/t²,
 
-since Σ ω ℓ″ s² ≤ ‖θ_w − θ̂‖_H²: of all refits by one product, with the columns that no coarser bound settles. Where that does
-not do, or weights do not go by rows, the gradient is made at the centre, and ℓ′, which rises, taken at both ends of what η may
-be.
+since Σ ω ℓ″ s² ≤ ‖θ_w − θ̂‖_H²: for all refits by one product, with the columns that no coarser bound settles. If that does not
+suffice, or weights do not go by rows, the gradient is computed at the centre, and ℓ′, which rises, at both ends of the interval
+that η may be in.
 """
 
 import functools
@@ -48,7 +49,7 @@ Key = tuple[tuple[int, ...], tuple[float, ...], bytes]  # active parameters, the
 
 @dataclass(frozen=True, eq=False)
 class Active:
-    """A fit on some of the parameters, `place`, of such signs, in the whole model; where the others `rest`."""
+    """Fit on some of the parameters, `place`, with their signs, in the whole model; the others stand at `rest`."""
 
     fit: Fit
     kinked: Kinked
@@ -63,33 +64,33 @@ class Active:
 
     @functools.cached_property
     def gates(self) -> tuple[Float[Array, " others"], Float[Array, " others"]]:
-        """Between what ∇L holds them, at κ of one."""
+        """Least and greatest ∇L that hold them, at κ of one."""
         least, most = gates(self.kinked, self.rest)
         return least[self.others], most[self.others]
 
     @functools.cached_property
     def tie(self) -> Float[Array, " others"]:
-        """A gradient that is so near to what holds one may be at it."""
+        """Distance from what holds a parameter within which a gradient may be at it."""
         a, slope = self.kinked.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
         return TIED * np.where(a > 0, a, slope * self.kinked.largest[self.others])
 
     @functools.cached_property
     def limited(self) -> Int[Array, " limited"]:
-        """Which of the active ones a kink or a bound may hold."""
+        """Active parameters that a kink or a bound may hold."""
         return np.flatnonzero(np.isfinite(np.stack(segments(self.kinked, self.place, self.sign))).any(0))
 
     @functools.cached_property
     def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
-        """Between what these are."""
+        """Ends of their intervals."""
         return segments(self.kinked, self.place[self.limited], self.sign[self.limited])
 
     @functools.cached_property
     def groups(self) -> Norms | None:
-        """Of them those whose norms are penalised."""
+        """Penalised groups among the held parameters."""
         return None if self.kinked.norms is None else self.kinked.norms.of(self.others)
 
     def stays(self, theta: Float[Array, "refits active"], radius: Float[Array, " refits"]) -> Bool[Array, " refits"]:
-        """Is no group of the active ones zero within a radius?"""
+        """Whether no active group is zero within a radius."""
         norms, reach = self.at.model.norms, self.at.reach
         if norms is None or reach is None:
             return np.ones(len(theta), bool)
@@ -99,7 +100,7 @@ class Active:
     def near(
         self, gradient: Array, off: Array, least: Array, most: Array, kappa: Array | float = 1.0
     ) -> Bool[Array, "... others"]:
-        """Which of the others gradients that may be `off` may let go."""
+        """Held parameters that gradients which may be `off` could release."""
         if self.groups is None:
             return ~((gradient - off > least) & (gradient + off < most))
         beyond = self.groups.lengths(np.abs(gradient) + off) >= np.multiply.outer(kappa, self.groups.weight)
@@ -115,45 +116,45 @@ class Active:
 
     @functools.cached_property
     def bend(self) -> Float[Array, " units"]:
-        """ω ℓ″."""
+        """Curvatures ω ℓ″."""
         return (self.at.weight * self.at.curvature)[: self.units]
 
     @functools.cached_property
     def gradient(self) -> Float[Array, " others"]:
-        """∇L at θ̂ and weights of one."""
+        """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         pulled = (self.at.weight * self.at.slope)[: self.units]
         return (self.kinked.smooth.design.pull(pulled[None])[0] + self.kinked.ridge * self.rest)[self.others]
 
     @functools.cached_property
     def size(self) -> Float[Array, " others"]:
-        """√(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
+        """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.kinked.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.bend, x, x)[self.others])
 
     @functools.cached_property
     def rounded(self) -> Float[Array, " others"]:
-        """What of a gradient is rounding."""
+        """Rounding error of a gradient."""
         slope = self.at.weight @ np.abs(self.at.slope)
         return ROUNDING * float(slope) * self.kinked.largest[self.others]
 
     @functools.cached_property
     def concordance(self) -> float:
-        """M, infinite where there is none."""
+        """Constant M, infinite if there is none."""
         found = self.at.model.unit_loss.self_concordance
         return np.inf if found is None else float(np.max(found))
 
     @functools.cached_property
     def spread(self) -> Float[Array, " active"]:
-        """How far moves of length one take each parameter."""
+        """Distance by which moves of length one take each parameter."""
         return np.sqrt(np.sum(self.at.root**2, axis=0))
 
     def beside(self, some: Int[Array, " some"]) -> Float[Array, "rank some"]:
-        """X_SᵀWx_j of some of the others, whitened."""
+        """Vectors X_SᵀWx_j of some held parameters, whitened."""
         bent = self.bend[:, None] * self.kinked.smooth.design.x[:, self.others[some]]
         return self.at.root @ (self.at.model.design.x[: self.units].T @ bent)
 
     def whole(self, theta: Float[Array, "refits active"]) -> Float[Array, "refits params"]:
-        """θ of all parameters."""
+        """Parameters θ of the whole model."""
         out = np.tile(self.rest, (len(theta), 1))
         out[:, self.place] = theta
         return out
@@ -161,14 +162,16 @@ class Active:
 
 @once
 def active(fit: Fit) -> Active | None:
-    """What is known of a fit under such a penalty; None of others."""
+    """Active parameters of a fit under such a penalty; None for others."""
     known = fit.objective.parameters.kinks()
     return None if known is None else Active(fit, *known)
 
 
 class Conditions:
-    """Of a batch of refits: which are proved to keep the active parameters of a fit, and which but for a tie; what those that
-    do not ask for instead. The gradients of all rows are made only where `directly`, or where nothing else tells."""
+    """Conditions of a batch of refits: which keep the fit's active parameters, which do but for a tie, what the others ask.
+
+    The gradients of all rows are computed only if `directly`, or if nothing else decides.
+    """
 
     def __init__(self, own: Active, rows: Rows, done: Refitted, directly: bool):
         assert done.ball is not None
@@ -195,17 +198,17 @@ class Conditions:
 
     @property
     def single(self) -> bool:
-        """Does each change the weight of one row, and no other?"""
+        """Whether each refit changes the weight of one row, and no other."""
         return bool(self.own.at.model.separate and self.rows.index.shape[1] == 1)
 
     @property
     def _few(self) -> bool:
-        """Do the units that are touched, and a bound of what the others bend, tell?"""
+        """Whether the touched units and a bound of the other units' curvature can decide."""
         narrow = self.rows.index.shape[1] <= LOCAL * self.own.units
         return bool(self.own.at.model.separate and narrow and np.isfinite(self.own.concordance))
 
     def _judged_groups(self, lanes: Array, columns: Array, size: Array, kappa: Array) -> None:
-        """By the largest that entries of gradients may be, of others in `columns`."""
+        """Judge by the largest possible gradients, of held parameters in `columns`."""
         assert self.own.groups is not None
         norms = self.own.groups.of(columns)
         beyond = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
@@ -215,7 +218,7 @@ class Conditions:
     def _judged(
         self, lanes: Array, columns: Array, gradient: Array, off: Array, held: tuple[Array, Array], kappa: Array | None = None
     ) -> None:
-        """By gradients that may be `off`, of others in `columns`, and what holds these; of groups by κ."""
+        """Judge by gradients that may be `off`, of held parameters in `columns`, and what holds these; groups by κ."""
         if self.own.groups is not None:
             self._judged_groups(lanes, columns, np.abs(gradient) + off, np.ones(len(lanes)) if kappa is None else kappa)
             return
@@ -228,7 +231,7 @@ class Conditions:
         self.pairs.append(np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1))
 
     def _by_change(self, lanes: Array) -> None:
-        """By what the units that are touched change, and the others bend."""
+        """Judge by the change that the touched units make, and a bound of the other units' curvature."""
         own, at, rows, x = self.own, self.own.at, self.rows, self.own.kinked.smooth.design.x
         units = np.where(rows.index < own.units, rows.index, 0)[lanes]
         delta = np.where(rows.index < own.units, rows.weight - 1, 0.0)[lanes] * at.weight[units]
@@ -257,7 +260,7 @@ class Conditions:
             self._judged(lanes[some], columns, gradient, off, (low[columns], high[columns]))
 
     def _by_rows(self, lanes: Array) -> None:
-        """By gradients at the centre."""
+        """Judge by gradients at the centre."""
         own, model, n = self.own, self.own.kinked.smooth, self.own.units
         step, everyone = max(1, CAPACITY // n), np.arange(len(own.others))
         for some in (lanes[k : k + step] for k in range(0, len(lanes), step)):
@@ -276,17 +279,18 @@ class Conditions:
 
     @functools.cached_property
     def joining(self) -> Float[Array, "pairs 6"]:
-        """Parameters that may be let go, by refits."""
+        """Parameters that may be released, by refits."""
         found = np.concatenate(self.pairs)
         return found[np.argsort(found[:, 0], kind="stable")]
 
     def moves(self) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
-        """Of single rows, by how much the predictors of these would move, about, if each parameter that asks for it left where
-        it is held, or went there, by itself; and the sum of these moves without their signs.
+        """Moves of single rows' predictors, about, if each parameter that asks for it moved by itself.
+
+        A parameter leaves where it is held, or goes there. Returns the sum of the moves, and the sum without signs.
 
         With z = L⁻¹x_S and c what the row takes of the curvature, 1 − q = 1 − c zᵀz: x_j less its regression on S is
         x̃_j = x_j − b_jᵀz at the row, x̃_j/(1 − q) without it, and it bends by x_jᵀWx_j + ridge_j − b_jᵀb_j − c x̃_j²/(1 − q);
-        of a parameter of S, with r the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
+        for a parameter of S, with r the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
         """
         own, unit = self.own, self.rows.index[:, 0]
         z = own.at.whitened(unit)
@@ -319,7 +323,7 @@ class Conditions:
         return total, size
 
     def asked(self, lane: int) -> Key | None:
-        """The parameters that the conditions at the centre of a refit ask for; None where they ask for no others."""
+        """Active parameters that the conditions at the centre of a refit ask for; None if they ask for no others."""
         own, found = self.own, self.joining
         if own.groups is not None:
             return None
@@ -343,14 +347,14 @@ class Conditions:
 
 
 def _psi(t: Float[Array, " refits"]) -> Float[Array, " refits"]:
-    """(eᵗ − 1 − t)/t²."""
+    """Compute (eᵗ − 1 − t)/t²."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         exact = (np.expm1(t) - t) / t**2
     return np.where(t < 1e-2, 0.51, np.where(t > LONG, np.inf, exact))
 
 
 def _slopes(own: Active, units: Array | slice, eta: Array, half: Array) -> tuple[Array, Array]:
-    """ℓ′, and how far it may be off where η may by `half`: it rises."""
+    """Slope ℓ′, which rises, and how far it may be off where η may be off by `half`."""
     model = own.at.model
     with np.errstate(over="ignore", invalid="ignore"):
         low, slope, high = (model.unit_loss.derivatives(at, model.y[units], (1,))[0] for at in (eta - half, eta, eta + half))

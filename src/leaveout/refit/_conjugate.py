@@ -1,8 +1,8 @@
 """Refits of wide linear predictors by Newton steps that form no Hessian: by conjugate gradients, many refits side by side.
 
-Where H is I, the Hessian of a refit is I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z. Its own Hessian at θ̂, A, preconditions. The least Ritz
-value μ of A⁻¹ times it tells how far a candidate may be from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ, an estimate
-(J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §7.1, for the steps).
+Where H is I, the Hessian of a refit is I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z. The refit's own Hessian at θ̂, A, preconditions. The
+least Ritz value μ of A⁻¹ times it gives an estimate of a candidate's distance from the minimiser, in the norm of A: about
+‖g‖_{A⁻¹} / μ (J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §7.1, for the steps).
 """
 
 from collections.abc import Callable
@@ -28,14 +28,14 @@ Enough = Callable[[Array], Bool[Array, " lanes"]]
 
 
 def conjugate(state: "Enclosure", lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
-    """The lanes that are still open."""
+    """Run the steps; returns the lanes that are still open."""
     lanes = lanes[state.metric.kept[lanes] > 0]
     parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
     return np.sort(np.concatenate([np.zeros(0, int), *(_Group(state, some).run(enough) for some in parts)]))
 
 
 class _Group:
-    """Some lanes on their way: u, predictors, F, and the least Ritz value that was seen."""
+    """Lanes on their way: u, predictors, F, and the least Ritz value seen."""
 
     def __init__(self, state: "Enclosure", lanes: Array):
         self.state, self.lanes, self.model = state, lanes, state.anchor.model
@@ -57,7 +57,7 @@ class _Group:
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Enough) -> Int[Array, " open"]:
-        """The lanes that are not brought near enough: F falls no more, or is too flat to tell how near."""
+        """Run the steps; returns the lanes not brought near enough, as F falls no more or is too flat to tell the distance."""
         lost = [np.zeros(0, int)]
         for _ in range(ROUNDS):
             if not self.lanes.size:
@@ -82,7 +82,7 @@ class _Group:
             setattr(self, name, getattr(self, name)[some])
 
     def _gradient(self) -> tuple[Array, Array, Array]:
-        """Whitened; what ω ℓ″ differs by from the anchor's; and what of its length is rounding."""
+        """Whitened gradients, the difference of ω ℓ″ from the anchor's, and the rounding error of the gradients' lengths."""
         anchor, model, theta = self.state.anchor, self.model, self._theta(self.u)
         pulled, change = np.empty_like(self.eta), np.empty((len(theta), *anchor.curvature.shape), np.float32)
         for some in tiles(np.arange(len(theta)), self.eta.shape[1]):
@@ -95,7 +95,7 @@ class _Group:
         return gradient, change, noise / np.sqrt(self.state.metric.kept[self.lanes])
 
     def _judged(self, gradient: Array, noise: Array) -> Float[Array, " lanes"]:
-        """Candidates and how far they may be off, to where the batch keeps them."""
+        """Write candidates and their distances to where the batch keeps them."""
         state, lanes = self.state, self.lanes
         size = np.sqrt(np.maximum(np.sum(gradient * state.metric.solve(gradient, lanes), axis=1), 0.0)) + noise
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u, size, noise
@@ -135,7 +135,7 @@ class _Group:
         return step, least
 
     def _moved(self, step: Array, slope: Float[Array, " lanes"]) -> Bool[Array, " lanes"]:
-        """Take the steps, shortened until F falls: of which it does."""
+        """Take the steps, shortened until F falls, and mark the lanes where it does."""
         theta, along = self._theta(self.u), step @ self.state.anchor.root
         away, length, open_ = self.model.design.predictors(along), np.ones(len(step)), np.arange(len(step))
         times = lambda length: length.reshape(-1, *(1,) * (away.ndim - 1))
@@ -156,7 +156,7 @@ class _Group:
 
 
 def _smallest(diagonal: Float[Array, "lanes some"], beside: Float[Array, "lanes rest"]) -> Float[Array, " lanes"]:
-    """The least eigenvalue of each tridiagonal matrix."""
+    """Least eigenvalue of each tridiagonal matrix."""
     size = diagonal.shape[1]
     whole, k = np.zeros((len(diagonal), size, size)), np.arange(size)
     whole[:, k, k] = diagonal

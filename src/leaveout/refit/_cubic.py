@@ -1,4 +1,4 @@
-"""Single rows of few columns left out: the next term by all rows at once, and a theorem for what is left.
+"""Single rows of few columns left out: the next term from all rows at once, and a theorem that bounds what is left.
 
 One step leaves u_j ≈ a_j z_j, of which the refit δ is ρ away. With curvatures ω_i ℓ″_i and G = ZZᵀ, Z = XL⁻ᵀ, of one output,
 
@@ -11,10 +11,11 @@ T = Σ ω_i ℓ‴_i z_i ⊗ z_i ⊗ z_i without row j: p²(p + 1)/2 numbers for
 
 Proof. With s_i = z_iᵀδ, z_jᵀ(δ − u_j) = −Σ ω_i (ℓ′_i(η_i + s_i) − ℓ′_i − ℓ″_i s_i) z_iᵀA⁻¹z_j, where z_iᵀA⁻¹z_j is
 G_ij / (1 − h_j), and the bracket ½ℓ‴_i s_i² but for ⅙K ℓ″_i |s_i|³ e^{M|s_i|}. Let s_i = a_j G_ij + ε_i. As Σ ω_i ℓ″_i z_i z_iᵀ
-is at most A, no Σ ω_i ℓ″_i s_i² is above D², and likewise of a_j G_ij and ε_i: what remains is the inequality of Cauchy and
+is at most A, no Σ ω_i ℓ″_i s_i² is above D², and likewise for a_j G_ij and ε_i: what remains is the inequality of Cauchy and
 Schwarz. The cross term Σ ω_i ℓ‴_i a_j G_ij² ε_i = a_j T[z_j, z_j, ε] is no larger than |a_j| ‖T[z_j, z_j, ·]‖ ρ / √(1 − h_j). ∎
 
-By the same ‖δ − u_j‖_A ≤ (½a_j² ‖T[z_j, z_j, ·]‖ + max k_i (…)) / √(1 − h_j), with the same brackets: which tells ρ better.
+In the same way ‖δ − u_j‖_A ≤ (½a_j² ‖T[z_j, z_j, ·]‖ + max k_i (…)) / √(1 − h_j), with the same brackets, which bounds ρ
+better.
 """
 
 import functools
@@ -35,7 +36,7 @@ DIGITS = 1e-12  # of the sums of T
 
 
 def worthwhile(anchor: "Anchor", lanes: int, each: float) -> bool:
-    """Is that less than `each` operations for so many rows, a gradient's share of one?"""
+    """Whether the next term takes less than `each` operations a row for so many rows, a gradient's share of one row."""
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
     known = loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
@@ -48,7 +49,7 @@ def _pairs(p: int) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
 
 
 def third(anchor: "Anchor") -> Float[Array, "pairs rank"]:
-    """T, its first two axes as pairs, those off the diagonal twice."""
+    """Tensor T, its first two axes as pairs, those off the diagonal twice."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
     pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weighed(anchor.weight, third)[:, None])
@@ -56,7 +57,7 @@ def third(anchor: "Anchor") -> Float[Array, "pairs rank"]:
 
 
 def settled(anchor: "Anchor", look: "OneRow") -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
-    """The predictors of rows that lose weight, and how far they may be off; infinitely where others gain it."""
+    """Predictors of rows that lose weight, and how far they may be off; infinitely far for rows that gain weight."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
     i, j = _pairs(z.shape[1])
     (third,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))

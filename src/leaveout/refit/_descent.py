@@ -1,6 +1,7 @@
-"""Refits of any model, a batch on its way: candidates, how far they are from the exact refits, what that does to their losses.
+"""Refits of any model, a batch on its way: candidates, their distances from the exact refits, and the errors of their losses.
 
-In the anchor's whitened coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each taken by the refits that the one before left open:
+Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs, each taken by the refits that the one
+before left open:
 
     rung          one refit costs                            goes by
     first         its own units, or a gradient               the fold's own Hessian at θ̂ (linear predictors), the anchor's
@@ -10,8 +11,9 @@ In the anchor's whitened coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rung
     newton        a few Hessians, with a line search         its own, where a Hessian costs few gradients
     alone         a descent from θ̂ of its own                quasi-Newton, and its own by products, elsewhere
 
-The distance left is estimated: λ/(1 − C), λ the step asked for, C what it leaves of itself by the curvature at the candidate.
-The error is the largest change of the losses within that distance, both ways where they are steepest and along the step.
+The remaining distance is estimated as λ/(1 − C), with λ the step asked for and C its contraction by the curvature at the
+candidate. The error is the largest change of the losses within that distance, both ways where they are steepest and along the
+step.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,16 +36,16 @@ from ._metric import Metric, Products, Whitened, own_metric
 from ._newton import CAUTION, PRODUCTS, REFUSED
 from ._screen import SIZES, available, bent
 
-STEPS = 20  # before a refit is handed on
-STALLED = (0.5, 0.9)  # of a step: if more of it is left by the next, another metric is wanted, by linear predictors and others
-NEAR = (1e-3, 1e-6)  # gradients, as shares of the first, at which L-BFGS stops to see whether that is enough; BFGS at the last
+STEPS = 20  # steps before a refit is handed on
+STALLED = (0.5, 0.9)  # ratios of successive steps above which another metric is wanted, for linear predictors and others
+NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops to see whether that is enough; BFGS at the last
 # A descent of one refit: by how much nearer before it is looked at again (0.5 and 0.1 take as long, on networks of 417 and
 # 2,041 parameters and a hidden Markov model of 44), how many times as far it is taken to be as what it learnt says (it was 5 to
 # 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
 QUARTER = 0.25  # of a gradient: with more left by a Newton step, theory promises no minimum (of 1,008 refits two had none)
-NEARLY = 0.1  # of the first step: refits whose last one was shorter go on from where they are
-HESSIANS = 10  # that Newton's method takes, about
+NEARLY = 0.1  # refits whose last step was shorter than this share of the first go on from where they are
+HESSIANS = 10  # number of Hessians that Newton's method takes, about
 # Operations of a gradient from which refits go down by Newton's method one by one: of a chain of 5,000 steps and 11 parameters,
 # 2e5, a refit took 30 ms, side by side 130.
 SINGLY = 1e5
@@ -53,28 +55,28 @@ ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is n
 # A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
 # where the curvature changes linearly (and less still where there are few units a parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
-ROUNDING = 1e-13  # of a loss
+ROUNDING = 1e-13  # relative rounding error of a loss
 SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 1e-9 of that is noise
-ALONE = 0.01  # the largest ratio of steps that is enough to judge by alone
-LONG = 8  # units a parameter in a fold, from which it counts as long
-NOISE = 1e-9  # of a length by which F is known to fall: steps that are shorter are rounding
-ARRIVED, UNTOLD = 1e-4, 20.0  # a last step that counts as none, of the way; times it what is left, where steps do not tell
-FAR = 500  # parameters, from which a refit may be so far off that what stands in for its Hessian is nearer than the anchor's
+ALONE = 0.01  # largest ratio of steps by which a refit is judged after one step
+LONG = 8  # units a parameter from which a fold counts as long
+NOISE = 1e-9  # steps shorter than this share of a length by which F falls are rounding
+ARRIVED, UNTOLD = 1e-4, 20.0  # last step that counts as none, relative to the way; its factor where steps tell no distance
+FAR = 500  # parameters from which the model's preconditioner may be nearer than the anchor's Hessian
 
 
 class Look(NamedTuple):
-    """Some refits where they stand, and the distance left of each."""
+    """Selected refits where they stand, and the remaining distance of each."""
 
     state: "Descent"
     lanes: Int[np.ndarray, " lanes"]
     left: Float[np.ndarray, " lanes"]
 
     def error(self) -> Float[np.ndarray, " lanes"]:
-        """Of their summed held-out losses."""
+        """Errors of their summed held-out losses."""
         return self.state.judged(self.lanes, self.left)
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
-        """The losses, where their errors were asked for last."""
+        """Held-out losses at the place where their errors were computed last."""
         return self.state.scores[self.lanes]
 
 
@@ -82,10 +84,14 @@ Enough = Callable[[Int[np.ndarray, " lanes"], "Look | Expanded"], Bool[np.ndarra
 
 
 class Descent:
-    """The batch: whitened displacements, the steps asked for there, the distances left; losses and their errors; codes."""
+    """Batch on its way: whitened displacements, the steps asked for there, distances, losses with errors, and codes."""
 
     def __init__(self, fit: Fit, rows: Rows, own: bool = False, expanded: bool = False):
-        """`own`: with each refit's own Hessian at θ̂, even where the anchor's is cheaper. `expanded`: where they can be."""
+        """Set up the batch.
+
+        With `own` each refit uses its own Hessian at θ̂ even where the anchor's is cheaper. With `expanded` folds that are
+        short runs are expanded.
+        """
         self.fit, self.rows, self.center = fit, rows, fit.vector
         runs = expandable(fit, rows) if expanded else None
         self.expansion = Expansion(fit, rows, runs) if runs is not None else None
@@ -101,8 +107,10 @@ class Descent:
         self.open = ~lost
 
     def _chosen(self, own: bool) -> tuple[Metric, np.ndarray, np.ndarray | None]:
-        """The folds' own Hessians for linear predictors, and where a product with one costs no more than with the anchor's;
-        else the anchor's; which are singular; the whitened gradients at θ̂, if they came along."""
+        """Choose the metric: the folds' own Hessians for linear predictors and where asked for, else the anchor's.
+
+        Returns the metric, which refits have a singular one, and the whitened gradients at θ̂ if they came along.
+        """
         none = np.zeros(len(self.rows.index), bool)
         if self.fit.factor is None:
             return Products(self.fit, self.F, COARSE if own else ROUGH), none, None
@@ -113,16 +121,16 @@ class Descent:
         return (self.rows.index.shape[1],) if self.fit.objective.pointwise else ()
 
     def theta(self, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes params"]:
-        """Where refits stand, raveled."""
+        """Raveled parameters where refits stand."""
         return self.center + self.fit.unwhiten(self.u[lanes])
 
     def gradient(self, lanes: Int[np.ndarray, " lanes"], u: np.ndarray | None = None) -> Float[np.ndarray, "lanes params"]:
-        """Whitened gradients of their own F."""
+        """Whitened gradients of each refit's own F."""
         theta = self.theta(lanes) if u is None else self.center + self.fit.unwhiten(u)
         return self.fit.whiten(self.F.gradient(theta, lanes))
 
     def begin(self) -> None:
-        """The first step, from θ̂."""
+        """Take the first step from θ̂."""
         everyone = np.arange(len(self.u))
         if self.expansion is not None:
             self.start = self.expansion.start
@@ -136,16 +144,15 @@ class Descent:
         self.step, self.first = step, np.linalg.norm(self.u, axis=1)
 
     def stand(self, u: Float[np.ndarray, "refits params"]) -> None:
-        """Begin at displacements instead."""
+        """Begin at given displacements instead."""
         self.u = np.array(u)
 
     def judged(self, lanes: Int[np.ndarray, " lanes"], left: Float[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
-        """The most that the losses of some refits change by, added up, within a distance left. Never by a slope at one point:
-        in a flat tail that is zero.
+        """Largest change of the summed losses of each refit within a given distance; never from a slope at one point.
 
-        For one scored unit the gradient's direction is the worst. For many it is not typical of an error's, and twice its root
-        mean square share stands in. Where a fold is long, the losses change in every direction, and the gradient, which may be
-        ten times as dear, is left out.
+        In a flat tail a slope is zero. For one scored unit the direction of the gradient is the worst. For many units it is not
+        typical of an error's direction, and twice its root mean square share stands in. Where a fold is long the losses change
+        in every direction, and the gradient, which may cost ten times as much, is left out.
         """
         fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
         held = np.asarray(self.rows.held)[lanes]
@@ -167,7 +174,7 @@ class Descent:
         return self.error[lanes]
 
     def losses(self) -> Float[np.ndarray, "refits ..."]:
-        """Those of all where they stand."""
+        """Held-out losses of all refits where they stand."""
         if self.expansion is not None and not self.u.any():
             return self.expansion.unmoved()
         return self.F.losses(self.theta(), np.arange(len(self.u)))
@@ -177,8 +184,10 @@ class Descent:
     def steps(
         self, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int = STEPS, fresh: bool = False
     ) -> Int[np.ndarray, " open"]:
-        """Accelerated steps with one metric, or Newton's by products: those that are still open. `fresh`: with a metric that no
-        step was made by yet."""
+        """Take accelerated steps with one metric, or Newton steps by products; returns the refits that are still open.
+
+        `fresh` says that no step was made with this metric yet.
+        """
         first = np.where(np.isfinite(self.first), self.first, 0.0)
         shortest, stalled = NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
         previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
@@ -216,26 +225,26 @@ class Descent:
 
     @property
     def natural(self) -> float:
-        """A length by which F changes as much as by a unit."""
+        """Length by which F changes as much as by a unit."""
         return float(np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units))
 
     @property
     def linear(self) -> bool:
-        """Are a refit's own Hessian at θ̂, and its units' losses, cheap?"""
+        """Whether a refit's own Hessian at θ̂, and its units' losses, are cheap."""
         return isinstance(self.fit.objective, AbstractLinearPredictor)
 
     @property
     def dear(self) -> bool:
-        """Is a refit's own Hessian too dear, or never formed?"""
+        """Whether a refit's own Hessian costs too much, or is never formed."""
         return self.fit.factor is None or is_dear(self.fit.objective, self.fit.num_params)
 
     def _unsolved(self, lanes: np.ndarray) -> float | Float[np.ndarray, " lanes"]:
-        """What conjugate gradients left of steps, by the norm of the Hessian."""
+        """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
         return UNSOLVED * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
 
     @property
     def _renewed(self) -> bool:
-        """Is the metric that of the candidate, so that steps with it are Newton's?"""
+        """Whether the metric is that of the candidate, so that steps with it are Newton's."""
         return isinstance(self.metric, Products | Known)
 
     def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
@@ -246,7 +255,10 @@ class Descent:
     def _accepted(
         self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Which refits are near enough, by the steps and by the curvature where they stand; and of which that says nothing."""
+        """Mark refits that are near enough, and those of which the curvature says nothing.
+
+        The steps decide first, then the curvature where refits stand.
+        """
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
         self.left[lanes] = left
         known = np.flatnonzero(np.isfinite(left) & ready)
@@ -262,17 +274,19 @@ class Descent:
         return done, beyond
 
     def _told(self, lanes: np.ndarray) -> Float[np.ndarray, " lanes"]:
-        """Distances left after plain steps, by the curvature where refits stand; infinite where it says nothing, or nothing
-        that would be less than the first step was."""
+        """Distances left after plain steps, by the curvature where refits stand; infinite if it says nothing.
+
+        A distance above the length of the first step says nothing either.
+        """
         q, size = self.contractions(lanes), self.size[lanes]
         left = size * q / (1 - np.minimum(q, REFUSED))
         return np.where((q < REFUSED) & (left <= self.first[lanes]), left, np.inf)
 
     def contractions(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
-        """What steps by the metric leave of themselves: the size of I − P∇²F(u, w), from a random direction by a few secants.
+        """Contraction of steps with the metric, the size of I − P∇²F(u, w), from a random direction by a few secants.
 
         Contractions of the steps themselves are not enough: where a metric is far too steep in some direction, the step along
-        it, and what of it is seen, is small.
+        it, and the visible change of that step, is small.
         """
         length = SECANT * self.natural
         u, here = self.u[lanes], self.gradient(lanes)
@@ -287,13 +301,13 @@ class Descent:
         return CAUTION * largest
 
     def estimate(self, lanes: Int[np.ndarray, " lanes"]) -> Int[np.ndarray, " lost"]:
-        """Distances and errors by the curvature where refits stand, however large; those of which it says nothing."""
+        """Estimate distances and errors by the curvature where refits stand; returns the refits of which it says nothing."""
         left = self.left[lanes] = self._told(lanes) + self.extra[lanes]
         self.judged(lanes, left)
         return lanes[~np.isfinite(left)]
 
     def screen(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> Int[np.ndarray, " open"]:
-        """Steps with what the units that leave say, and samples of the others; those that samples do not settle."""
+        """Step by the units that leave and samples of the others; returns the refits that samples do not settle."""
         for size in range(len(SIZES)):
             if not lanes.size:
                 break
@@ -315,10 +329,12 @@ class Descent:
         return lanes
 
     def newton(self, lanes: Int[np.ndarray, " lanes"]) -> None:
-        """Damped Newton steps, from where refits stand if their steps had all but ended there, else from θ̂: the minimiser
-        reached by descent, or a code that says there is none. Refits go one by one, by the programs of the fit, where that
-        takes less time than compiling others, and where a gradient is dear: fewer and fewer are still open, and side by side
-        each call costs as much as for all."""
+        """Damped Newton steps to the minimiser reached by descent, or a code that says there is none.
+
+        They start where refits stand if their steps had all but ended there, else from θ̂. Refits go one by one, with the
+        programs of the fit, where that takes less time than compiling others, and where a gradient costs much: fewer and fewer
+        refits are open, and side by side each call costs as much as for all.
+        """
         params = self.fit.num_params
         each = work(self.fit.objective, params)
         alone = each >= SINGLY or len(lanes) * HESSIANS * params * each <= COMPILING
@@ -335,7 +351,7 @@ class Descent:
         self._settle(lanes, finite[lanes], converged[lanes])
 
     def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
-        """Where refits stand, of those that are nearly there, and lower than at θ̂; else θ̂."""
+        """Start of Newton's method: where refits stand if they are nearly there and lower than at θ̂, else θ̂."""
         start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEARLY * self.first[some]
         if near.any():
             there = self.theta(some[near])
@@ -344,20 +360,22 @@ class Descent:
         return start
 
     def _one(self, one: Int[np.ndarray, " one"]) -> Functions:
-        """F of one refit, by the programs of the fit."""
+        """F of one refit, with the programs of the fit."""
         (weights,) = weights_of(self.rows, self.fit.objective.num_units, one)
         return function(self.fit.objective, self.fit.theta, weights).of
 
     def _settle(self, lanes: np.ndarray, finite: np.ndarray, converged: np.ndarray) -> None:
-        """Judge refits at the end of their way by what is left there; a code for those that do not exist."""
+        """Judge refits at the end of their way; give a code to those that do not exist."""
         finite &= np.isfinite(self.judged(lanes, self.left[lanes]))
         for which, code in ((~converged, RESULTS.not_converged), (~finite, RESULTS.nonfinite)):
             lost = lanes[which]
             self.result[lost], self.left[lost], self.error[lost] = code, np.inf, np.inf
 
     def alone(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> None:
-        """Each down from θ̂, then Newton's steps with its own Hessian, by products: near the minimum F itself cannot tell steps
-        apart, and what a descent has learnt of curvature understates what is left."""
+        """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
+
+        Near the minimum F itself cannot tell steps apart, and the curvature that a descent has learnt understates what is left.
+        """
         for lane, weight in zip(lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True):
             F, one = function(self.fit.objective, self.fit.theta, weight), np.array([lane])
             if any(self._closed(F, found, one, enough) for found in self._descents(F, weight, one, enough)):
@@ -368,8 +386,10 @@ class Descent:
             self._settle(one, np.isfinite(self.size[one]), near)
 
     def _descents(self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough) -> Iterator[Walk | BFGS]:
-        """Where one refit comes to, nearer each time: by L-BFGS in the coordinates of what stands in for its Hessian or, where
-        there is no such thing, by BFGS from the anchor's."""
+        """Yield the places that the descent of one refit comes to, nearer each time.
+
+        It is L-BFGS in the coordinates of the model's preconditioner or, if there is none, BFGS from the anchor's Hessian.
+        """
         fit, first, found = self.fit, float(self.first[one[0]]), None
         for share in NEAR if fit.num_params > FAR else ():
             found = walk(fit.objective, F, self.center if found is None else found.theta, weight, share * first, found)
@@ -393,7 +413,7 @@ class Descent:
         yield way
 
     def _closed(self, F: Function, found: Walk | BFGS, one: np.ndarray, enough: Enough) -> bool:
-        """Newton's steps of one refit from where a descent came to, for as long as they contract: is it near enough?"""
+        """Take Newton steps of one refit from the end of a descent while they contract; returns whether it is near enough."""
         theta, (_, gradient) = found.theta, F.look(found.theta)
         learnt = found.newton(gradient)
         shortest = NOISE * max(self.natural, float(self.first[one[0]]))
@@ -417,12 +437,12 @@ class Descent:
         return False
 
     def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """With ∇²F there, and one along flat directions."""
+        """Function that multiplies by ∇²F at θ, plus one along flat directions."""
         of, flat = F.products(theta), self.fit.null_space
         return lambda v: of(v) + (v @ flat.T) @ flat
 
     def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], found: Walk | BFGS) -> bool:
-        """Does F curve down where Newton's steps of one refit contract? Then it has not arrived."""
+        """Whether F curves down where the Newton steps of one refit contract, so that it has not arrived."""
         drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
         if not curves_down(product, found.newton, self.fit.raw(drawn)):
             return False
@@ -430,7 +450,7 @@ class Descent:
         return True
 
     def _stand(self, one: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
-        """A refit at θ, to which a step led, or from which one is asked for."""
+        """Put a refit at θ, to which a step led, or from which one is asked for."""
         self.u[one], self.step[one] = self.fit.back(np.stack([theta - self.center, step]))
         self.size[one] = np.linalg.norm(self.step[one], axis=1)
 
@@ -440,14 +460,18 @@ def _unit(vectors: Float[np.ndarray, "lanes params"]) -> Float[np.ndarray, "lane
 
 
 def _beyond(kept: float) -> float:
-    """How much farther the minimum is after a Newton step, in its lengths, that left a share `kept` of the gradient: by
-    Kantorovich's theorem, of whose `h = L‖s‖ ≤ ½` that is half."""
+    """Distance of the minimum after a Newton step, in lengths of the step, which left a share `kept` of the gradient.
+
+    It is that of Kantorovich's theorem, whose `h = L‖s‖ ≤ ½` is twice `kept`.
+    """
     return 2 / (1 + np.sqrt(1 - 4 * kept)) - 1
 
 
 def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
-    """A batch that has begun, brought to where that is enough, by samples of units first where these will do; in a hurry, to
-    where errors can be told."""
+    """Bring a batch that has begun to where `enough` holds, by samples of units first where these will do.
+
+    In a hurry the batch goes only as far as errors can be estimated.
+    """
     lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
     fresh = sampled or state.expansion is not None
     if state.expansion is not None:

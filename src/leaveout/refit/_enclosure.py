@@ -1,10 +1,10 @@
-"""A batch of refits of linear predictors on its way: candidates, and the balls around them that are proved.
+"""Batch of refits of linear predictors on its way: candidates, and the balls around them that are proved.
 
     θ = θ̂ + L⁻ᵀu,  H = L Lᵀ,  |u| = ‖θ − θ̂‖_H;      ‖θ_w − θ‖_A ≤ ρ  ⟹  |x_nᵀθ_w − x_nᵀθ| ≤ ‖x_n‖_A⁻¹ ρ
 
-θ the candidate of a refit, θ_w its minimiser, ρ by `_proved.ball`, A its metric: the fold's own Hessian at θ̂ at first, that at
-the candidate where steps stall. `look` makes the first step of all refits, `steps` more of those whose ball is too large,
-`newton` takes another metric, and `estimate` says how far off a refit is of which nothing is proved.
+Here θ is the candidate of a refit, θ_w its minimiser, ρ the radius from `enclosure_theorem.ball`, and A the refit's metric: its
+own Hessian at θ̂ at first, that at the candidate where steps stall. `look` makes the first step of all refits, `steps` more of
+those whose ball is too large. `newton` takes another metric, and `estimate` estimates the distance where nothing is proved.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ ROUGH = 1e-4  # of the first step: while more is left, gradients that are dear a
 
 
 class Enclosure:
-    """A batch on its way: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
+    """Batch on its way: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
 
     `center` and `half` are the held units' predictors and how far those of the exact refit may be from them, `[refits, width]`;
     of several outputs `half` is the largest range of what they may be off.
@@ -61,7 +61,7 @@ class Enclosure:
     # the first look
 
     def look(self) -> None:
-        """One step with each fold's own Hessian at θ̂, and what the table proves of it."""
+        """Take one step with each fold's own Hessian at θ̂, and read from the table what is proved of it."""
         anchor, each, everyone = self.anchor, self.each, np.arange(len(self.u))
         self.metric = Metric(anchor, self.rows, each)
         kept, grown = self.metric.kept, np.ones(len(self.u))
@@ -85,7 +85,7 @@ class Enclosure:
         self._place(everyone, np.where(determined, found.after, np.inf))
 
     def _gradients(self, grown: Array) -> tuple[Float[Array, "refits rank"], Array]:
-        """The whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to what it was."""
+        """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its weight in the fit."""
         anchor, out = self.anchor, np.empty(self.u.shape)
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
@@ -97,7 +97,7 @@ class Enclosure:
         return out, grown
 
     def _weights(self, lanes: Array) -> Float[Array, "lanes units"]:
-        """The weights of some refits."""
+        """Weights of the selected refits."""
         n = self.anchor.units
         out = np.ones((len(lanes), n))
         index, weight = np.asarray(self.rows.index)[lanes], np.asarray(self.rows.weight)[lanes]
@@ -108,7 +108,7 @@ class Enclosure:
         return out
 
     def _place(self, lanes: Array, after: Array, norm: Array | None = None) -> None:
-        """Held predictors at the candidates, and how far they may be off."""
+        """Write the held predictors at the candidates, and how far they may be off."""
         anchor = self.anchor
         units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
         if self.metric.z is not None:
@@ -136,7 +136,7 @@ class Enclosure:
     def steps(
         self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]], most: int = STEPS, dear: bool = False
     ) -> Int[Array, " open"]:
-        """Steps with the fold's own Hessian at θ̂, while they shrink: those still open."""
+        """Take steps with the fold's own Hessian at θ̂ while they shrink; returns the refits still open."""
         lanes = lanes[self.metric.kept[lanes] > 0]
         rejected = [np.zeros(0, int)]
         for _ in range(most):
@@ -155,13 +155,13 @@ class Enclosure:
         return np.sort(np.concatenate([*rejected, lanes]))
 
     def _rough(self, dear: bool) -> bool:
-        """Can gradients be told by their changes, and are these worth rows in float32?"""
+        """Whether gradients can be computed from their changes, and these are worth rows in float32."""
         anchor, model = self.anchor, self.anchor.model
         plain = anchor.roots is None and model.norms is None and not np.any(anchor.flat)
         return dear and model.separate and plain and anchor.digits < ROUGH
 
     def _whole(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
-        """Predictors and weights of every unit, the gradient whitened, and what of it is rounding."""
+        """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
         anchor, model = self.anchor, self.anchor.model
         theta = anchor.theta + self.u[lanes] @ anchor.root
         eta = model.eta(theta)
@@ -173,7 +173,7 @@ class Enclosure:
         return eta, omega, gradient, ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
 
     def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
-        """The same: the gradient is u, since H is one whitened, and what slopes that are no straight lines pull."""
+        """Same quantities, the gradient being u, since H is one whitened, plus the pull of the nonlinear part of the slopes."""
         anchor, u = self.anchor, self.u[lanes]
         moved = anchor.ahead(u)
         eta = anchor.eta + moved
@@ -208,7 +208,7 @@ class Enclosure:
             self._estimated(told)
 
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array) -> Ball:
-        """By the table, and where that says little by the gaps of every unit."""
+        """Ball from the table, and where that proves little from the gaps of every unit."""
         anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept[lanes]
         found = anchor.table.ball(size, kept, self.grown[lanes], np.linalg.norm(self.u[lanes], axis=1))
         for some in tiles(np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)), eta.shape[1]):
@@ -224,10 +224,10 @@ class Enclosure:
         return found
 
     def estimate(self, lanes: Array) -> None:
-        """Radii from the curvature at the candidates, by products with what it differs by from the metric's.
+        """Estimate radii from the curvature at the candidates, by products with its difference from the metric's.
 
-        These tell what a step can leave of itself, of one in a few refits in order of length; of others it is taken to be as
-        much in proportion to the length as the most that is told nearby, and no less than the last step did leave.
+        The products give the contraction of a step for one in a few refits, in order of length. For the others it is taken in
+        proportion to the length from the largest one nearby, and is no less than the contraction of the last step.
         """
         length = np.linalg.norm(self.u[lanes], axis=1)
         order = np.argsort(-length, kind="stable")
@@ -241,7 +241,7 @@ class Enclosure:
         self._estimated(lanes)
 
     def _estimated(self, lanes: Array) -> None:
-        """Radii, the contraction growing on the way in proportion: D ≤ λ + c (1 + D / ‖u‖) D."""
+        """Radii for a contraction that grows on the way in proportion: D ≤ λ + c (1 + D / ‖u‖) D."""
         contraction, slope = self.contraction[lanes], self.slope[lanes]
         whole = 1 - np.minimum(contraction, REFUSED)
         apart = whole**2 - 4 * contraction * self._grown(lanes, slope)
@@ -252,13 +252,15 @@ class Enclosure:
         self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
 
     def _grown(self, lanes: Array, distance: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
-        """A way, in the norm of their metrics, relative to that from θ̂."""
+        """Length of a way, in the norm of the refits' metrics, relative to the way from θ̂."""
         length = np.linalg.norm(self.u[lanes], axis=1) * np.sqrt(self.metric.kept[lanes])
         return distance / np.maximum(length, 1e-300)
 
     def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
-        """What a step leaves of itself: the size of A⁻¹E, E the change of the curvature, by Lanczos' first steps from random
-        directions, in float32."""
+        """Contraction of a step: the size of A⁻¹E, E the change of the curvature.
+
+        It is found by Lanczos' first steps from random directions, in float32.
+        """
         anchor, model = self.anchor, self.anchor.model
         eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
         omega = model.weigh(self._weights(lanes))[0]
@@ -276,7 +278,7 @@ class Enclosure:
         return largest
 
     def _turned(self, lanes: Array) -> Callable[[Array], Array | float]:
-        """What the penalty's Hessian changes by, whitened, times moves."""
+        """Function that multiplies moves by the change of the penalty's Hessian, whitened."""
         anchor, norms = self.anchor, self.anchor.model.norms
         if norms is None:
             return lambda v: 0.0
@@ -287,7 +289,7 @@ class Enclosure:
     # Hessians of the candidates
 
     def newton(self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
-        """Damped Newton steps, each with the Hessian at its candidate; what is left has no minimiser."""
+        """Take damped Newton steps, each with the Hessian at its candidate; refits left open then have no minimiser."""
         n, p = self.anchor.model.design.shape
         size = max(1, PASS * 8 // (n * self.anchor.model.design.outputs * min(p, 8) + p * p))
         for start in range(0, len(lanes), size):

@@ -1,13 +1,14 @@
-"""Refits without short runs of units, from derivatives that one pass over the data each gives for all of them together.
+"""Refits without short runs of units, from derivatives of all folds' scores that each pass over the data gives together.
 
-F(θ, w_o) = F(θ, 1) − s_o(θ), with s_o the joint score of the units of fold o (`_runs`). In whitened coordinates refits solve
+F(θ, w_o) = F(θ, 1) − s_o(θ), with s_o the joint score of the units of fold o (`objectives.contiguous_folds`). In whitened
+coordinates refits solve
 
     g + u + ½ T[u, u] − ∇s_o − ∇²s_o u = r,      T = ∇³F,      r = ½ ∇³s_o[u, u] − (1/6) ∇⁴F[u, u, u] + …
 
-of which the left side, a quadratic in u whose curvature is I − ∇²s_o + T[u], is known from D(D+1)/2 passes, for all folds.
-What r may be, and with it how far u is from the refit, is told by third derivatives of every s_o and fourth ones of F along the
-principal axes of all displacements: the largest of them, in place of the fold's own direction. Losses are expanded likewise, to
-the second order. Gradients of those folds that these estimates only just let pass say how good the estimates are.
+The left side, a quadratic in u whose curvature is I − ∇²s_o + T[u], is known from D(D+1)/2 passes, for all folds. The size of
+r, and with it the distance of u from the refit, is estimated from third derivatives of every s_o and fourth ones of F along the
+principal axes of all displacements: the largest of them stands for the fold's own direction. Losses are expanded to second
+order in the same way. Gradients of the folds that these estimates only just accept measure how good the estimates are.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,24 +24,24 @@ from .._runs import Runs, runs
 if TYPE_CHECKING:
     from ._descent import Descent, Enough
 
-NUMBERS = 2**27  # that derivatives of all folds may hold: a gigabyte
+NUMBERS = 2**27  # largest number of entries in derivatives of all folds: a gigabyte
 TOGETHER = 2**20  # in the curvatures of folds that are solved at once
-LEAST = 1e8  # operations of full passes that take less time than compiling these
-PASSES = 6  # over the data, at least, that a refit costs otherwise
-GRADIENTS = 4.0  # that a refit takes at least, in counting operations
+LEAST = 1e8  # operations of full passes that take less time than compiling the expansion
+PASSES = 6  # least number of passes over the data that a refit costs otherwise
+GRADIENTS = 4.0  # least number of gradients that a refit counts as
 PUSHED = 16.0  # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
-SHORT = 0.05  # of the units: refits without more are too far off
-REACH = 0.2  # whitened, by which third derivatives are differences of second ones
-STEPS = 20  # of Newton's method on the quadratic
-FAR = 0.9  # of the curvature: where the fold's own differs from the full fit's by more, no expansion is trusted
-BORDER = 16  # refits of the largest error that is let pass, of which a gradient says how good that is
-SAFETY = 2.0  # times the worst that is found there
-ROUNDING = 1e-9  # of a loss, and of a whitened length
-TOLD = 0.01  # of the largest error a scored unit that is let pass: smaller ones are not told apart
+SHORT = 0.05  # largest share of the units that a fold may leave out
+REACH = 0.2  # whitened step of the differences that give third derivatives
+STEPS = 20  # steps of Newton's method on the quadratic
+FAR = 0.9  # difference between the fold's curvature and the full fit's above which no expansion is trusted
+BORDER = 16  # refits of the largest accepted error whose gradients measure how good the estimates are
+SAFETY = 2.0  # factor of the worst ratio found there
+ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
+TOLD = 0.01  # share of the largest accepted error a scored unit below which errors are not told apart
 
 
 def expandable(fit: Fit, rows: Rows) -> Runs | None:
-    """What tells of all refits of a plan, if these are all, can be expanded, and that is worth compiling for."""
+    """Runs of a plan, if the batch has all of its refits, they can be expanded, and that is worth compiling for; else None."""
     count, size = len(rows.index), fit.num_params
     if fit.factor is None or len(fit.null_space) or count != int(rows.num_refits):
         return None
@@ -54,8 +55,10 @@ def expandable(fit: Fit, rows: Rows) -> Runs | None:
 
 
 class Solved(NamedTuple):
-    """Of all refits: where the expansion leads, whitened, how far that may be off, the losses there, their error; no distance
-    and no error are known where the expansion means nothing."""
+    """Expansion of all refits: its whitened minimiser, the distance that may be off, the losses there, and their errors.
+
+    Distance and error are infinite where the expansion means nothing.
+    """
 
     u: Float[np.ndarray, "refits params"]
     left: Float[np.ndarray, " refits"]
@@ -64,7 +67,7 @@ class Solved(NamedTuple):
 
 
 class Beyond(NamedTuple):
-    """Third derivatives along some axes, of the joint scores and of the losses, and the largest fourth one of F."""
+    """Third derivatives along some axes, of the joint scores and of the losses, and the largest fourth derivative of F."""
 
     axes: Float[np.ndarray, "params params"]
     each: Float[np.ndarray, "params refits width"]
@@ -74,8 +77,11 @@ class Beyond(NamedTuple):
     def along(
         self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes width"]]:
-        """The length of ∇³s_o[u, u], and the losses' third derivatives along u: by the largest along an axis, or, where that is
-        more, by the only a whose a ⊗ a ⊗ a has these along the axes, as that of a linear predictor's loss has."""
+        """Length of ∇³s_o[u, u], and third derivatives of the losses along u.
+
+        They are the largest along an axis or, if that is more, those of the only a whose a ⊗ a ⊗ a has these along the axes, as
+        the loss of a linear predictor has.
+        """
         length, along = np.linalg.norm(u, axis=1), (u @ self.axes.T).T
         joint, each = self.joint[:, lanes], self.each[:, lanes]
         a, b = np.cbrt(joint), np.cbrt(each)
@@ -88,7 +94,7 @@ class Beyond(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """Some of them where they stand, their estimates multiplied."""
+    """Selected refits of an expansion, with their estimates multiplied."""
 
     found: Solved
     lanes: Int[np.ndarray, " lanes"]
@@ -99,16 +105,16 @@ class Expanded(NamedTuple):
         return self.times * self.found.left[self.lanes]
 
     def error(self) -> Float[np.ndarray, " lanes"]:
-        """Of their summed held-out losses."""
+        """Errors of their summed held-out losses."""
         return self.times * self.found.error[self.lanes]
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
-        """The losses."""
+        """Held-out losses."""
         return self.found.losses[self.lanes]
 
 
 class Expansion:
-    """Derivatives of the scores of all folds, and of F, at θ̂, in whitened coordinates; second ones of pairs i ≤ j."""
+    """Derivatives at θ̂ of the scores of all folds and of F, in whitened coordinates; second ones as pairs i ≤ j."""
 
     def __init__(self, fit: Fit, rows: Rows, found: Runs):
         self.fit, self.runs, self.rows = fit, found, rows
@@ -132,19 +138,19 @@ class Expansion:
         self.gradients = PUSHED * (len(i) + 2 * size)
 
     def unmoved(self) -> Float[np.ndarray, "refits ..."]:
-        """The losses at θ̂."""
+        """Held-out losses at θ̂."""
         return self.runs.shaped(self.runs.scored(self.losses, self.rows))
 
     def curvature(
         self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
-        """That of each refit's own F at u, whitened."""
+        """Whitened Hessian of each refit's own F at u."""
         size = self.fit.num_params
         bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
         return np.eye(size) - self._square(self.joint_curves[:, lanes]) + bent
 
     def solved(self) -> Solved:
-        """All refits."""
+        """Solve the expansion of all refits."""
         count = len(self.losses)
         group = max(1, TOGETHER // (self.fit.num_params**2 * self.runs.width))
         groups = [np.arange(k, min(k + group, count)) for k in range(0, count, group)]
@@ -157,7 +163,7 @@ class Expansion:
     def change(
         self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, " lanes"]:
-        """The most that the losses of some refits change by within a distance of u, added up; infinite where that is."""
+        """Largest change of the summed losses of selected refits within a distance of u; infinite where the distance is."""
         slopes, curves = np.moveaxis(self.slopes[:, lanes], 0, -1), self._square(self.curves[:, lanes])
         steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
         known = np.isfinite(left)
@@ -166,7 +172,7 @@ class Expansion:
         return np.where(known, self.runs.scored(each, self.rows, lanes).sum(1), np.inf)
 
     def _root(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
-        """Where the quadratic is stationary, by Newton's method from θ̂; NaN where that leads nowhere."""
+        """Stationary point of the quadratic, by Newton's method from θ̂; NaN where that leads nowhere."""
         start, size = self.start[lanes], self.fit.num_params
         u, curves = -start, self._square(self.joint_curves[:, lanes])
         moving = np.ones(len(u), bool)
@@ -182,7 +188,7 @@ class Expansion:
         return np.where(moving[:, None], np.nan, u)
 
     def _beyond(self, u: Float[np.ndarray, "refits params"]) -> Beyond:
-        """Derivatives along the principal axes of the displacements, weighed by what these do."""
+        """Derivatives along the principal axes of the displacements, weighted by their effect."""
         known = np.isfinite(u).all(1)
         weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
         axes = np.linalg.eigh(weighed.T @ weighed)[1].T
@@ -199,7 +205,7 @@ class Expansion:
     def _judged(
         self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], beyond: Beyond
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Distances left, losses and their errors."""
+        """Remaining distances, losses and their errors."""
         length = np.linalg.norm(u, axis=1)
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
         third, each = beyond.along(u, lanes)
@@ -225,7 +231,7 @@ def _solve(matrices: Float[np.ndarray, "lanes n n"], vectors: Float[np.ndarray, 
 
 
 class Known:
-    """A metric: the own Hessians of some refits, by the expansion, where they stand."""
+    """Metric of the selected refits' own Hessians, by the expansion, where they stand."""
 
     def __init__(self, state: "Descent", lanes: Int[np.ndarray, " lanes"]):
         assert state.expansion is not None
@@ -240,13 +246,16 @@ class Known:
     def change(
         self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, " lanes"]:
-        """The most that losses change by within a distance, by the expansion."""
+        """Largest change of losses within a distance, by the expansion."""
         return SAFETY * self.expansion.change(u, left, lanes)
 
 
 def expand(state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", most: int) -> Int[np.ndarray, " open"]:
-    """A batch brought to where the expansion leads; refits that this does not settle go on from there with full gradients and
-    their own Hessians, by the expansion too. Those that are still open."""
+    """Bring a batch to where the expansion leads; returns the refits that are still open.
+
+    Refits that this does not settle go on from there with full gradients and their own Hessians, which come from the expansion
+    too.
+    """
     assert state.expansion is not None
     found, usual = state.expansion.solved(), state.metric
     state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
@@ -270,8 +279,11 @@ def expand(state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough",
 def _passed(
     state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", found: Solved
 ) -> tuple[float, Bool[np.ndarray, " lanes"]]:
-    """By how much estimates are multiplied, and which refits are near enough then. Full gradients tell how good the estimates
-    are, of the worst ones that pass: while they are too small there, others are the worst that pass."""
+    """Factor by which estimates are multiplied, and the refits that are near enough then.
+
+    Full gradients of the worst refits that pass measure how good the estimates are. As long as these are too small there,
+    others are the worst that pass.
+    """
     times, seen = SAFETY, np.zeros(len(state.u), bool)
     while True:
         done = enough(lanes, Expanded(found, lanes, times))
@@ -287,7 +299,7 @@ def _passed(
 
 
 def _ratio(state: "Descent", lanes: Int[np.ndarray, " lanes"], found: Solved) -> float:
-    """The largest ratio of what one of Newton's steps changes some refits and their losses by to the estimates of that."""
+    """Largest ratio of the changes that one Newton step makes in refits and their losses to the estimates of these changes."""
     step = Known(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)

@@ -1,7 +1,7 @@
-"""Refits of linear predictors with a convex loss and penalty (`Predictors`): each within a ball that is proved.
+"""Refits of linear predictors with a convex loss and penalty (`Predictors`), each within a ball that is proved.
 
-One number a unit, or one for each of several outputs: there arrays `[…, units]` of predictors and slopes have one axis more,
-and what a radius is for one is a range for all of a unit's.
+There is one predictor a unit, or one for each of several outputs. For the latter, arrays `[…, units]` of predictors and slopes
+have one axis more, and what a radius is for one is a range over all of a unit's.
 
 In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each taken by the refits that the one before left open:
 
@@ -11,7 +11,7 @@ In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each t
     conjugate a few gradients each, estimated       the same; only where Hessians are dear
     newton    a Hessian each, with a line search    the fold's own at the candidate
 
-Every rung gives a candidate, and the radius within which the minimiser is proved to lie (`_proved`).
+Every rung gives a candidate, and the radius within which the minimiser is proved to lie (`linalg.enclosure_theorem`).
 """
 
 import functools
@@ -40,8 +40,10 @@ TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger 
 
 
 class OneRow(NamedTuple):
-    """Single rows after one step with their own Hessian, in O(1) each: the row and what it loses of its weight, its predictor,
-    or one an output, and how far that may be off."""
+    """Single rows after one step with their own Hessian, in O(1) each.
+
+    They have the row and the weight it loses, its predictor, or one an output, and how far that may be off.
+    """
 
     unit: Int[Array, " refits"]
     lost: Float[Array, " refits"]
@@ -60,7 +62,7 @@ class OneRow(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What the anchor knows of the rows that leave, one number each; of several outputs vectors and matrices."""
+    """Quantities of the anchor for the rows that leave, one number each; vectors and matrices for several outputs."""
 
     eta: Float[Array, "refits ..."]
     slope: Float[Array, "refits ..."]
@@ -72,7 +74,7 @@ class Row(NamedTuple):
 
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
-    """The first look, where each refit changes the weight of one row."""
+    """First look at refits that each change the weight of one row."""
     anchor, at = anchored(fit), span(unit)
     rest = float(anchor.leftover @ anchor.leftover)
     common = anchor.common[at] if rest else 0.0
@@ -98,10 +100,10 @@ def stepped(
     rounded: Callable[[Array, Array], Array],
     floor: Float[Array, " refits"] | float,
 ) -> OneRow:
-    """Single rows after one step with their own Hessian, I − `lost` z ℓ″ zᵀ: no vector of parameters is formed.
+    """Step single rows with their own Hessian, I − `lost` z ℓ″ zᵀ, without forming a vector of parameters.
 
-    `rest` is ‖gradient‖² that the fit left, whitened; `ball` proves how near a λ is, `rounded` tells what of a predictor
-    is; what is kept must be more than the `floor`, or nothing is known to be determined.
+    `rest` is ‖gradient‖² that the fit left, whitened. `ball` proves how near a λ is; `rounded` gives a predictor's rounding
+    error.
     """
     pull, bend = over(lost, row.slope), over(lost, row.curvature)
     kept = 1 - lost * row.share
@@ -122,7 +124,7 @@ def stepped(
 
 
 def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
-    """Numbers of units to pick them by: where they follow one another nothing need be gathered."""
+    """Index of units: a slice if they follow one another, so that nothing is gathered."""
     first = int(unit[0]) if len(unit) else 0
     follow = len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
     return slice(first, first + len(unit)) if follow else unit
@@ -131,13 +133,15 @@ def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
 def _inverted(
     inner: Float[Array, "refits outputs outputs"], bend: Float[Array, "refits outputs outputs"]
 ) -> Float[Array, "refits outputs outputs"]:
-    """(I − zᵀz ℓ″)⁻¹ of several outputs."""
+    """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
     return np.linalg.inv(np.eye(inner.shape[1]) - inner @ bend)
 
 
 class Begun:
-    """A batch after one step with each refit's own Hessian at θ̂: held predictors, which refits have none, and the raveled θ, of
-    single rows not before these are asked for."""
+    """Batch after one step with each refit's own Hessian at θ̂.
+
+    It has held predictors, the refits that have none, and the raveled θ, which single rows compute only when it is asked for.
+    """
 
     def __init__(self, fit: Fit, rows: Rows):
         self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
@@ -161,7 +165,7 @@ class Begun:
 
 
 class Look(NamedTuple):
-    """Where some refits are: held predictors, how far they may be off, λ, what of it is rounding, the first step's length."""
+    """Held predictors of some refits, how far they may be off, λ, its rounding error, and the first step's length."""
 
     center: Float[Array, "lanes width ..."]
     half: Float[Array, "lanes width"]
@@ -174,7 +178,7 @@ Enough = Callable[[Int[Array, " lanes"], Look], Bool[Array, " lanes"]]
 
 
 class Enclosed(NamedTuple):
-    """What became of a batch: held predictors, how far they may be off, codes, what is proved, the raveled θ where formed."""
+    """Result of a batch: held predictors, how far they may be off, codes, what is proved, the raveled θ where formed."""
 
     center: Float[Array, "refits width ..."]
     half: Float[Array, "refits width"]
@@ -188,10 +192,12 @@ class Enclosed(NamedTuple):
 
 
 class Judge:
-    """Which refits need no closer look, by how far their held-out losses may be off at `reported` predictors, at those where
-    they are if none are given: not above what is `allowed`, besides a part of what a loss is known to be off.
+    """Decides which refits need no closer look, by how far their held-out losses may be off.
 
-    `error` is what was told of each last: where it came to an end, it is `left`."""
+    The losses are at `reported` predictors, or at the candidates if none are given. They may be off by what is `allowed`,
+    besides a part of the known difference of the losses. `error` holds the last error of each refit; `left` returns the errors
+    at the end.
+    """
 
     def __init__(self, fit: Fit, rows: Rows, allowed: Array, reported: Array | None = None):
         self.fit, self.rows, self.allowed, self.reported = fit, rows, allowed, reported
@@ -199,13 +205,13 @@ class Judge:
         self.known = None if reported is None else losses(fit, rows, reported)
 
     def told(self, lanes: Int[Array, " lanes"], center: Array, half: Array) -> Float[Array, " lanes"]:
-        """The errors of some refits."""
+        """Errors of some refits."""
         here = center if self.reported is None else picked(self.reported, lanes)
         self.error[lanes] = error(self.fit, taken(self.rows, lanes), here, center, half)
         return picked(self.error, lanes)
 
     def left(self, found: Enclosed) -> Float[Array, " refits"]:
-        """The errors of all in the end."""
+        """Errors of all refits at the end."""
         if found.open.size:
             self.told(found.open, found.center[found.open], found.half[found.open])
         return self.error
@@ -219,18 +225,20 @@ class Judge:
 
 
 def picked(part: Array, lanes: Int[Array, " lanes"]) -> Array:
-    """Some of the refits, by their numbers in order: the array itself where these are all."""
+    """Select refits by their numbers in order; the array itself if these are all."""
     return part if len(lanes) == len(part) else part[lanes]
 
 
 def taken(rows: Rows, lanes: Int[Array, " lanes"]) -> Rows:
-    """The same of a batch."""
+    """Select refits of a batch; the batch itself if these are all."""
     return rows if len(lanes) == len(rows.index) else rows.take(lanes)
 
 
 def enclose(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
-    """Every refit brought to where `enough` says so. A `hurry` takes no Hessians: it estimates. Where gradients of all refits
-    are not to be had, errors of single rows may be estimated too, and share what is `allowed` them."""
+    """Bring every refit to where `enough` says so. A `hurry` takes no Hessians: it estimates.
+
+    If gradients of all refits cost too much, errors of single rows may be estimated too, and share what is `allowed` them.
+    """
     if begun.single:
         return _by_rows(begun, enough, hurry, allowed)
     state, lanes = _to_the_end(begun.state, enough, hurry)
@@ -240,7 +248,7 @@ def enclose(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None = N
 
 
 def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
-    """Single rows: those that the first look does not settle go on as batches do."""
+    """Enclose single rows; those that the first look does not settle go on as batches do."""
     fit, rows, look, center = begun.fit, begun.rows, begun.one, begun.center
     half, everyone = look.half[:, None], np.arange(len(center))
     lanes = everyone[~enough(everyone, Look(center, half, look.after, np.zeros(len(center)), look.moved))]
@@ -277,7 +285,7 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
 
 
 def _by_the_cubic(begun: Begun, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
-    """Single rows that are proved near enough by the next term: those still open. Writes into `center` and `half`."""
+    """Accept single rows that the next term proves near enough; returns those still open. Writes into `center` and `half`."""
     middle, left = (part[:, None] for part in cubic.settled(begun.anchor, begun.one.take(lanes)))
     unknown = np.broadcast_to(np.inf, len(lanes))
     good = enough(lanes, Look(middle, left, unknown, unknown, unknown))
@@ -286,7 +294,7 @@ def _by_the_cubic(begun: Begun, enough: Enough, lanes: Array, center: Array, hal
 
 
 def _costs(fit: Fit, rows: Rows, lanes: int) -> float:
-    """Operations of a gradient of so many refits of a batch, and of as many in every other batch."""
+    """Operations of a gradient for so many refits of a batch, and for as many in every other batch."""
     each = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
     return each * lanes * int(rows.num_refits) / len(rows.index)
 
@@ -294,8 +302,10 @@ def _costs(fit: Fit, rows: Rows, lanes: int) -> float:
 def _by_the_next_term(
     fit: Fit, rows: Rows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
 ) -> Int[Array, " open"]:
-    """Single rows accepted by what is proved or estimated of them, all together within what is allowed: those still open.
-    In a hurry whatever the smallest sample tells is taken. Writes into `center`, `half` and `proved`."""
+    """Accept single rows by what is proved or estimated of them, together within what is allowed; returns those still open.
+
+    In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and `proved`.
+    """
     anchor = anchored(fit)
     known = anchor.model.separate and anchor.model.loss.self_concordance is not None and anchor.model.norms is None
     wrong = error(fit, rows, center, center, half)
@@ -320,7 +330,7 @@ def _by_the_next_term(
 
 
 def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"]) -> Bool[Array, "... refits"]:
-    """The refits of smallest error that together stay within what is allowed together, none above five times its share."""
+    """Refits of smallest error that together stay within what is allowed together, none above five times its share."""
     rising = np.sort(wrong, axis=-1)
     count = np.sum(np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True)
     rising = np.append(rising, np.full(count.shape, np.inf), axis=-1)
@@ -328,7 +338,7 @@ def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"
 
 
 def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosure, Int[Array, " open"]]:
-    """A batch after its first look, and the refits that this left open."""
+    """Run a batch after its first look; returns it with the refits that the look left open."""
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
     asked = lambda lanes: enough(lanes, Look(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
@@ -357,7 +367,7 @@ def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosur
 
 
 def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
-    """The most that the held-out losses at the reported predictors may be off, added up, `[refits]`."""
+    """Largest error of the summed held-out losses at the reported predictors, `[refits]`."""
     model, scored = anchored(fit).model, np.asarray(rows.held)
     if scored.shape[1] == 1 and scored.all():
         y, own = model.y[span(np.asarray(rows.index)[:, 0])], center[:, 0]
@@ -375,7 +385,7 @@ def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> 
 
 
 def unit_losses(fit: Fit) -> Float[Array, " units"]:
-    """The loss of every unit at θ̂."""
+    """Loss of every unit at θ̂."""
     anchor = anchored(fit)
     return anchor.loss[: anchor.units]
 
@@ -388,6 +398,6 @@ def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
 
 
 def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
-    """The listed units' predictors at displacements."""
+    """Predictors of the listed units at displacements."""
     anchor = anchored(fit)
     return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)

@@ -1,9 +1,9 @@
 """Refits under a penalty with kinks or bounds, each on its way to a fit whose active parameters it keeps.
 
-A refit that is not proved to keep S is brought nearer its minimiser; if a condition fails there, S and σ become what it says,
-in the end what coordinate descent says, and the refit is one of a fit on these, with its errors, and what it proves. Single
-rows of which too many would want such fits are told by what each parameter does that leaves zero, or goes there, and called
-estimated.
+A refit that is not proved to keep S is brought nearer its minimiser. If a condition fails there, S and σ are changed as it
+says, in the end to what coordinate descent says. The refit is then one of a fit on these parameters, with its errors and its
+proofs. If too many single rows would want such fits, the effect of each parameter that leaves zero, or goes there, is computed
+one by one, and the result is called estimated.
 """
 
 import functools
@@ -26,19 +26,19 @@ from ._refitted import Refitted
 from ._strategies import AbstractRefit, Certified, Exact
 
 Array = np.ndarray
-TRIES = 4  # sets of active parameters that follow from one another, before coordinate descent tells
+TRIES = 4  # active sets that follow from one another before coordinate descent decides
 CLOSE, CERTIFIED = Exact(1e-9), Certified()
-AFFORDED = 1e10  # operations that fits on other parameters may cost, of a plan
+AFFORDED = 1e10  # operations that fits on other parameters may cost in a plan
 
 
 def followed(refit: AbstractRefit, fit: Fit, rows: Rows, judge: bool) -> Refitted:
-    """A batch of refits; under a penalty with kinks each on the parameters that are active in it."""
+    """Refit a batch; under a penalty with kinks, each refit on the parameters that are active in it."""
     known = active(fit)
     return refit(fit, rows, judge=judge) if known is None else Following(refit, known, rows, judge).run()
 
 
 class Part(NamedTuple):
-    """Some refits of a batch that keep the active parameters of one fit: `which` of those that were made of it."""
+    """Refits of a batch that keep the active parameters of one fit; `which` are their places among those made from it."""
 
     lanes: Int[Array, " lanes"]
     own: Active
@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Following:
-    """A batch of refits, each on its way to a fit whose active parameters it keeps."""
+    """Batch of refits, each on its way to a fit whose active parameters it keeps."""
 
     def __init__(self, refit: AbstractRefit, known: Active, rows: Rows, judge: bool):
         self.refit, self.known, self.rows, self.judge = refit, known, rows, judge
@@ -76,9 +76,11 @@ class Following:
         return self._joined(first)
 
     def _estimated(self, told: Conditions, done: Refitted, rest: Int[Array, " rest"]) -> tuple[Refitted, Int[Array, " some"]]:
-        """Single rows where fits on all the parameters that they ask for are not to be had: those that move least are told by
-        what each parameter does by itself, as many as are within what is tolerated of all, and as do not fit into the
-        operations there are. The batch with these, and which they are."""
+        """Estimate single rows where fits on all the parameters that they ask for would cost too much.
+
+        The rows that move least are estimated, each parameter by itself: as many as stay within the tolerance of all, and at
+        least those that exceed the affordable operations. Returns the batch with these, and which they are.
+        """
         (n, p), rows = self.known.at.model.design.shape, self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
         most = int(AFFORDED / (3.0 * n * p * p * batches))
@@ -107,12 +109,12 @@ class Following:
         return refit(own.fit, self._taken(lanes))
 
     def _taken(self, lanes: Int[Array, " lanes"]) -> Rows:
-        """Some of the batch, and of the plan as many."""
+        """Selected refits of the batch, as a share of a plan that is reduced alike."""
         share = int(self.rows.num_refits) * len(lanes) // max(len(self.rows.index), 1)
         return self.rows.take(lanes)._replace(num_refits=np.asarray(max(share, len(lanes))))
 
     def _anchored(self, place: Array, sign: Array, theta: Float[Array, " params"]) -> Active | None:
-        """The fit on other parameters, near some θ; None where there is none."""
+        """Fit on other parameters near some θ; None if there is none."""
         try:
             objective = self.known.kinked.held(place, sign, theta)
             fit = anchored_at(objective, stored(theta[place]), "cross_validate", np.zeros((0, len(place))))
@@ -121,7 +123,7 @@ class Following:
         return active(fit)
 
     def _settled(self, own: Active, lanes: Int[Array, " lanes"], done: Refitted) -> dict[Key, list[int]]:
-        """Refits that keep these parameters are done; what the others ask for."""
+        """Keep the refits that are proved to keep these parameters; returns what the others ask for."""
         self.gradients += done.gradients
         rows = self._taken(lanes)
         told = Conditions(own, rows, done, directly=False)
@@ -152,7 +154,7 @@ class Following:
             self.parts.append(Part(lanes[which], own, done, which, tied[which]))
 
     def _by_itself(self, lane: int) -> None:
-        """A refit whose parameters coordinate descent tells."""
+        """Refit one fold on the parameters that coordinate descent finds."""
         lanes, known = np.array([lane]), self.known
         weights = weights_of(self.rows, known.units, lanes)[0]
         try:
@@ -166,7 +168,7 @@ class Following:
             self.alone = [other for other in self.alone if other != lane]
 
     def _joined(self, first: Refitted) -> Refitted:
-        """All of them: what is reported, and where each is."""
+        """Join the parts: the reported losses, and where each refit is."""
         assert first.scores is not None and first.moved is not None
         count, own = len(self.rows.index), self.refit.iterates
         error, proved, moved, scores = np.full(count, np.inf), np.zeros(count, bool), first.moved.copy(), first.scores.copy()

@@ -1,4 +1,4 @@
-"""Inverse Hessians of a batch of refits, whitened: what steps go by, where refits are not those of a `Predictors` record.
+"""Whitened inverse Hessians of a batch of refits, for models that are not a `Predictors` record.
 
 With H = L Lᵀ and u = Lᵀ(θ − θ̂) the anchor's Hessian is the identity, gradients are L⁻¹∇F, lengths are H-norms, and a fold's
 Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
@@ -24,12 +24,12 @@ from .._plan import Rows
 from .._products import Solve
 
 SINGULAR = 1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
-APART = 2  # refits at θ of their own whose products go by what a model keeps of these
+APART = 2  # refits at different θ whose products go together, as the model keeps data of so many
 GATHERED = 2**20  # numbers of the rows that a group of refits gathers
 
 
 class Metric(Protocol):
-    """A batch of inverse Hessians."""
+    """Batch of inverse Hessians."""
 
     def solve(
         self,
@@ -37,11 +37,11 @@ class Metric(Protocol):
         u: Float[np.ndarray, "lanes params"],
         lanes: Int[np.ndarray, " lanes"],
     ) -> Float[np.ndarray, "lanes params"]:
-        """The steps that gradients of some refits at u ask for, all whitened."""
+        """Steps for the gradients of selected refits at u, all whitened."""
 
 
 class Whitened:
-    """No curvature but the coordinates' own."""
+    """Metric of the full fit: the identity in whitened coordinates."""
 
     def solve(self, gradient, u, lanes):
         del u, lanes
@@ -50,7 +50,7 @@ class Whitened:
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """`(I + Zᵀ V Z)⁻¹ = I − Zᵀ C Z` with `C = (I + V Z Zᵀ)⁻¹ V`."""
+    """Metric of each fold's own Hessian by Woodbury: `(I + Zᵀ V Z)⁻¹ = I − Zᵀ C Z` with `C = (I + V Z Zᵀ)⁻¹ V`."""
 
     rows: Float[np.ndarray, "refits touched params"]
     core: Float[np.ndarray, "refits touched touched"]
@@ -64,7 +64,7 @@ class LowRank:
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Each fold's own."""
+    """Metric of each fold's own Hessian, inverted."""
 
     inverse: Float[np.ndarray, "refits params params"]
 
@@ -74,8 +74,10 @@ class Dense:
 
 
 class Products:
-    """Each fold's own at u, by conjugate gradients down to `tol` of a gradient; `rest` is what of each last step is left to
-    solve, in the norm of the Hessian."""
+    """Metric of each fold's own Hessian at u, by conjugate gradients down to `tol` of a gradient.
+
+    `rest` is the part of each last step left unsolved, in the norm of the Hessian.
+    """
 
     def __init__(self, fit: Fit, F: Derived | Given, tol: float):
         self.fit, self.F, self.tol, self.rest = fit, F, tol, np.zeros(len(F.rows.index))
@@ -92,7 +94,7 @@ class Products:
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
-    """Is Woodbury on the held-out rows cheaper than a factor of the fold's own?"""
+    """Whether Woodbury on the held-out rows is cheaper than a factor of the fold's own Hessian."""
     objective = fit.objective
     if fit.factor is None or not (isinstance(objective, AbstractLinearPredictor) and objective.low_rank):
         return False
@@ -101,8 +103,10 @@ def is_narrow(fit: Fit, width: int) -> bool:
 
 
 def own_metric(fit: Fit, rows: Rows) -> tuple[Metric, Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"] | None]:
-    """Each fold's own Hessian at θ̂, which of them are singular or indefinite, and, where the rows tell, the whitened gradient
-    of each F(·, w) there."""
+    """Each fold's own Hessian at θ̂, and which of them are singular or indefinite.
+
+    The third value is the whitened gradient of each F(·, w) at θ̂, if the rows give it, else None.
+    """
     if not is_narrow(fit, rows.index.shape[1]):
         return *_dense(fit, rows), None
     z, slope, curvature = _touched(fit, rows)
@@ -125,8 +129,11 @@ def own_metric(fit: Fit, rows: Rows) -> tuple[Metric, Bool[np.ndarray, " refits"
 
 
 def _touched(fit: Fit, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the linear predictors that refits touch: whitened rows `[refits, touched, params]`, and what of slopes `[refits,
-    touched]` and curvatures `[refits, width, outputs, outputs]` the weights add."""
+    """Rows, slopes and curvatures of the linear predictors that refits touch.
+
+    They are whitened rows `[refits, touched, params]`, and the changes by the weights of slopes `[refits, touched]` and of
+    curvatures `[refits, width, outputs, outputs]`.
+    """
     assert isinstance(fit.objective, AbstractLinearPredictor)
     raw, slope, curvature = (np.asarray(part) for part in _parts(fit.objective, fit.theta, rows.index))
     count, width, outputs = raw.shape[:3]

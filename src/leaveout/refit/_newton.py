@@ -19,7 +19,7 @@ Array = np.ndarray
 NEWTON = 100  # steps before a refit is given up
 # Of a ratio of lengths, or a contraction: products that tell it, what is put on top, where a contraction means nothing.
 PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9
-GONE = 1e-4  # of its length at the fit: a group of less is on its way to zero
+GONE = 1e-4  # length, relative to that in the fit, below which a group is on its way to zero
 FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 
 
@@ -96,7 +96,7 @@ class Newton:
         self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, lost, enough)
 
     def _bent(self, which: Array, root: Float[Array, "lanes params rank"], radius: Array) -> Array | float:
-        """What norms of groups add to C, from the candidates and in their own metrics."""
+        """Share that norms of groups add to C, from the candidates and in their own metrics."""
         norms = self.model.norms
         if norms is None:
             return 0.0
@@ -106,7 +106,10 @@ class Newton:
         )
 
     def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
-        """How much longer a displacement may be in the norm of H than in the refits' own: about ‖LᵀR‖, by a few products."""
+        """Factor by which a displacement may be longer in the norm of H than in the refit's own: about ‖LᵀR‖.
+
+        It comes from a few products.
+        """
         v = np.random.default_rng(0).standard_normal((len(root), root.shape[2]))
         with np.errstate(over="ignore", invalid="ignore"):  # of a refit that runs off
             for _ in range(PRODUCTS):
@@ -116,7 +119,7 @@ class Newton:
         return CAUTION * np.sqrt(np.linalg.norm(v, axis=1))
 
     def _gone(self, which: Array) -> Array:
-        """Refits in which a group goes to zero, where its norm is not smooth."""
+        """Whether a group goes to zero in the refit, where its norm is not smooth."""
         norms = self.model.norms
         if norms is None:
             return np.zeros(len(which), bool)
@@ -126,7 +129,10 @@ class Newton:
     def _advance(
         self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, lost: Array, enough: Callable
     ) -> None:
-        """Take the steps, shortened until F falls where nothing is proved of them, and see whether that is enough."""
+        """Take the steps, and close the refits for which that is enough.
+
+        A step is shortened until F falls, unless the full step is proved to help.
+        """
         state = self.state
         sure = found.after <= 0.5 * found.distance  # else a full step may lead further away
         sure &= np.isfinite(found.after)

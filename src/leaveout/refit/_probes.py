@@ -1,18 +1,18 @@
-"""Single rows left out where there are too many parameters for a matrix: one step each, by leverages that probes tell.
+"""Single rows left out where there are too many parameters for a matrix: one step each, by leverages estimated from probes.
 
 With s about √(ω ℓ″), K = X H⁻¹Xᵀ and v of random signs, s_j² K_jj is the mean of v_j s_j (K (s ∘ v))_j (M. F. Hutchinson 1990),
-whose variance Σ_{k≠j} s_j² K_jk² s_k² is small where rows are about orthogonal. Nearly all of it goes with two numbers of known
-means, the first terms of a series of the same: with A = s X P⁻¹Xᵀ s, its diagonal a taken off, and t = 1/(1 + a),
+whose variance Σ_{k≠j} s_j² K_jk² s_k² is small where rows are about orthogonal. Nearly all of it is removed by two numbers of
+known means, the first terms of a series: with A = s X P⁻¹Xᵀ s, its diagonal a taken off, and t = 1/(1 + a),
 
     v_j t_j (A (t ∘ v))_j,  mean 0,      v_j t_j (A (t ∘ A (t ∘ v)))_j,  mean t_j² Σ_k A_jk² t_k
 
 (control variates: on random sparse rows they leave a hundredth of the variance). A row's loss after its one step
 
-    f(h) = ℓ(η + h p / (1 − h b)),      p, b what of ω ℓ′ and ω ℓ″ leaves
+    f(h) = ℓ(η + h p / (1 − h b)),      p, b the parts of ω ℓ′ and ω ℓ″ that leave
 
-is told by h from all probes, less its bias by the jackknife over groups of them, which tells too how far the mean of many rows
-may be off: rows share probes. What the step itself leaves is told by rows that are refitted to the end, some at random and
-those of the longest steps. All of this is estimated, nothing proved.
+is estimated with h from all probes, less its bias by the jackknife over groups of them. The jackknife also gives the error of
+the mean of many rows, which share probes. The error of the step itself is estimated from rows that are refitted to the end,
+some at random and those of the longest steps. All of this is estimated, nothing proved.
 """
 
 import functools
@@ -33,32 +33,32 @@ from ._wide import STEPS, Wide, exactly, settled, wide
 
 Array = np.ndarray
 SIZE, FEWEST, MOST = 8, 8, 64  # probes of a group; groups at least, and at most
-PAIRS = 4e8  # products of two rows' entries that A_jk² may take: columns that are fuller are left out of A
+PAIRS = 4e8  # largest number of products for A_jk²: fuller columns are left out of A
 BLOCK = 2**22  # entries of A at a time
-SOLVED = 1e-3  # of a probe's right side may be left
-FLATTEST = 1e-2  # of the mean curvature: rows of less are probed as if they had that
-SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes, of a row and of the mean
-TENTH = 0.1  # of a standard error of the mean: what the probes may bring at least
-RANDOM, LONGEST, FEW = 32, 8, 2  # rows that are refitted to the end, and steps of that after the first
-TWICE = 2.0  # times the most that the step left of these
-ALONE = 0.02  # of all rows, at most, are refitted to the end because probes tell too little of them
-SIDE = 0.1  # of a gradient: what a product takes of many vectors side by side
-FAR = 1.0  # standard deviation of a loss: of a larger error too little is told
+SOLVED = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
+FLATTEST = 1e-2  # least curvature with which rows are probed, relative to the mean
+SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes that are added, for a row and for the mean
+TENTH = 0.1  # error of the mean, in its standard errors, that probes are always allowed
+RANDOM, LONGEST, FEW = 32, 8, 2  # rows that are refitted to the end, and their steps after the first
+TWICE = 2.0  # factor of the largest error of the step found on these
+ALONE = 0.02  # largest share of rows that are refitted to the end because probes tell too little of them
+SIDE = 0.1  # cost of a product of many vectors side by side, in gradients
+FAR = 1.0  # largest error of a loss, in standard deviations of losses, that is accepted
 
 
 def by_probes(fit: Fit) -> bool:
-    """Are rows that are left out by themselves told so: there is no matrix, and they change no other term?"""
+    """Whether rows left out by themselves are estimated by probes: there is no matrix, and they change no other term."""
     at = wide(fit)
     return at is not None and at.model.separate and at.model.design.shape[0] == at.units
 
 
 def alone(fit: Fit, rows: Rows) -> bool:
-    """The same of a batch: does every refit leave out one row, or a part of it?"""
+    """Whether a batch is estimated by probes: every refit leaves out one row, or a part of it."""
     return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
 
 
 def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
-    """The columns of fewest entries that A may have."""
+    """Mark the columns with fewest entries, which A may have."""
     order = np.argsort(count, kind="stable")
     out = np.zeros(len(count), bool)
     out[order[np.cumsum(count[order].astype(float) ** 2) <= PAIRS]] = True
@@ -66,9 +66,12 @@ def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
 
 
 class Told(NamedTuple):
-    """What so many groups of probes tell: h of all rows, by all probes, without each group, and its standard error; of the rows
-    that were refitted to the end the predictors there, and how far losses may be off; by λ² how much η may differ from one
-    step, how many times larger errors are than told, what a step leaves of the mean, and the standard deviation of losses."""
+    """Estimates from a number of groups of probes.
+
+    They are h of all rows, from all probes and without each group, and its standard error; for the rows refitted to the end,
+    their predictors and how far losses may be off; `bend`, the difference of η from one step in units of λ²; `times`, by which
+    errors are larger than estimated; `left`, the error of the mean that the step leaves; and the standard deviation of losses.
+    """
 
     h: Float[Array, " units"]
     without: Float[Array, "groups units"]
@@ -83,7 +86,7 @@ class Told(NamedTuple):
 
 
 class Probes:
-    """Groups of probes, drawn when they are asked for; the first are the same for all who ask."""
+    """Groups of probes, drawn when they are asked for; the first groups are the same for every caller."""
 
     def __init__(self, at: Wide):
         self.at, self.groups = at, list[tuple[Array, ...]]()
@@ -96,7 +99,7 @@ class Probes:
         self.told = functools.cache(self._told)
 
     def _second(self) -> Float[Array, " units"]:
-        """t_j² Σ_k A_jk² t_k."""
+        """Compute t_j² Σ_k A_jk² t_k."""
         t = 1 / (1 + self.size)
         rows = scipy.sparse.diags_array(self.scale) @ self.at.x @ scipy.sparse.diags_array(np.sqrt(self.inverse))
         rows.eliminate_zeros()
@@ -110,7 +113,7 @@ class Probes:
         return t**2 * (out - self.size**2 * t)
 
     def _drawn(self) -> tuple[Array, ...]:
-        """Of one more group the means of the three numbers, and of their products with one another."""
+        """Draw one more group: the means of the three numbers, and of their products with one another."""
         at, rng = self.at, np.random.default_rng(len(self.groups))
         x, back = at.single
         single = lambda part: part.astype(np.float32)[:, None]
@@ -125,7 +128,7 @@ class Probes:
         return three.mean(2, dtype=float), np.einsum("ink,jnk->ijn", three, three, dtype=float) / SIZE
 
     def upto(self, rtol: float) -> Told:
-        """By so many groups that the mean of all rows is off by no more than that share of its standard error."""
+        """Estimates from so many groups that the error of the mean of all rows is at most `rtol` of its standard error."""
         for count in range(FEWEST, MOST + 1):
             while len(self.groups) < count:
                 self.groups.append(self._drawn())
@@ -134,7 +137,7 @@ class Probes:
         return self.told(count)
 
     def _means(self, count: int) -> tuple[Array, Array, Array]:
-        """h of all rows by the first groups, without each of them, and its standard error."""
+        """Leverages h of all rows by the first groups, without each of them, and their standard errors."""
         means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
         mean, moment = means.mean(0), moments.mean(0)
         apart = (moment - mean[:, None] * mean).sum(-1)  # of all rows
@@ -147,7 +150,7 @@ class Probes:
         return tuple(np.maximum(part, 0.0) / self.scale**2 for part in (middle, without, spread))  # type: ignore[return-value]
 
     def _error(self, count: int) -> float:
-        """Of the mean loss of all rows, in its standard errors."""
+        """Error of the mean loss of all rows, in its standard errors."""
         h, without, _ = self._means(count)
         everyone = np.arange(self.at.units)
         losses, draws = (self.losses(part, everyone, self.at.omega) for part in (h, without))
@@ -156,7 +159,7 @@ class Probes:
         return float(SAFE * spread / max(losses[scored].std() / np.sqrt(scored.sum()), 1e-300))
 
     def stepped(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> tuple[Array, Array]:
-        """Where one step leads η, and 1 − h b: what is left along the row."""
+        """Predictor η after one step, and 1 − h b, the curvature left along the row."""
         at = self.at
         slope, curvature = (
             weighed(lost, at.slope[units]),
@@ -167,12 +170,12 @@ class Probes:
             return np.where(kept > 0, at.eta[units] + h * slope / kept, np.nan), kept
 
     def bent(self, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Float[Array, " some"]:
-        """What of ω ℓ″ leaves."""
+        """Part of ω ℓ″ that leaves."""
         at = self.at
         return weighed(lost, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0))
 
     def losses(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Array:
-        """f(h) of some rows."""
+        """Losses f(h) of some rows."""
         return self.at.model.unit_loss.derivatives(self.stepped(h, units, lost)[0], self.at.model.y[units], (0,))[0]
 
     def _told(self, count: int) -> Told:
@@ -197,14 +200,14 @@ class Probes:
         return found._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
 
     def length(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Float[Array, " some"]:
-        """λ, of one step."""
+        """Length λ of one step."""
         kept = self.stepped(h[units] if len(h) == self.at.units else h, units, lost)[1]
         own = h[units] if len(h) == self.at.units else h
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(kept > 0, np.abs(weighed(lost, self.at.slope[units])) * np.sqrt(own / kept), np.nan)
 
     def judged(self, told: Told, units: Int[Array, " some"], lost: Float[Array, " some"]) -> tuple[Array, Array, Array]:
-        """The losses of some rows, how far each may be off, and what they are without each group of probes."""
+        """Losses of some rows, how far each may be off, and the losses without each group of probes."""
         own, count = told.h[units], len(told.without)
         draws = self.losses(told.without[:, units], units, lost)
         middle = self.losses(own, units, lost)
@@ -220,7 +223,7 @@ class Probes:
 
 
 def _refitted(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array, Array, Array]:
-    """Of some rows h, η of their refits, η after one step, and what the last step still changed: by solves of their own."""
+    """Refit some rows by solves of their own: h, η of their refits, η after one step, and the change by the last step."""
     at = probes.at
     solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), SOLVED)
     h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # to the square of that
@@ -233,7 +236,7 @@ def _refitted(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array,
 
 
 def _rows(units: Int[Array, " some"]) -> Rows:
-    """Each left out by itself."""
+    """Batch that leaves out each unit by itself."""
     index = units[:, None]
     return Rows(index, np.zeros(index.shape), np.ones(index.shape, bool), np.zeros(()), np.asarray(len(units)))
 
@@ -244,8 +247,10 @@ def _probes(fit: Fit) -> Probes:
 
 
 def probed(fit: Fit, rows: Rows, rtol: float, steps: int = STEPS) -> Refitted:
-    """Single rows after one step, by the leverages that probes tell; those of whom these tell too little to the end. Their θ,
-    where that is asked for, is where so many steps lead."""
+    """Refit single rows by one step with leverages from probes, and rows that these tell too little of to the end.
+
+    Their θ, if asked for, is where `steps` Newton steps lead.
+    """
     probes, at = _probes(fit), cast(Wide, wide(fit))
     before = at.products
     told = probes.upto(rtol)

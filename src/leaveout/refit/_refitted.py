@@ -1,4 +1,4 @@
-"""What a strategy returns: a batch of refits."""
+"""Result of a strategy: a batch of refits."""
 
 import functools
 from collections.abc import Callable
@@ -10,8 +10,10 @@ from jaxtyping import Bool, Float, Int
 
 
 class Shared(NamedTuple):
-    """What the errors of single rows have in common: their losses without each group of probes, what of the mean is off for
-    another reason, and how many probes there are."""
+    """Common part of the errors of single rows.
+
+    It has their losses without each group of probes, the error of the mean for other reasons, and the number of probes.
+    """
 
     draws: Float[np.ndarray, "refits groups"]
     left: float
@@ -20,10 +22,14 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Refitted:
-    """A batch of refits: the absolute error of each one's summed held-out loss, whether it is proved, its code; raveled θ,
-    made where it is asked for; the held-out losses, where they came along; where the exact refits lie, whitened centres and
-    radii around them; the length of each one's first step; how many gradients all took; what errors have in common that are
-    independent otherwise; and which θ stand at whitened u, where that is not for the fit to say."""
+    """Batch of refits.
+
+    `make` returns the raveled θ, and is called when it is asked for. `error` is the absolute error of each refit's summed
+    held-out loss, `proved` says whether it is proved, and `result` is the code. `scores` are the held-out losses, if they came
+    along. `ball` returns whitened centres and radii around them in which the exact refits lie. `moved` is the length of each
+    first step, `gradients` the number of gradients that all took, `shared` the common part of otherwise independent errors.
+    `at` maps whitened u to θ where the fit's own coordinates do not.
+    """
 
     make: Callable[[], Float[np.ndarray, "refits params"]]
     error: Float[np.ndarray, " refits"]

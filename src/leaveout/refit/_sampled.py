@@ -1,13 +1,13 @@
-"""Single rows left out of very many, where a gradient of every refit is not to be had: the next term of the expansion.
+"""Single rows left out of very many, where a gradient of every refit costs too much: the next term of the expansion.
 
 After one step u_j with the row's own Hessian (`_linear.one_row`) its predictor still moves by about
 
     −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,
 
-and of several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji = U_j H⁻¹ U_iᵀ: told from a
-sample of rows, with its standard error, or by all of them, which then corrects. An estimate, and called so; where the step is
-long, so that terms after the next would matter, it is not used. In float32, unless columns nearly repeat one another: of a
-small correction 1e-6 is plenty.
+and for several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji = U_j H⁻¹ U_iᵀ. It is
+estimated from a sample of rows, with its standard error, or computed from all rows, and then it corrects. The result is called
+an estimate. It is not used where the step is long, so that terms after the next would matter. Sums are in float32, unless
+columns nearly repeat one another: 1e-6 of a small correction is plenty.
 """
 
 import functools
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
 BLOCK = 2**19  # numbers of several outputs at a time
-CHUNK = 64  # of the sampled rows with them
-TILE = 2**17  # of float32: half a core's cache
-REPEATED = 1e3  # times its rounding that float32 may lose
-SAFETY = 3.0  # standard errors of a sample that are put on top
+CHUNK = 64  # sampled rows at a time, for several outputs
+TILE = 2**17  # numbers in float32: half a core's cache
+REPEATED = 1e3  # largest factor of its rounding that float32 may lose
+SAFETY = 3.0  # standard errors of a sample that are added
 SHORT = 1.0  # M max k ‖u‖: beyond it the terms after the next are not small
 
 
 class Term(NamedTuple):
-    """The next term of each refit, of a sample its standard error, else the sum of its terms' sizes; of several outputs one
-    each."""
+    """Next term of each refit, one each an output.
+
+    From a sample it has its standard error, else the sum of its terms' sizes.
+    """
 
     move: Float[Array, "refits ..."]
     spread: Float[Array, "refits ..."]
@@ -51,7 +53,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(anchor: "Anchor") -> Drawn:
-    """Seeded: the same for every call."""
+    """Draw the sample, with the same seed in every call."""
     if anchor.roots is None:
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         largest = np.abs(anchor.weight * third) * anchor.norm * anchor.size
@@ -65,7 +67,7 @@ def drawn(anchor: "Anchor") -> Drawn:
 
 
 def next_term(anchor: "Anchor", look: "OneRow", size: int | None) -> Term:
-    """Of refits after their first step; from a sample of that size, or from all rows."""
+    """Next term of refits after their first step, from a sample of that size, or from all rows."""
     index, chance = (part[:size] for part in anchor.drawn)
     if size is None:
         index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
@@ -80,12 +82,15 @@ def next_term(anchor: "Anchor", look: "OneRow", size: int | None) -> Term:
 
 
 def precision(lost: float) -> type[np.floating]:
-    """That of a small correction's sums, whose terms lose so many times their rounding where columns repeat one another."""
+    """Precision for the sums of a small correction whose terms lose `lost` times their rounding.
+
+    They lose it where columns repeat one another.
+    """
     return np.float64 if lost > REPEATED else np.float32
 
 
 def _precise(anchor: "Anchor") -> Callable[[Array], Array]:
-    """Arrays in that precision."""
+    """Function that converts arrays to that precision."""
     return functools.partial(np.asarray, dtype=precision(anchor.blur / ROUNDING))
 
 
@@ -149,8 +154,10 @@ def _of_several(
 def _across(
     anchor: "Anchor", refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
 ) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
-    """U_j H⁻¹U_iᵀ of units that leave and of rows, the rows last, as a function of which rows, and then of which units: by the
-    H⁻¹Uᵀ of the units, where these are few."""
+    """Products U_j H⁻¹U_iᵀ of units that leave and of rows, the rows last, as a function of the rows and then of the units.
+
+    If the units are few they come from the units' H⁻¹Uᵀ.
+    """
     design = cast(Several, anchor.model.design)
     outputs, features = design.outputs, design.features
     inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.each.rows(rows))
@@ -171,17 +178,20 @@ def _parts(count: int, size: int) -> list[slice]:
 
 
 def _far(turn: Float[Array, " refits"] | float, look: "OneRow") -> Float[Array, " refits"]:
-    """How far the curvature may move on the way: M max k ‖u‖, M max k being the `turn`."""
+    """Distance by which the curvature may move on the way: M max k ‖u‖, with `turn` = M max k."""
     return turn * look.moved / np.sqrt(look.kept)
 
 
 def short(turn: Float[Array, " refits"] | float, look: "OneRow") -> Bool[Array, " refits"]:
-    """Where the term means something."""
+    """Whether the step is short enough for the term to mean something."""
     return look.determined & (_far(turn, look) < SHORT)
 
 
 def half(turn: Float[Array, " refits"] | float, look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
-    """How far the predictors of refits with a short step may still be off, rounding included; of several outputs, in range."""
+    """Distance by which the predictors of refits with a short step may still be off, rounding included.
+
+    For several outputs it is a range.
+    """
     far = _far(turn, look)
     move, size = np.abs(term.move), term.size
     if term.move.ndim > 1:

@@ -1,11 +1,11 @@
-"""How F bends between θ̂ and a refit, told from a sample of units, where a gradient of every refit is too dear.
+"""Change of ∇F between θ̂ and a refit, estimated from a sample of units, where a gradient of every refit costs too much.
 
 For F(θ, w) = Σ_n w_n ℓ_n(θ) + a quadratic, and m units drawn with probabilities p_n,
 
     ∇F(θ̂ + Δ, 1) = ∇F(θ̂, 1) + HΔ + b(Δ),      b(Δ) ≈ (1/m) Σ_drawn (½ (∇ℓ_n(θ̂ + Δ) + ∇ℓ_n(θ̂ − Δ)) − ∇ℓ_n(θ̂)) / p_n,
 
-which leaves out what is odd and of third order in Δ. Of b only what it does to the refit's loss is computed, b · H⁻¹∇S: for
-every drawn unit a derivative in one direction. What the units that leave contribute is not sampled.
+which leaves out the part that is odd and of third order in Δ. Only the effect of b on the refit's loss is computed, b · H⁻¹∇S:
+for every drawn unit a derivative in one direction. The contribution of the units that leave is not sampled.
 """
 
 from typing import NamedTuple
@@ -21,13 +21,13 @@ from .._once import once
 from .._plan import Rows, few_size
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
-SAFETY = 3.0  # standard errors of a sample that are put on top
-SIDE = 64  # refits of one call, at least
-LEAST = 200  # refits from which drawing pays
+SAFETY = 3.0  # standard errors of a sample that are added
+SIDE = 64  # least number of refits in one call
+LEAST = 200  # number of refits from which sampling pays
 
 
 class Sample(NamedTuple):
-    """Some units, what each stands for, and their whitened gradients at θ̂."""
+    """Sampled units, the number of units each stands for, and their whitened gradients at θ̂."""
 
     objective: AbstractObjective
     weight: Float[np.ndarray, " some"]  # 1 / (m p) of one draw
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 def available(fit: Fit, rows: Rows) -> bool:
-    """Is there a sample to be had, and is it much cheaper than all units?"""
+    """Whether a sample can be drawn and is much cheaper than all units."""
     n = fit.objective.num_units
     if not fit.objective.local or fit.factor is None or int(rows.num_refits) < LEAST:
         return False
@@ -46,8 +46,10 @@ def available(fit: Fit, rows: Rows) -> bool:
 
 @once
 def samples(fit: Fit) -> tuple[Sample, ...]:
-    """Units drawn in proportion to their part in the curvature, judged by the size of their gradients, mixed with one
-    draw in five at even odds."""
+    """Draw units in proportion to their part in the curvature, as judged by their gradients.
+
+    One draw in five is at even odds.
+    """
     n, size = fit.objective.num_units, np.sum(fit.influence**2, 1)
     chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
     chance /= chance.sum()
@@ -64,8 +66,10 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
 def bent(
     fit: Fit, rows: Rows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], size: int
 ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
-    """Of some refits at the displacements u: the whitened gradient of each one's own F, b left out; and the most that b may do
-    to its summed loss, by one of the samples, the estimate and three standard errors."""
+    """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on their summed losses.
+
+    The bound is the estimate from one of the samples and three standard errors.
+    """
     some = _padded(lanes, len(u))
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
     taken = rows.take(some)
@@ -74,7 +78,7 @@ def bent(
 
 
 def _padded(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
-    """The lanes, the last one repeated up to a power of eight, but hardly more than there are."""
+    """Lanes, the last one repeated up to a power of eight, but hardly more than there are."""
     size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), SIDE), few_size(max(total, len(lanes))))
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 

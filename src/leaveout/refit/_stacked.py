@@ -1,13 +1,13 @@
-"""Single rows left out under many penalties, the fits side by side: what `_linear` does for one, as arrays over penalties.
+"""Single rows left out under many penalties, the fits side by side: `_linear` as arrays over penalties.
 
 F_k(θ, w) = Σ_i ω_i ℓ(x_iᵀθ) + ½ θᵀP_kθ, one output a unit and ℓ self-concordant; H_k⁻¹ = R_kR_kᵀ, z = R_kᵀx. A lane is a
-penalty and a row that leaves: k m + j of m rows. The rungs, each taken by the lanes that the one before left open:
+penalty and a row that leaves: k m + j of m rows. There are these rungs, each taken by the lanes that the one before left open:
 
     look     one step with the row's own Hessian, and what the table proves of it       O(1)
     term     the next term of the expansion, estimated from a sample of rows            when gradients are not to be had
     steps    gradients, proved                                                          a gradient each
 
-What is still open then is for `_linear`, and so are penalties under which columns nearly repeat one another.
+Lanes that are still open then are left to `_linear`, and so are penalties under which columns nearly repeat one another.
 """
 
 import functools
@@ -36,7 +36,7 @@ SHARED = 8  # gradients that take as long, so many at once, as one by itself: 5 
 
 
 class Leaving(NamedTuple):
-    """The rows of a plan that leave, one a refit: how much of its weight each keeps, and whether it is scored."""
+    """Rows of a plan that leave, one a refit: the share of its weight that each keeps, and whether it is scored."""
 
     unit: Int[Array, " refits"]
     weight: Float[Array, " refits"]
@@ -44,7 +44,7 @@ class Leaving(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What became of every penalty, but of the `bad`, of which nothing is known: held-out losses, and with no update."""
+    """Result for every penalty: held-out losses, and those with no update. Nothing is known of the `bad` penalties."""
 
     theta: Float[Array, "penalties params"]
     baseline: Float[Array, "penalties refits"]
@@ -59,7 +59,7 @@ class Settled(NamedTuple):
 
 
 def groups(count: int, model: Predictors) -> list[slice]:
-    """Penalties whose arrays stay in a cache."""
+    """Split penalties into groups whose arrays stay in a cache."""
     number = -(-count * model.design.shape[0] // TOGETHER)
     size = -(-count // min(number, count))
     return [slice(k, k + size) for k in range(0, count, size)]
@@ -98,7 +98,7 @@ class Stack:
         self.look = self._look()
 
     def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
-        """‖x‖ in the norm of every H⁻¹, and its square."""
+        """Norms ‖x‖ in every H⁻¹, and their squares."""
         (n, p), count = self.design.shape, len(self.theta)
         if n * p > WHITENED:
             parts = [self.design.extent(root.T, np.zeros(n)) for root in self.root]
@@ -108,7 +108,7 @@ class Stack:
         return np.concatenate([part.norm for part in parts]), np.concatenate([part.size for part in parts])
 
     def at(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
-        """What is one number a unit, of every lane."""
+        """Spread one number a unit to the lanes."""
         unit = self.leaving.unit
         return np.ravel(part if self.in_order else part[:, unit])
 
@@ -122,23 +122,23 @@ class Stack:
 
     @functools.cached_property
     def penalty(self) -> Int[Array, " lanes"]:
-        """The number of each lane's penalty."""
+        """Number of each lane's penalty."""
         return np.repeat(np.arange(len(self.theta)), len(self.leaving.unit))
 
     @functools.cached_property
     def turn(self) -> Float[Array, " penalties"]:
-        """M max k."""
+        """Largest M k of each penalty."""
         concordance = self.model.loss.self_concordance
         assert concordance is not None
         return np.max(np.asarray(concordance) * self.norm, axis=1)
 
     @functools.cached_property
     def flat(self) -> tuple[Array, Array, Array, Array]:
-        """η, ℓ′, ℓ″ and k of every lane."""
+        """Predictor η, ℓ′, ℓ″ and k of every lane."""
         return self.at(self.eta), self.at(self.slope), self.at(self.curvature), self.at(self.norm)
 
     def _look(self) -> OneRow:
-        """Every lane after its first step."""
+        """Step every lane once, with the row's own Hessian."""
         unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
         common = self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover)))
         square = self.flat[-1] ** 2
@@ -150,7 +150,7 @@ class Stack:
         return stepped(self.unit, lost, row, rest, each(self.noise), ball, rounded, each(self.floor))
 
     def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
-        """What rounding takes of predictors."""
+        """Rounding error of predictors."""
         bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # no less than Σ_j |x_ij θ_j|
         return 4 * ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
 
@@ -168,31 +168,31 @@ class Stack:
 
     @functools.cached_property
     def baseline(self) -> Float[Array, "penalties refits"]:
-        """The losses of the rows that leave with no update."""
+        """Losses of the rows that leave, with no update."""
         return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
 
     def losses(self, lanes: Array | slice, center: Array) -> Float[Array, " lanes"]:
-        """Those of lanes at predictors."""
+        """Losses of lanes at predictors."""
         return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
 
     def costs(self, lanes: int) -> float:
-        """Operations of a gradient of so many lanes, and of as many under the penalties that are elsewhere."""
+        """Operations of a gradient for so many lanes, and for as many under the penalties that are elsewhere."""
         n, p = self.design.shape
         return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
     @functools.cached_property
     def short(self) -> Bool[Array, " lanes"]:
-        """Where the next term means something."""
+        """Whether the step is short enough for the next term to mean something."""
         return sampled.short(self.turn[self.penalty], self.look)
 
     @functools.cached_property
     def _third(self) -> Float[Array, "penalties units"]:
-        """ω ℓ‴."""
+        """Third derivatives ω ℓ‴."""
         return self.weight * self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
     @functools.cached_property
     def _drawn(self) -> sampled.Drawn:
-        """The same rows for all penalties, drawn as `_sampled` does by the mean of their chances."""
+        """Sample of rows, the same for all penalties, drawn like `_sampled` with the mean of their chances."""
         largest = np.abs(self._third) * self.norm**3
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
         chance = 0.8 * chance + 0.2 / len(chance)
@@ -202,8 +202,10 @@ class Stack:
         return sampled.Drawn(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
-        """−½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all, where u = −a z: cubes.
-        (What the fit left of its gradient is no part of it: these fits have come to rest.)"""
+        """Compute −½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all; u = −a z makes them cubes.
+
+        The gradient that the fit left is no part of it: these fits have come to rest.
+        """
         index, chance = (part[:size] for part in self._drawn)
         if size is None:
             index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
@@ -223,7 +225,7 @@ class Stack:
 
     @functools.cached_property
     def _rough(self) -> tuple[Dense | Sparse, Array]:
-        """Rows and R, as precise as the next term needs them: z loses the root of what H⁻¹x does."""
+        """Rows and R as precise as the next term needs them: z loses the root of what H⁻¹x does."""
         kind = sampled.precision(float(np.sqrt(self.blur.max() / ROUNDING)))
         return self.design.single() if kind is np.float32 else self.design, self.root.astype(kind, copy=False)
 
@@ -232,8 +234,10 @@ class Stack:
         return design.ahead(units, root[k]) * times[:, None].astype(root.dtype)
 
     def _sums(self, rows: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
-        """Cubes of the products of weighed rows and the directions of those that leave, but their own, added up; and their
-        squares, or of all rows their sizes."""
+        """Sums of the cubes of products between weighted rows and the rows that leave, without their own, and of their squares.
+
+        For all rows the second is the sum of the cubes' sizes.
+        """
         directions = self._whitened(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
         cube, place = rows @ directions.T, np.full(self.eta.shape[1], -1)
         place[units] = np.arange(len(units))  # none leaves twice: that is quicker than to sort them
@@ -266,12 +270,14 @@ class Walk:
         return other
 
     def _solved(self, gradient: Float[Array, "lanes rank"]) -> Float[Array, "lanes rank"]:
-        """The step that whitened gradients ask for, by Sherman and Morrison."""
+        """Step for whitened gradients, by Sherman and Morrison."""
         return -gradient - (self.core * np.einsum("lr,lr->l", self.z, gradient))[:, None] * self.z
 
     def step(self) -> tuple[Bool[Array, " lanes"], Float[Array, " lanes"]]:
-        """One step each, if it is worth it: which lanes it brings no further, and how far the others may still be off, in the
-        norm of their own Hessian."""
+        """Take one step each where it helps.
+
+        Returns the lanes that it brings no further, and how far the others may still be off, in the norm of their own Hessian.
+        """
         stack, model = self.stack, self.stack.model
         root = stack.root[self.penalty]
         theta = stack.theta[self.penalty] + np.einsum("lpr,lr->lp", root, self.u)
@@ -292,12 +298,12 @@ class Walk:
         return stuck, found.after
 
     def _share(self) -> Float[Array, " lanes"]:
-        """What each row loses of its weight."""
+        """Share of its weight that each row loses."""
         weight = self.stack.weight[self.unit]
         return np.divide(self.lost, weight, out=np.ones_like(weight), where=weight > 0)
 
     def _ball(self, eta: Float[Array, "lanes units"], size: Float[Array, " lanes"]) -> Ball:
-        """By the table, and where that says little by the gaps of every unit."""
+        """Ball from the table, and where that proves little from the gaps of every unit."""
         stack, model = self.stack, self.stack.model
         moved = np.linalg.norm(self.u, axis=1)
         found = stack.table.ball(size, self.kept, np.ones(len(size)), moved, self.penalty)
@@ -314,7 +320,7 @@ class Walk:
         return found
 
     def place(self, some: Bool[Array, " lanes"], after: Float[Array, " some"]) -> tuple[Array, Array]:
-        """The predictors of the rows that leave, and how far they may be off."""
+        """Predictors of the rows that leave, and how far they may be off."""
         stack, penalty, unit = self.stack, self.penalty[some], self.unit[some]
         move = np.einsum("lr,lr->l", self.z[some], self.u[some])
         center = stack.eta[penalty, unit] + move
@@ -325,8 +331,8 @@ class Walk:
 class Settling:
     """All lanes on their way: held predictors, how far they and the losses there may be off, and whether that is proved.
 
-    Every loss is to be brought within what is `allowed` of it on average; in a hurry the first step is what is reported, and
-    the rest tells how far that is off.
+    Every loss is brought within what is `allowed` of it on average. In a hurry the first step is reported, and the rest tells
+    how far that is off.
     """
 
     def __init__(self, stack: Stack, allowed: Float[Array, " penalties"], hurry: bool):
@@ -339,7 +345,7 @@ class Settling:
         self.judge(slice(None), self.center, self.half)
 
     def judge(self, lanes: Array | slice, center: Array, half: Array) -> None:
-        """How far reported losses may be off for predictors within `half` of `center`."""
+        """Bound the errors of reported losses for predictors within `half` of `center`."""
         reported = self.first[lanes] if self.hurry else center
         most = change(self.stack.model.unit_loss, self.stack.y[lanes], reported, center, half)
         self.wrong[lanes] = np.where(self.stack.held[lanes], most, 0.0)
@@ -370,8 +376,10 @@ class Settling:
         return Settled(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
-        """Lanes accepted by what is proved or estimated of them, those of a penalty together within what is allowed: those
-        still open."""
+        """Accept lanes by what is proved or estimated of them; returns the open ones.
+
+        Those of a penalty are together within what is allowed.
+        """
         stack, n = self.stack, self.stack.eta.shape[1]
         wanting = ~self._accepted()
         lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
@@ -390,12 +398,12 @@ class Settling:
         return np.union1d(lanes, rest)
 
     def _accepted(self) -> Bool[Array, " lanes"]:
-        """Of every penalty the lanes that are within what is allowed."""
+        """Lanes of every penalty that are within what is allowed."""
         each = self.wrong.reshape(len(self.allowed), -1)
         return within(each, np.broadcast_to(self.allowed[:, None], each.shape)).ravel()
 
     def _by_gradients(self, lanes: Int[Array, " lanes"]) -> Int[Array, " open"]:
-        """Steps by gradients, as long as they shrink: the lanes still open, and those that have no Hessian of their own."""
+        """Take steps by gradients while they shrink; returns the lanes still open, and those without a Hessian of their own."""
         good, size = self.stack.look.determined[lanes], max(1, HERD // self.stack.eta.shape[1])
         still, lanes = [lanes[~good]], lanes[good]
         for start in range(0, len(lanes), size):
@@ -416,7 +424,7 @@ class Settling:
         return np.sort(np.concatenate(still))
 
     def _tolerated(self, lanes: Array) -> Float[Array, " lanes"] | float:
-        """Beside what is allowed: in a hurry more than the reported losses are known to be off."""
+        """Error tolerated beside what is allowed: in a hurry a multiple of the known difference of the reported losses."""
         if not self.hurry:
             return 0.0
         return TIGHT * np.abs(self.stack.losses(lanes, self.center[lanes]) - self.losses[lanes])

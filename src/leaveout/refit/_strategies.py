@@ -2,7 +2,7 @@
 
 A strategy is called with a `Fit` and a batch of rows of a plan. All of them work in the anchor's whitened coordinates
 u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity and ‖u‖ is the H-norm. Linear predictors with a convex loss are
-refitted as arrays, and their errors are proved (`_linear`); all other models by `_descent`, where errors are estimated.
+refitted as arrays, and their errors are proved (`_linear`). All other models go through `_descent`, where errors are estimated.
 """
 
 import abc
@@ -27,13 +27,16 @@ from ._refitted import Refitted
 from ._stacked import Settled, Settling, Stack
 from ._wide import exactly, one_step, wide
 
-UNRESOLVED = 1e-4  # of what is tolerated: errors below it are not told apart
 COARSEST = 0.1  # of a first step, that parameters may be off
-CLOSE = 0.01  # of a standard error of a loss: what is proved to be off by less needs no closer look
+UNRESOLVED = 1e-4  # share of the tolerance below which errors are not told apart
+CLOSE = 0.01  # proved error, in standard errors of the mean, that needs no closer look
 
 
 class AbstractRefit(Module):
-    """How to move from the fit at weights one to the fit at other weights."""
+    """Strategy of refitting: from the fit at weights one to the fit at other weights.
+
+    A subclass writes `__call__`. Its parameters are fields.
+    """
 
     in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
     own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
@@ -44,20 +47,64 @@ class AbstractRefit(Module):
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
-        """Refit a batch of rows of a plan; without `judge`, errors that cost extra may be left infinite."""
+        """Refit a batch of rows of a plan.
+
+        Parameters
+        ----------
+        fit : Fit
+            The fit.
+        rows : Rows
+            The batch.
+        judge : bool, default: True
+            Whether errors are wanted; without, those that cost extra may be left infinite.
+
+        Returns
+        -------
+        Refitted
+            Parameters, errors and codes of the refits.
+        """
 
     def of_parameters(self) -> "AbstractRefit":
         """The strategy where parameters are wanted, and no losses that a tolerance could be of."""
         return self
 
     def stacked(self, stack: Stack, scale: np.ndarray) -> Settled | None:
-        """Single rows under many penalties at once, given `rows.scale` of each; None where that is no way of it."""
+        """Refit single rows under many penalties at once.
+
+        Parameters
+        ----------
+        stack : Stack
+            The fits under all penalties.
+        scale : array of float, shape (penalties,)
+            Standard error of the mean no-update loss under each penalty.
+
+        Returns
+        -------
+        Settled or None
+            The results; None, the default, if the strategy has no such shortcut.
+        """
         del stack, scale
         return None
 
 
 class NoUpdate(AbstractRefit):
-    """Keep θ̂: the baseline. Its error is what going on from there would change, and that candidate's own error."""
+    """Keep θ̂ in every refit: the baseline that other strategies are compared with.
+
+    The error of a refit is the change that a better candidate makes, plus that candidate's own error.
+
+    See Also
+    --------
+    Certified : The default strategy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> plan = lo.leave_one_out(4)
+    >>> round(lo.cross_validate(fit, plan, lo.NoUpdate()).mean, 4), round(lo.cross_validate(fit, plan, lo.Exact()).mean, 4)
+    (0.0875, 0.3713)
+    """
 
     together = True
 
@@ -66,9 +113,33 @@ class NoUpdate(AbstractRefit):
 
 
 class InfinitesimalJackknife(AbstractRefit):
-    """The Taylor expansion of θ̂(w) at w = 1, of order 1 or 2 (first source document, Algorithms 1–4).
+    """Expand θ̂(w) at w = 1 by Taylor's formula.
 
-    θ₁ = −H⁻¹ ∇_θ ∂_δ F,      θ̂(1 + δ) ≈ θ̂ + θ₁ + ½ θ₂
+        θ₁ = −H⁻¹ ∇_θ ∂_δ F,      θ̂(1 + δ) ≈ θ̂ + θ₁ + ½ θ₂
+
+    Parameters
+    ----------
+    order : {1, 2}, default: 1
+        Order of the expansion; θ₂ is used at order 2 only.
+
+    Raises
+    ------
+    ValueError
+        If the order is another.
+
+    References
+    ----------
+    S. Ghosh, W. T. Stephenson, T. D. Nguyen, S. K. Deshpande and T. Broderick, Approximate cross-validation for structured
+    models,
+    NeurIPS 2020 (Algorithms 1–4).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.InfinitesimalJackknife()).mean, 4)
+    0.1734
     """
 
     order: int = 1
@@ -82,7 +153,19 @@ class InfinitesimalJackknife(AbstractRefit):
 
 
 class NewtonStep(AbstractRefit):
-    """One Newton step with the fold's own Hessian: exact for quadratic F; by Woodbury it is ALO."""
+    """Take one Newton step from θ̂ with the fold's own Hessian.
+
+    It is exact for quadratic F. For single rows of linear predictors it is approximate leave-one-out (ALO), by Woodbury's
+    formula.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.NewtonStep()).mean, 4)
+    0.3713
+    """
 
     own_hessians = probes = quadratic = True
 
@@ -101,7 +184,21 @@ class NewtonStep(AbstractRefit):
 
 
 class Exact(AbstractRefit):
-    """Iterate to the minimiser of F(·, w): until what is left is `tol` of the first step, or at the floor of float64."""
+    """Iterate to the minimiser of F(·, w) that descent from θ̂ reaches.
+
+    Parameters
+    ----------
+    tol : float, default: 1e-8
+        Remaining distance at which a refit ends, as a share of its first step; iteration also ends at the floor of float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.Exact()).mean, 4)
+    0.3713
+    """
 
     tol: float = 1e-8
     quadratic = iterates = True
@@ -129,11 +226,30 @@ class Exact(AbstractRefit):
 
 
 class Certified(AbstractRefit):
-    """The cheapest step the objective has, then corrected until the error of a refit's loss is estimated at most
-    `rtol` standard errors of the no-update mean a scored unit.
+    """Take the cheapest step, then correct each refit until the error of its loss is small enough. The default strategy.
 
-    So the mean is off by at most `rtol` of its standard error (a scale, not an inference). Where parameters are wanted, as by
-    `fold_parameters`, refits are iterated until what is left is `rtol` of their first step, in the norm of H: `Exact(rtol)`.
+    The error of a refit's loss is at most `rtol` standard errors of the no-update mean a scored unit, so the mean is off by at
+    most `rtol` of its standard error (a scale, not an inference). Errors are proved for convex losses of linear predictors, and
+    estimated for all other models. Where parameters are wanted, as by `fold_parameters`, it iterates as `Exact(rtol)` does.
+
+    Parameters
+    ----------
+    rtol : float, default: 0.01
+        Tolerated error, in standard errors of the mean.
+
+    See Also
+    --------
+    Exact : Iterate every refit to the end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])
+    >>> fit = lo.fit(lo.GLM(X, [1, 0, 3, 2, 9], "poisson", lo.penalties.Ridge(0.1)))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(5))
+    >>> bool(abs(cv.mean - lo.cross_validate(fit, lo.leave_one_out(5), lo.Exact()).mean) < 0.01 * cv.se)
+    True
     """
 
     rtol: float = 0.01
@@ -165,12 +281,12 @@ class Certified(AbstractRefit):
 
 
 def _num_scored(fit: Fit, rows: Rows) -> np.ndarray:
-    """Losses that each refit has: one a scored unit, or one joint loss."""
+    """Number of losses of each refit: one a scored unit, or one joint loss."""
     return np.maximum(rows.held.sum(1), 1) if fit.objective.pointwise else np.ones(len(rows.held))
 
 
 def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
-    """Refits that stay at u."""
+    """Refits that stay at the displacements u."""
     if not judge:
         return Refitted(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
@@ -187,8 +303,7 @@ def _refitted(state: Descent, error: np.ndarray, scores: np.ndarray | None = Non
 
 
 def _judged(state: Descent) -> Refitted:
-    """How far the losses where refits are reported may be from the exact ones: what they change by to where that can be told,
-    and what is left there."""
+    """Refits with the errors of their reported losses: the change to a better estimate, plus the error left there."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
     known, result = state.losses(), state.result.copy()
     apart = lambda some, lanes: np.abs(some - known[lanes]).reshape(len(lanes), -1).sum(1)
@@ -209,14 +324,14 @@ def _enclosed(
     error: Callable[[linear.Enclosed], np.ndarray],
     allowed: np.ndarray | None = None,
 ) -> Refitted:
-    """Linear predictors brought to where that is enough, their errors proved."""
+    """Bring linear predictors to where `enough` holds, with errors proved."""
     found = linear.enclose(linear.Begun(fit, rows), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
     return Refitted(found.theta, error(found), found.result, scores, found.proved, found.ball, found.moved, found.gradients)
 
 
 def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
-    """One Newton step of linear predictors."""
+    """Take one Newton step of linear predictors."""
     step = linear.Begun(fit, rows)
     result = np.where(step.lost, RESULTS.undetermined, RESULTS.successful)
     if not judge:
@@ -226,7 +341,7 @@ def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
 
 
 def _judged_by_proof(begun: linear.Begun, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> Refitted:
-    """How far the losses at held predictors may be from the exact refits', by where these are proved, or estimated, to lie."""
+    """Refits with the errors of losses at held predictors, by where the exact refits are proved, or estimated, to lie."""
     fit, rows = begun.fit, begun.rows
     floor = CLOSE * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
@@ -236,7 +351,7 @@ def _judged_by_proof(begun: linear.Begun, reported: np.ndarray, theta: Callable[
 
 
 def _flag_crossed(state: Descent) -> None:
-    """Refits whose way crosses a kink of some unit's loss."""
+    """Flag refits whose way crosses a kink of some unit's loss."""
     objective = state.fit.objective
     if isinstance(objective, AbstractLinearPredictor) and not objective.smooth:
         count = np.asarray(_crossings(objective, state.fit.theta, state.theta(), passes(objective) // 16 + 1))
@@ -249,7 +364,7 @@ def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays,
 
 
 def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
-    """IJ in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
+    """Infinitesimal jackknife in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
     closed = fit.predictors is not None and fit.predictors.separate
     together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
     if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
@@ -275,7 +390,7 @@ def _chunk(fit: Fit, rows: Rows) -> int:
 
 
 def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
-    """Minus the whitened steps by the full fit's Hessian."""
+    """Whitened steps by the full fit's Hessian, with a minus sign."""
     whitened = fit.whiten(gradients)
     if fit.factor is not None:
         return -whitened
@@ -287,7 +402,7 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
 def _path(
     objective: AbstractObjective, like: object, index: Arrays, weight: Arrays, direction: Arrays | None, chunk: int
 ) -> Array:
-    """Of the path s ↦ θ̂(1 + s δ): the derivative of ∇F at s = 0, the second one where the first of the path is given."""
+    """Derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0: the first, or the second if the path's first is given."""
     ones, start = jnp.ones(objective.num_units), ravel(like)
     delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
 

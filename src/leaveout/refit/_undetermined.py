@@ -1,9 +1,10 @@
-"""Refits whose data leave some direction undetermined: what they determine all the same.
+"""Refits whose data leave some direction undetermined, and the held-out units that they predict all the same.
 
-Where the units that stay say nothing along a direction that the full fit knows (the last row of a level of a factor has left),
-hosts go on with the solution of least norm. A held-out unit that sees nothing along it is predicted as by any refit; one that
-does has no held-out loss. With A = L⁻¹∇²F(θ̂, w)L⁻ᵀ the refit's Hessian, whitened, the rows of V its null vectors and U_n the
-unit's row, that is whether V L⁻¹U_nᵀ = 0. The refit is Newton's method from θ̂ in displacements d of V Lᵀd = 0.
+If the units that stay say nothing along a direction that the full fit knows (the last row of a level of a factor has left),
+other libraries go on with the solution of least norm. A held-out unit that sees nothing along that direction has the same
+prediction in every solution; one that does has no held-out loss. With A = L⁻¹∇²F(θ̂, w)L⁻ᵀ the refit's Hessian, whitened, the
+rows of V its null vectors and U_n the unit's row, the first case is V L⁻¹U_nᵀ = 0. The refit is Newton's method from θ̂ in
+displacements d with V Lᵀd = 0.
 """
 
 from dataclasses import replace
@@ -91,8 +92,10 @@ def _side(fit: Fit) -> int:
 def _within(
     fit: Fit, index: Int[np.ndarray, " width"], weights: Float[np.ndarray, " units"], held: Bool[np.ndarray, " width"]
 ) -> tuple[Bool[np.ndarray, " width"], Float[np.ndarray, " params"], float, Float[np.ndarray, " width"]] | None:
-    """Which held-out units one refit predicts, its raveled θ, the error of their summed loss, and the losses of all; None where
-    it predicts none."""
+    """Held-out units that one refit predicts, its raveled θ, the error of their summed loss, and the losses of all.
+
+    None if it predicts none.
+    """
     model, factor, root = fit.predictors, fit.factor, np.asarray(fit.whitener)
     assert model is not None and factor is not None
     F, start = function(fit.objective, fit.theta, weights), fit.vector

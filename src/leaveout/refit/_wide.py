@@ -1,8 +1,8 @@
 """Refits of linear predictors with sparse rows and too many parameters for a matrix: by products, many side by side.
 
-A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P: systems with it are solved by conjugate gradients, a block of right sides at a time,
-preconditioned by the diagonal. Any fold is brought to its minimum by Newton's steps of its own from θ̂ (`settled`); its error is
-what the last of them still changed, an estimate.
+A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P. Systems with it are solved by conjugate gradients, a block of right sides at a time,
+preconditioned by the diagonal. Any fold is brought to its minimum by Newton steps of its own from θ̂ (`settled`). Its error is
+the change by the last of them, an estimate.
 """
 
 import functools
@@ -23,24 +23,24 @@ from .._sparse import Sparse
 from ._refitted import Refitted
 
 Array = np.ndarray
-MOST = 1000  # products of a solve
-NUMBERS = 2**23  # of the vectors that are held side by side, in one array
-STEPS = 30  # of Newton's method
-LEFT, CLOSE = 1e-2, 1e-6  # of a gradient that a step may leave unsolved: one of many, one alone
-STILL = 1e-9  # of the way: a step that is shorter is the last
-FALL, SHORTEST = 1e-4, 1e-8  # of what the slope promises; of a step
-FLOOR = 1e-13  # of F: differences that are rounding
+MOST = 1000  # largest number of products in a solve
+NUMBERS = 2**23  # numbers of the vectors that are held side by side, in one array
+STEPS = 30  # largest number of Newton steps
+LEFT, CLOSE = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
+STILL = 1e-9  # length of a last step, relative to the way
+FALL, SHORTEST = 1e-4, 1e-8  # share of the promised fall that a step must give; shortest step
+FLOOR = 1e-13  # relative rounding error of F
 
 
 @once
 def wide(fit: Fit) -> "Wide | None":
-    """What refits share, where rows are sparse and H is not formed."""
+    """Quantities that refits share, if rows are sparse and H is not formed; else None."""
     model = fit.closed
     return Wide(fit, model) if fit.factor is None and model is not None and isinstance(model.design, Sparse) else None
 
 
 class Wide:
-    """The model at θ̂; vectors are columns, `[params, lanes]`."""
+    """Model at θ̂; vectors are columns, `[params, lanes]`."""
 
     def __init__(self, fit: Fit, model: Predictors):
         self.fit, self.model, self.theta = fit, model, fit.vector
@@ -58,17 +58,17 @@ class Wide:
 
     @functools.cached_property
     def squares(self) -> Any:
-        """Of the entries of rows, a row a parameter."""
+        """Squares of the entries of the rows, a row a parameter."""
         return self.back.power(2)
 
     @functools.cached_property
     def diagonal(self) -> Float[Array, " params"]:
-        """Of H."""
+        """Diagonal of H."""
         return self.squares @ self.curvature + self.kappa * self.own
 
     @functools.cached_property
     def single(self) -> tuple[Any, Any]:
-        """The rows and their transpose in float32."""
+        """Rows and their transpose in float32."""
         return self.x.astype(np.float32), self.back.astype(np.float32)
 
     def solve(
@@ -78,8 +78,10 @@ class Wide:
         kappa: Float[Array, "..."],
         tol: float | Float[Array, " lanes"],
     ) -> Float[Array, "params lanes"]:
-        """Their Hessians' inverses times columns, each until its residual, preconditioned, is `tol` of what it was; in the
-        precision of the columns."""
+        """Multiply columns by the inverses of the refits' Hessians, in the precision of the columns.
+
+        Each solve ends when its preconditioned residual is `tol` of what it was.
+        """
         kind, penalty = right.dtype, self.penalty
         x, back = self.single if kind == np.float32 else (self.x, self.back)
         scale = (1 / self.diagonal).astype(kind)[:, None]
@@ -112,7 +114,7 @@ class Wide:
         return out
 
     def value(self, theta: Float[Array, "params lanes"], omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
-        """F, its gradients, and ω ℓ″ of some refits."""
+        """Evaluate F, its gradients, and ω ℓ″ for some refits."""
         eta = self.predicted(theta)
         parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
         loss, slope, curvature = (weighed(omega, part) for part in parts)
@@ -122,19 +124,22 @@ class Wide:
         return np.where(np.isnan(F), np.inf, F), self.back @ np.ascontiguousarray(slope.T) + kappa * pushed, curvature.T
 
     def predicted(self, theta: Float[Array, "params lanes"]) -> Float[Array, "units lanes"]:
-        """The predictors of every row."""
+        """Linear predictors of every row."""
         shift = self.model.offset
         return self.x @ theta + (shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift)
 
 
 def _diagonal(penalty: Any) -> bool:
-    """Is it one number a parameter? Sparse penalties are."""
+    """Whether the penalty is one number a parameter, as sparse penalties are."""
     return not isinstance(penalty, np.ndarray)
 
 
 class Settled(NamedTuple):
-    """Some refits: raveled θ, the listed units' predictors there and before the last step, how long the first step and the way
-    are, and whether they arrived."""
+    """Refits at the end of their way.
+
+    They have raveled θ, the listed units' predictors there and before the last step, the length of the first step, and whether
+    they arrived.
+    """
 
     theta: Float[Array, "lanes params"]
     center: Float[Array, "lanes width"]
@@ -146,7 +151,7 @@ class Settled(NamedTuple):
 def settled(
     at: Wide, rows: Rows, start: Float[Array, "lanes params"] | None = None, tol: float = STILL, steps: int = STEPS
 ) -> Settled:
-    """Refits brought to their minima by Newton's steps of their own, from θ̂ or from where they stand."""
+    """Bring refits to their minima by Newton steps of their own, from θ̂ or from where they stand."""
     size = max(1, NUMBERS // len(at.theta))
     parts = []
     for first in range(0, len(rows.index), size):
@@ -200,8 +205,10 @@ def _searched(
     kappa: Array,
     open_: Int[Array, " open"],
 ) -> Bool[Array, " open"]:
-    """Take as much of each step as F falls along enough, in place: where refits stand, F, gradients and ω ℓ″ there; and does it
-    fall?"""
+    """Take as much of each step as F falls along enough, and mark the refits where it falls.
+
+    `stand`, changed in place, holds where refits stand, F, gradients and ω ℓ″ there.
+    """
     theta, F, gradient, curvature = stand
     wanting, length = np.arange(len(open_)), 1.0
     while wanting.size and length > SHORTEST:
@@ -217,7 +224,7 @@ def _searched(
 
 
 def exactly(fit: Fit, rows: Rows, steps: int = STEPS) -> Refitted:
-    """Refits at their minima, their errors estimated by what the last step changed."""
+    """Bring refits to their minima, with errors estimated by the change of the last step."""
     at = cast(Wide, wide(fit))
     products = at.products
     found = settled(at, rows, steps=steps)
@@ -234,7 +241,7 @@ def exactly(fit: Fit, rows: Rows, steps: int = STEPS) -> Refitted:
 
 
 def one_step(fit: Fit, rows: Rows) -> Refitted:
-    """One Newton step of each refit with its own Hessian; its error by where the refit itself is."""
+    """Take one Newton step of each refit with its own Hessian; its error is the distance to where the refit itself is."""
     at, exact = cast(Wide, wide(fit)), exactly(fit, rows)
     found, held = settled(at, rows, steps=1), np.asarray(rows.held)
     y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]

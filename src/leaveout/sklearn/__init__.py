@@ -1,4 +1,4 @@
-"""scikit-learn's cross-validation, from one fit: its calls, its results, and how far each may be from its own refits'."""
+"""Cross-validation with scikit-learn's calls and results, from one fit, and the error of each score."""
 
 from ._search import OneFitSearchCV as OneFitSearchCV
 from ._validation import (

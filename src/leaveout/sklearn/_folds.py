@@ -1,7 +1,7 @@
-"""The estimators of all folds, from one fit.
+"""Estimators of all folds, from one fit.
 
-The host is fitted once, on all rows. Of every fold it gets the parameters of that fold's refit; where transformers learn from
-rows, these are fitted on the training rows, and the linear model goes on from the coefficients of the whole fit to its minimum.
+The host is fitted once, on all rows. For every fold it gets the parameters of that fold's refit. Transformers that learn from
+rows are fitted on the training rows, and the linear model goes on from the coefficients of the whole fit to its minimum.
 """
 
 import copy
@@ -33,14 +33,14 @@ from ..models._scaled import StandardisedGLM
 from ..models.losses import AbstractRounded
 from ..refit import AbstractRefit
 
-NOTHING = 1e-9  # of a decrement: its half square, in nats, is below what rounding leaves
+NOTHING = 1e-9  # decrement below which no step is worth taking: its half square is below rounding
 KEPT = 32  # folds whose rows are kept while scores are called on them
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 Predict = Callable[[int, Any], NDArray]  # of a fold and its estimator, None where there is none
 
 
 class Data(NamedTuple):
-    """Rows, their response, what `fit` is given beside, the weights in that, and those of scores."""
+    """Rows, their response, further arguments of `fit`, the weights among these, and the weights of scores."""
 
     X: Any
     y: NDArray
@@ -59,7 +59,7 @@ Score = Callable[[Any, Data], float]  # of an estimator on some rows
 
 
 class Scores(NamedTuple):
-    """The score of every fold, how far it may be from the exact refit's, and the seconds that it took."""
+    """Score of every fold, how far it may be from the exact refit's, and the seconds that it took."""
 
     values: NDArray[np.float64]
     error: NDArray[np.float64]
@@ -67,8 +67,11 @@ class Scores(NamedTuple):
 
 
 def fitted(estimator: Any, data: Data, *, anew: bool = False) -> tuple[Any, Fit]:
-    """The host on all rows, and its `Fit`: as given where it is at its minimum there, else fitted; brought to the minimum where
-    its solver stopped before. What learns from rows, refits of it fit `anew` where that is a change of their ridge."""
+    """Host on all rows, and its `Fit`.
+
+    The host is taken as given if it is at its minimum there, else fitted, and brought to the minimum if its solver stopped
+    before. If `anew`, refits standardise the columns themselves where that is a change of their ridge.
+    """
     if isinstance(described(inner(estimator)).loss, AbstractRounded):  # refused before anything is fitted
         raise TypeError(
             f"lo.sklearn: the kinks of {type(inner(estimator)).__name__}'s loss are rounded, which scores would not tell: use "
@@ -80,7 +83,7 @@ def fitted(estimator: Any, data: Data, *, anew: bool = False) -> tuple[Any, Fit]
 
 
 def is_rescaled(found: Fit) -> bool:
-    """Do refits standardise the columns by the rows that they see?"""
+    """Whether refits standardise the columns by the rows that they see."""
     return isinstance(found.objective, StandardisedGLM) and found.predictors is not None
 
 
@@ -97,8 +100,11 @@ def _is_at_rest(estimator: Any, data: Data) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class OneFit:
-    """Refits from one fit of a host. Folds whose training rows do not determine all that the whole does, or lack a class, have
-    a fit of their own, but where what learns from rows is frozen."""
+    """Refits from one fit of a host.
+
+    Folds whose training rows do not determine all that the whole does, or lack a class, have a fit of their own, unless
+    transformers are frozen.
+    """
 
     host: Any
     fit: Fit
@@ -134,14 +140,14 @@ class OneFit:
         return natural(self.fit, self._theta)
 
     def of(self, k: int) -> Any:
-        """The estimator of a fold, None where there is no refit."""
+        """Estimator of a fold; None if there is no refit."""
         if np.isfinite(self._theta[k]).all():
             return placed(self.host, {name: values[k] for name, values in self._parameters.items()})
         (place,) = np.nonzero(self._lost == k)
         return self._alone.of(place.item()) if place.size else None
 
     def predicted(self, predict: Predict) -> list[NDArray]:
-        """What the estimator of every fold predicts."""
+        """Predictions of the estimator of every fold."""
         return [predict(k, self.of(k)) for k in range(len(self.splits))]
 
     def completed(self, found: Scores, score: Score) -> Scores:
@@ -154,7 +160,7 @@ class OneFit:
 
 
 class Called(Scored):
-    """A scorer, called on the held-out rows of every refit: one number each."""
+    """Scorer that is called on the held-out rows of every refit, with one number each."""
 
     title, joint = "", True
 
@@ -184,8 +190,10 @@ def _key(rows: NDArray) -> bytes:
 
 
 class Refitted:
-    """A host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is;
-    what comes of a fold is kept."""
+    """Host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is.
+
+    Results of a fold are kept.
+    """
 
     def __init__(self, host: Any, data: Data, splits: Splits, failed: Callable[[Exception], None]):
         self.host, self.data, self.splits, self.failed = host, data, splits, failed
@@ -193,11 +201,11 @@ class Refitted:
         self.made: dict[int, tuple[Any, Any, str]] = {}
 
     def of(self, k: int) -> Any:
-        """The estimator of a fold, None where there is no refit."""
+        """Estimator of a fold; None if there is no refit."""
         return self._made(k)[0]
 
     def _made(self, k: int) -> tuple[Any, Any, str]:
-        """It, what one more step would make of it, and why there is none."""
+        """Estimator of a fold, the estimator after one more step, and the reason if there is none."""
         if k not in self.made:
             began, rows = time.perf_counter(), self.data.some(self.splits[k][0])
             try:
@@ -210,7 +218,7 @@ class Refitted:
         return self.made[k]
 
     def predicted(self, predict: Predict) -> list[NDArray]:
-        """What the estimator of every fold predicts."""
+        """Predictions of the estimator of every fold."""
         made = (told for _, told in steps(functools.partial(self._predicted, predict), range(len(self.splits))))
         return [told["labels"].astype(object) if "labels" in told else told["values"] for told in made]
 
@@ -219,7 +227,7 @@ class Refitted:
         return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
 
     def called(self, scores: Sequence[Score]) -> list[Scores]:
-        """Any scorers, called on the test rows of every fold."""
+        """Scores of every fold, by scorers called on its test rows."""
         found = np.full((len(scores), 3, len(self.splits)), np.nan)
         for k, told in steps(functools.partial(self._called, scores), range(len(self.splits))):
             found[..., k], self.fit_seconds[k] = told["scores"], told["seconds"]
@@ -261,7 +269,7 @@ def refitted(host: Any, data: Data) -> tuple[Any, Fit | None]:
 
 
 def _is_alike(host: Any, data: Data) -> bool:
-    """Has a linear estimator been fitted on such columns, and such classes?"""
+    """Whether a linear estimator has been fitted on such columns and such classes."""
     names = getattr(host, "feature_names_in_", None)
     same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
     classes = getattr(host, "classes_", None)

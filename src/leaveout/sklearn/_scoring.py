@@ -1,5 +1,8 @@
-"""scikit-learn's scorers. What is a function of the mean of a known loss over the test rows comes from the losses of all folds
-at once, with their errors; any other scorer is called on the test rows of every fold, and where its refit may be."""
+"""Scorers of scikit-learn, for all folds.
+
+A score that is a function of the mean of a known loss over the test rows comes from the losses of all folds at once, with their
+errors. Any other scorer is called on the test rows of every fold, and where its refit may be.
+"""
 
 import time
 import warnings
@@ -25,14 +28,14 @@ LARGEST = -np.log(np.finfo(np.float64).eps)  # of a log loss: scikit-learn keeps
 
 
 class OfMean(NamedTuple):
-    """A score that is a function of the mean of a loss, and of the response and its weights, over the test rows."""
+    """Score that is a function of the mean of a loss, and of the response and its weights, over the test rows."""
 
     loss: Named
     score: Callable[[float, NDArray, NDArray], float]
 
 
 def _determination(mean: float, y: NDArray, weight: NDArray) -> float:
-    """R², of a response that is constant 1 or 0, of one row none: as scikit-learn has it."""
+    """R² as scikit-learn defines it: 1 or 0 for a constant response, none for one row."""
     spread = float(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight))
     if spread == 0 or len(y) < 2:
         return float(mean == 0) if len(y) > 1 else np.nan
@@ -54,7 +57,10 @@ USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 
 
 def named(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
-    """The scorers by what scikit-learn calls them: the only one "score"; those of a function that returns several by theirs."""
+    """Scorers by their names in scikit-learn: a single one is "score".
+
+    Those of a function that returns several scores have the names that it gives.
+    """
     if isinstance(scoring, dict):
         return scoring
     if callable(scoring):
@@ -72,7 +78,7 @@ def named(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) 
 
 
 def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
-    """The scorer as a function of a mean loss that the fit has, if it is one."""
+    """Scorer as a function of a mean loss that the fit has, if it is one."""
     if not isinstance(scoring, str):
         return None
     units = fit.objective.units
@@ -85,7 +91,7 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
 def scores(
     folds: OneFit | Refitted, wanted: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
 ) -> dict[str, Scores]:
-    """The scores of every fold by name, of the same refits."""
+    """Scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in wanted.items()}
     if isinstance(folds, Refitted):
         return dict(zip(calls, folds.called(list(calls.values())), strict=True))
@@ -104,7 +110,7 @@ def scores(
 
 
 def of_calls(found: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scores that were called; where some rows of a fold are not determined, none is scored."""
+    """Scores that were called; a fold some of whose rows are not determined has none."""
     return np.where(among(found.result, LOST), np.nan, found.losses), found.error
 
 
@@ -127,7 +133,7 @@ def of_losses(found: Estimate, known: OfMean, data: Data) -> tuple[NDArray[np.fl
 
 
 def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
-    """A scorer that fails as scikit-learn's do."""
+    """Scorer that fails as scikit-learn's do."""
     scorer = check_scoring(host, scoring=scoring or None)
 
     def score(host: Any, rows: Data) -> float:

@@ -1,4 +1,4 @@
-"""A search over penalties as scikit-learn has searches, from one fit a penalty instead of one a fold and penalty."""
+"""Search over penalties in scikit-learn's manner, from one fit a penalty instead of one a fold and penalty."""
 
 import time
 from collections.abc import Iterator
@@ -28,14 +28,41 @@ from ._validation import Transformers, check, fold_failed, folds_of, splits_of, 
 class OneFitSearchCV(GridSearchCV):
     """`GridSearchCV` over the penalty of a linear estimator (alpha, C) and its other parameters, from one fit a candidate.
 
-    `param_grid`, `scoring` (one scorer), `cv`, `refit` and the fitted attributes are GridSearchCV's; `strategy` is that of the
-    folds' refits (by default `lo.Certified()`), `transformers` as in `leaveout.sklearn.cross_validate`. `cv_results_` has more:
-    "mean_approximation_error" and "split0_approximation_error", …: how far scores may be from those of exact refits. Candidates
-    that differ in their penalty alone share one fit of the host: the others start from there, by `lo.path` where the score is
-    a mean of the estimator's own loss. `checkpoint` names a file that keeps what is done: a `fit` to the same data that was
-    killed goes on from there, to the same scores.
+    The fitted attributes are GridSearchCV's. `cv_results_` also has "mean_approximation_error" and
+    "split0_approximation_error", …: how far scores may be from those of exact refits. Candidates that differ in their penalty
+    alone share one fit of the host: the others start from there, by `lo.path` if the score is a mean of the estimator's own
+    loss. `sklearn.model_selection.cross_validate` of this search chooses again in every fold: it estimates the loss with the
+    choice left out.
 
-    `sklearn.model_selection.cross_validate` of it chooses again in every fold: the loss with the choice left out.
+    Parameters
+    ----------
+    estimator : estimator
+        Estimator that `lo.from_sklearn` knows.
+    param_grid : dict or list of dict
+        Candidates, as in GridSearchCV.
+    scoring : str or callable, optional
+        One scorer, by which it chooses.
+    cv : int, splitter or iterable, optional
+        Folds, as in GridSearchCV.
+    refit : bool, default: True
+        Whether the best candidate is fitted on all rows.
+    error_score : float or "raise", default: nan
+        Score of a fold that fails.
+    strategy : AbstractRefit, optional
+        Strategy of the folds' refits, by default `lo.Certified()`.
+    transformers : {"refit", "frozen"}, default: "refit"
+        As in `leaveout.sklearn.cross_validate`.
+    checkpoint : str or path, optional
+        File that keeps what is done: a `fit` to the same data that was killed goes on from there, to the same scores.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from sklearn.linear_model import Ridge
+    >>> X, y = lo.datasets.diabetes()
+    >>> search = lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": [0.01, 1.0, 100.0]}, cv=5).fit(X, y)
+    >>> search.best_params_
+    {'alpha': 0.01}
     """
 
     def __init__(
@@ -60,9 +87,24 @@ class OneFitSearchCV(GridSearchCV):
         return tags
 
     def fit(self, X, y=None, **params):
-        """Score every candidate, and fit the best on all rows. `params` are `groups`, and the weights of rows by the name by
-        which the estimator takes them. They go to the scores too where GridSearchCV of the installed scikit-learn takes them
-        there: where metadata are routed as is asked for, else, in newer versions, if they are called sample_weight."""
+        """Score every candidate, and fit the best on all rows.
+
+        Parameters
+        ----------
+        X : array-like, shape (rows, features)
+            Columns.
+        y : array-like, shape (rows,)
+            Response or class.
+        **params : Any
+            `groups`, and weights of rows under the name by which the estimator takes them. The weights go to the scores too
+            where GridSearchCV of the installed scikit-learn takes them there: where metadata are routed, as is asked for; else,
+            in newer versions, if they are called sample_weight.
+
+        Returns
+        -------
+        OneFitSearchCV
+            The fitted search.
+        """
         self._check(X)
         candidates = list(ParameterGrid(self.param_grid))
         routed = self._get_routed_params_for_fit(params)
@@ -110,7 +152,7 @@ class OneFitSearchCV(GridSearchCV):
     def _scored(
         self, candidates: list[dict[str, Any]], data: Data, splits: Splits
     ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
-        """The scores of every candidate, and the seconds that its fits took."""
+        """Yield the scores of every candidate, and the seconds that its fits took."""
         strategy = DEFAULT if self.strategy is None else self.strategy
         hosts = [self._candidate(params) for params in candidates]
         frozen = learns(self.estimator) and self.transformers == "frozen"
@@ -134,7 +176,7 @@ class OneFitSearchCV(GridSearchCV):
 
 
 def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
-    """Do they differ in the penalty of their linear estimators alone?"""
+    """Whether candidates differ in the penalty of their linear estimators alone."""
     names = {name for params in candidates for name in params}
     if len(names) != 1:
         return False
@@ -148,7 +190,7 @@ def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
 def _family(
     first: OneFit, penalties: list[AbstractPenalty], scoring: Any, error_score: Any
 ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
-    """Candidates that differ in their penalty alone, of which the first is given."""
+    """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits
     each = named(scoring, host, data.X, data.y, error_score)["score"]
     known = of_mean(each, host, first.fit, data.y)
@@ -174,7 +216,7 @@ def _family(
 
 
 def _of_own_loss(known: OfMean, objective: Any) -> OfMean | None:
-    """The same score as a function of the mean of the model's own loss, if it is one."""
+    """Score as a function of the mean of the model's own loss, if it is one."""
     if known.loss == "log_density":
         return known
     squared = isinstance(objective.loss_function, Squared) and objective.loss_function.linked == "identity"

@@ -1,4 +1,4 @@
-"""`cross_validate`, `cross_val_score`, `cross_val_predict` as scikit-learn has them, from one fit."""
+"""scikit-learn's `cross_validate`, `cross_val_score` and `cross_val_predict`, from one fit."""
 
 import contextlib
 import time
@@ -45,28 +45,86 @@ def cross_validate(
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> dict[str, Any]:
-    """What `sklearn.model_selection.cross_validate` returns, from one fit: for any scorer and any splitter.
+    """Cross-validate an estimator like `sklearn.model_selection.cross_validate`, from one fit.
 
-    The estimators are those of `lo.from_sklearn`; one that is not fitted on these data is cloned and fitted once. Every fold's
-    is the host with the parameters of that fold's refit by `refit`: those of the minimum, where the host's own solver may stop
+    The estimators are those of `lo.from_sklearn`. One that is not fitted on these data is cloned and fitted once. The estimator
+    of a fold is the host with the parameters of that fold's refit: those of the minimum, where the host's own solver may stop
     before. Rows are taken by position, as scikit-learn takes them.
 
-    One key more, "approximation_error" (of several scorers "approximation_error_<name>"), is how far each fold's score may be
-    from that of the exact refit: by the errors of the losses where the score is a function of their mean ("r2", "accuracy",
-    "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else by how the score moves over where the refit may be.
-    It is an estimate; NaN, with a warning, where it is not known. Scores that are not smooth, as of ranks, may jump by more.
+    The key "approximation_error" (for several scorers "approximation_error_<name>") says how far each fold's score may be from
+    that of the exact refit. It comes from the errors of the losses if the score is a function of their mean ("r2", "accuracy",
+    "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else from how the score moves over where the refit may
+    be. It is an estimate; NaN, with a warning, if it is not known. Scores that are not smooth, such as those of ranks, may jump
+    by more.
 
-    What learns from rows before the linear model (scalers, selections) is fitted on the training rows of every fold; of a
-    StandardScaler before a model of one output with an intercept that is a change of the penalty, from the one fit too.
-    "frozen" `transformers` stay as fitted on all rows, which is quicker, lets test rows into training, and is said under the
-    key "transformers". `fit_time` and `score_time` of what is made for all folds at once are shared between them. `n_jobs`,
-    `verbose` and `pre_dispatch` are taken from calls that give them, and change nothing. Of `params` the weights of rows are
-    known, under the name that `fit` takes them by. `checkpoint` names a file that keeps what is done: a call that was killed
-    goes on from there, to the same scores.
+    Parameters
+    ----------
+    estimator : estimator
+        Estimator, fitted or not.
+    X : array-like, shape (rows, features)
+        Columns.
+    y : array-like, shape (rows,)
+        Response or class.
+    groups : array-like, shape (rows,), optional
+        Group of each row, for the splitter.
+    scoring : str, callable, list or dict, optional
+        Scorers, as in scikit-learn.
+    cv : int, splitter or iterable, optional
+        Folds, as in scikit-learn.
+    n_jobs : int, optional
+        Taken from calls that give it; changes nothing.
+    verbose : int, default: 0
+        Taken from calls that give it; changes nothing.
+    params : dict, optional
+        Weights of rows, under the name by which `fit` takes them.
+    pre_dispatch : Any, default: "2*n_jobs"
+        Taken from calls that give it; changes nothing.
+    return_train_score : bool, default: False
+        Whether to score training rows too.
+    return_estimator : bool, default: False
+        Whether to return the estimator of every fold.
+    return_indices : bool, default: False
+        Whether to return the rows of every split.
+    error_score : float or "raise", default: nan
+        Score of a fold that fails.
+    refit : AbstractRefit, default: Certified()
+        Strategy of the folds' refits.
+    transformers : {"refit", "frozen"}, default: "refit"
+        Whether transformers before the linear model (scalers, selections) are fitted on the training rows of every fold, or
+        stay as fitted on all rows. A StandardScaler before a model of one output with an intercept is a change of the penalty,
+        so its refits come from the one fit too. "frozen" is quicker and lets test rows into training; the result says so under
+        "transformers".
+    checkpoint : str or path, optional
+        File that keeps what is done: a call that was killed goes on from there, to the same scores.
 
-    Raises TypeError on estimators that `lo.from_sklearn` does not know, and on those that choose when they are fitted, which
-    would have to choose again in every fold; ValueError on labels of y, `groups` or weights that stand in another order than
-    X's, or where `checkpoint` is of another run.
+    Returns
+    -------
+    dict
+        Arrays with one entry a fold: "test_score" (or "test_<name>"), "approximation_error", "fit_time", "score_time" and those
+        asked for. Times of what is done for all folds at once are shared between them.
+
+    Raises
+    ------
+    TypeError
+        On estimators that `lo.from_sklearn` does not know, and on those that choose as they are fitted, which would have to
+        choose again in every fold.
+    ValueError
+        If labels of y, `groups` or weights stand in another order than those of X, or `checkpoint` belongs to another run.
+
+    See Also
+    --------
+    cross_val_score : Test scores alone.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from sklearn.linear_model import Ridge
+    >>> X, y = lo.datasets.diabetes()
+    >>> found = lo.sklearn.cross_validate(Ridge(alpha=0.1), X, y, cv=5)
+    >>> found["test_score"].round(2)
+    array([0.41, 0.52, 0.49, 0.44, 0.54])
+    >>> bool((found["approximation_error"] < 1e-3).all())
+    True
     """
     del n_jobs, verbose, pre_dispatch
     listed = (
@@ -95,7 +153,39 @@ def cross_validate(
 
 
 def cross_val_score(estimator: Any, X: Any, y: ArrayLike, *, scoring: Any = None, **more: Any) -> NDArray[np.float64]:
-    """The test scores of `cross_validate` alone, of one scorer, without their errors."""
+    """Test scores of `cross_validate` for one scorer, without their errors.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Estimator, fitted or not.
+    X : array-like, shape (rows, features)
+        Columns.
+    y : array-like, shape (rows,)
+        Response or class.
+    scoring : str or callable, optional
+        One scorer.
+    **more : Any
+        Further arguments of `cross_validate`.
+
+    Returns
+    -------
+    array of float, shape (folds,)
+        Test scores.
+
+    Raises
+    ------
+    ValueError
+        If `scoring` is several scorers, or returns several scores.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from sklearn.linear_model import Ridge
+    >>> X, y = lo.datasets.diabetes()
+    >>> lo.sklearn.cross_val_score(Ridge(alpha=0.1), X, y, cv=5).round(2)
+    array([0.41, 0.52, 0.49, 0.44, 0.54])
+    """
     if not (scoring is None or isinstance(scoring, str) or callable(scoring)):
         raise ValueError(f"cross_val_score: scoring must be one scorer; got {scoring!r}. cross_validate takes several.")
     found = cross_validate(estimator, X, y, scoring=scoring, **more)
@@ -120,11 +210,56 @@ def cross_val_predict(
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> NDArray:
-    """Of every row the prediction by the estimator of the fold that holds it out, from one fit: what
-    `sklearn.model_selection.cross_val_predict` returns. Arguments are those of `cross_validate`, and `method`, such as
-    "predict_proba".
+    """Predict every row by the estimator of the fold that holds it out, from one fit.
 
-    Raises ValueError where the test sets are no partition of the rows, or a fold has no refit.
+    It returns what `sklearn.model_selection.cross_val_predict` returns.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Estimator, fitted or not.
+    X : array-like, shape (rows, features)
+        Columns.
+    y : array-like, shape (rows,)
+        Response or class.
+    groups : array-like, shape (rows,), optional
+        Group of each row, for the splitter.
+    cv : int, splitter or iterable, optional
+        Folds, which must hold every row out once.
+    n_jobs : int, optional
+        Taken from calls that give it; changes nothing.
+    verbose : int, default: 0
+        Taken from calls that give it; changes nothing.
+    params : dict, optional
+        Weights of rows, under the name by which `fit` takes them.
+    pre_dispatch : Any, default: "2*n_jobs"
+        Taken from calls that give it; changes nothing.
+    method : str, default: "predict"
+        Method of the estimator that predicts, such as "predict_proba".
+    refit : AbstractRefit, default: Certified()
+        Strategy of the folds' refits.
+    transformers : {"refit", "frozen"}, default: "refit"
+        As in `cross_validate`.
+    checkpoint : str or path, optional
+        File that keeps what is done.
+
+    Returns
+    -------
+    array, shape (rows, …)
+        Predictions in the order of the rows.
+
+    Raises
+    ------
+    ValueError
+        If the test sets are no partition of the rows, or a fold has no refit.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from sklearn.linear_model import Ridge
+    >>> X, y = lo.datasets.diabetes()
+    >>> lo.sklearn.cross_val_predict(Ridge(alpha=0.1), X, y, cv=5).shape
+    (442,)
     """
     del n_jobs, verbose, pre_dispatch
     data, splits = _rows("cross_val_predict", estimator, X, y, groups, cv, params, transformers)
@@ -156,7 +291,7 @@ def _kept(
     transformers: Transformers,
     **more: Any,
 ) -> Iterator[None]:
-    """What is done inside, of a call that depends on nothing else."""
+    """Keep the steps inside in the checkpoint, for a call that depends on nothing else."""
     of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers, **more}
     with stoppable(caller), keeping(caller, checkpoint, of):
         yield
@@ -172,7 +307,7 @@ def _rows(
     params: dict[str, Any] | None,
     transformers: Transformers,
 ) -> tuple[Data, Splits]:
-    """The data by position, and the splits."""
+    """Data by position, and the splits."""
     data = with_weights(caller, estimator, X, y, params, groups)
     splits = splits_of(cv, data, groups, is_classifier(estimator))
     check(caller, estimator, splits, transformers)
@@ -180,7 +315,7 @@ def _rows(
 
 
 def check(caller: str, estimator: Any, splits: Splits, transformers: Transformers) -> None:
-    """Raise where no folds can be made of them."""
+    """Raise if no folds can be made of the estimator and splits."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
     _check_host(caller, estimator)
@@ -197,8 +332,11 @@ def folds_of(
     error_score: ErrorScore,
     seen: bool = False,
 ) -> tuple[OneFit | Refitted, Any]:
-    """The estimators of all folds, and the host on all rows. Where what is inside of estimators may be `seen`, what learns from
-    rows is fitted in each of them; else by a change of their penalties, if that is the same."""
+    """Estimators of all folds, and the host on all rows.
+
+    If the inside of estimators may be `seen`, transformers that learn from rows are fitted in each of them; else refits change
+    their penalties instead, where that is the same.
+    """
     began = time.perf_counter()
     frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
     host, found = fitted(estimator, data, anew=anew and not seen)
@@ -209,14 +347,14 @@ def folds_of(
 
 
 def splits_of(cv: Any, data: Data, groups: ArrayLike | None, classifier: bool) -> Splits:
-    """The rows of every split: their numbers, also where a splitter gives a truth a row."""
+    """Rows of every split as numbers, also if a splitter gives a truth a row."""
     numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
     pairs = check_cv(cv, data.y, classifier=classifier).split(data.X, data.y, groups)
     return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in pairs]
 
 
 def _check_host(caller: str, estimator: Any) -> None:
-    """What chooses as it is fitted would have to choose in every fold."""
+    """Raise for an estimator that chooses as it is fitted: it would have to choose in every fold."""
     last = inner(estimator)
     name = type(last).__name__
     if searches(last) or name.endswith("CV"):
@@ -228,7 +366,7 @@ def _check_host(caller: str, estimator: Any) -> None:
 
 
 def _check_order(caller: str, X: Any, **given: Any) -> None:
-    """Raise where labels would be torn apart, as scikit-learn takes rows by position."""
+    """Raise if labels would be torn apart, as scikit-learn takes rows by position."""
     of_x = index_of(X)
     for name, value in given.items():
         own = index_of(value)
@@ -242,7 +380,7 @@ def _check_order(caller: str, X: Any, **given: Any) -> None:
 def with_weights(
     caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None, groups: ArrayLike | None
 ) -> Data:
-    """The data by position, and the weights that `fit` is given."""
+    """Data by position, with the weights that `fit` is given."""
     params = dict(params or {})
     _check_order(caller, X, y=y, groups=groups, **params)
     steps: list[str] = []
@@ -268,7 +406,7 @@ def with_weights(
 def _trained(
     wanted: dict[str, Any], hosts: list[Any], data: Data, splits: Splits, error_score: ErrorScore
 ) -> dict[str, NDArray[np.float64]]:
-    """The scores on training rows."""
+    """Scores on training rows."""
     found = {name: np.full(len(splits), np.nan) for name in wanted}
     for k, (host, (train, _)) in enumerate(zip(hosts, splits, strict=True)):
         rows = data.some(train)
@@ -284,7 +422,7 @@ def fold_failed(error: Exception, error_score: ErrorScore) -> None:
 
 
 def told(found: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
-    """The scores, with a warning of those that are not there, or not known to be right."""
+    """Scores, with a warning about those that are missing, or not known to be right."""
     missing, unknown = np.isnan(found.values), np.isfinite(found.values) & ~np.isfinite(found.error)
     found.error[~np.isfinite(found.error)] = np.nan
     if missing.any():
