@@ -1,5 +1,5 @@
 """Tables of parameters in the reference: types and defaults from signatures, what each is from the sentences of the docstring
-that name it. Docstrings stay prose; what all calls have in common is said here, once."""
+that name it. Docstrings with sections of their own are left alone; what the others have in common is said here, once."""
 
 import importlib
 import inspect
@@ -70,8 +70,13 @@ def _result(found) -> bool:
     return any(str(base).endswith("Printed") for base in found.bases)
 
 
+KINDS = (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes)
+
+
 def _tabled(found) -> None:
     text = found.docstring.value
+    if any(section.kind in KINDS for section in found.docstring.parsed):
+        return
     rows = [
         griffe.DocstringParameter(
             part.name, description=described(part.name, text), annotation=part.annotation, value=part.default

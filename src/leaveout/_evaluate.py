@@ -91,8 +91,8 @@ def cross_validate(
         `Estimate.metrics`.
     audit : int, default 5
         The number of refits to repeat exactly by another method (0 for none). A tenth of the operations of the call pays for
-        them; one is repeated if that is no more than half of them. If one is off by more than its reported error, it is flagged, and the others that
-        were judged like it are iterated to the end.
+        them; one is repeated if that is no more than half of them. If one is off by more than its reported error, it is
+        flagged, and the others that were judged like it are iterated to the end.
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same numbers.
 
