@@ -184,7 +184,9 @@ def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM,
     weight = _weights(model.weights, len(model.endog))
     average = per_row if type(model).__name__ == "OLS" else per_weight
     penalty = None if alpha is None else average(Ridge(alpha))
-    return _glm(model, "squared", coef, penalty, sample_weight=weight, remark=_remark(model))
+    objective, parameters = _glm(model, "squared", coef, penalty, sample_weight=weight, remark=_remark(model))
+    vars(objective)["least_norm"] = True  # by the pseudoinverse
+    return objective, parameters
 
 
 def _generalised(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:

@@ -54,14 +54,14 @@ class AbstractRegression(AbstractLinearPredictor):
     remark: str = static()
     scale: str = static()
     labels: Names = static()
-    cut: float = (
-        static()
-    )  # of the largest singular value of the centred rows: what is less a host takes for zero; 0 by rounding
+    # The host's cut: singular values of the centred rows below this share of the largest count as zero; 0 by rounding alone.
+    cut: float = static()
+    least_norm: bool = static()  # does a host take the solution of least norm where a refit's rows leave coefficients open?
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
         """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
         me = type(self).__name__
-        self.penalty, self.remark, self.cut = penalties.resolve(penalty), remark, 0.0
+        self.penalty, self.remark, self.cut, self.least_norm = penalties.resolve(penalty), remark, 0.0, False
         self.labels, X, y, sample_weight, offset = matched(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
         self.loss_function, y, self.levels = resolve(y)
         self.intercept = bool(intercept) and self.loss_function.intercept

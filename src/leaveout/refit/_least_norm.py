@@ -55,6 +55,7 @@ class LeastNorm:
         n, p = len(y), len(ridge)
         self.x, self.cut, self.intercept = model.design.x[:, :p], getattr(fit.objective, "cut", 0.0), intercept
         self.y, self.ridge = y - model.offset, ridge
+        self.hosted = bool(self.cut or getattr(fit.objective, "least_norm", False))
         self.weight = model.weigh(np.ones((1, n)))[0][0]
         self.penalised = bool(ridge.any())
         self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # β of what is solved for
@@ -103,8 +104,15 @@ class LeastNorm:
         """See `cut_floor`."""
         return cut_floor(self.cut, self._singular()) if self.cut else 0.0
 
+    def tells(self, rank: int) -> bool:
+        """Whether a refit of this rank has held-out losses for all units. A host's has, as the host goes on with least norm. A
+        model of our own has none for units that depend on a direction that left with them, unless all rows are interpolated:
+        then every unit does, and the fit is the solution of least norm itself."""
+        return bool(self.hosted or self.penalised or self.whole.full or rank >= len(self.whole.s))
+
     def refit(self, weights: Float[Array, " units"]) -> tuple[Float[Array, " features"], float, float] | None:
-        """β, the intercept, and what predictions may be off; None where it is not clear what the rows determine."""
+        """β, the intercept, and what predictions may be off; None where it is not clear what the rows determine, or they
+        determine too little."""
         out = np.flatnonzero((weights == 0) & (self.weight > 0))
         if np.all((weights == 1) | (weights == 0)) and self.whole.certain and (found := self._without(out)) is not None:
             return found
@@ -112,7 +120,7 @@ class LeastNorm:
         if not omega.any():
             return None
         Q, s, V, mean, root, gap, clear = self._factor(omega)
-        if not clear:
+        if not clear or not self.tells(len(s)):
             return None
         level = omega @ self.y / omega.sum() if self.intercept else 0.0
         damped = s / (s**2 + 1) if self.penalised else 1 / s
@@ -147,6 +155,8 @@ class LeastNorm:
             if np.any(~seen & (values > CLEAR * fuzz)) or (self.cut * whole.gap) ** 2 * 10 > values[seen].min(initial=1.0):
                 return None
             V1, V0 = vectors[:, seen], vectors[:, ~seen]
+            if not self.tells(len(s) - V0.shape[1]):
+                return None
             r = V1 @ ((V1.T @ apart) / values[seen])
             worst = float(1 / values[seen].min(initial=1.0))
             if V0.shape[1]:
