@@ -231,7 +231,7 @@ def _rounded(
 
 
 def _known(fit: Fit, condition: float) -> float:
-    """What a fold must keep for no other way to know its least squares better; nothing is enough where a ridge alone decides."""
+    """What a fold must keep for no other way to know its least squares better; nothing suffices where a ridge alone decides."""
     known = least_norm(fit)
     if known is None:
         return 0.0
