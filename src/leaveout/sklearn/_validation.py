@@ -52,6 +52,8 @@ def cross_validate(
     The estimators are those of `lo.from_sklearn`. One that is not fitted on these data is cloned and fitted once. The estimator
     of a fold is the host with the parameters of that fold's refit: those of the minimum, where the host's own solver may stop
     before. Rows are taken by position, as scikit-learn takes them.
+    Where one fit does not tell the refits, as beside columns whose Hessian is rounding, the host fits every fold itself, with a
+    warning that says why.
 
     The key "approximation_error" (for several scorers "approximation_error_<name>") says how far each fold's score may be from
     that of the exact refit. It comes from the errors of the losses if the score is a function of their mean ("r2", "accuracy",
