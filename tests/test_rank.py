@@ -315,3 +315,25 @@ def test_a_level_that_one_row_keeps_from_separation():
         for refit in (lo.Certified(), lo.Exact()):
             cv = lo.cross_validate(fit, lo.leave_one_out(30), refit)
             assert cv.result[0] == lo.RESULTS.not_converged and np.isnan(cv.losses[0])
+
+
+def test_a_tiny_ridge_decides_what_the_rows_do_not():
+    """Its refits go to their own minimum along those directions, not to where the whole fit has them."""
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((14, 20)), 10 * rng.standard_normal(14)
+    host, plan = Ridge(4e-12, solver="svd"), lo.leave_one_out(14)
+    cv = lo.cross_validate(lo.from_sklearn(host.fit(X, y), X, y), plan, audit=14)
+    exact = (cross_val_predict(host, X, y, cv=14) - y) ** 2 / 2
+    assert (np.abs(cv.losses - exact) <= cv.error + 1e-9 * exact).all() and "LO308" not in str(cv)
+
+
+def test_a_row_far_out_leaves_what_the_others_determine():
+    """One less its leverage is below rounding: the others alone tell whether they determine the slope."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((20, 3))
+    X[14, 1] = 844168.0
+    y = X @ [1.0, 0.5, -1.0] + rng.standard_normal(20)
+    host = LinearRegression()
+    cv = lo.cross_validate(lo.from_sklearn(host.fit(X, y), X, y), lo.leave_one_out(20))
+    exact = (cross_val_predict(host, X, y, cv=20) - y) ** 2 / 2
+    assert (np.abs(cv.losses - exact) <= cv.error + 1e-9 * exact)[np.isfinite(cv.losses)].all() and np.isfinite(cv.losses[14])

@@ -604,3 +604,29 @@ def test_a_log_loss_keeps_off_infinity_as_scikit_learns_does():
     test = splits[0][1]
     p = host.fit(x[splits[0][0]], y[splits[0][0]]).predict_proba(x[test])
     assert p[-1, 0] < np.finfo(float).eps and got[0] == pytest.approx(-log_loss(y[test], p), abs=1e-5)
+
+
+def test_what_one_fit_does_not_tell_the_host_fits_itself():
+    """Columns far from zero beside their spread: LinearRegression centres them, and the Hessian of all is rounding."""
+    shifted, y = X[:, :3] + 1e8, Y["real"]
+    with pytest.warns(UserWarning, match="LinearRegression is fitted anew in each of 3 folds.*not positive definite"):
+        found = lo.sklearn.cross_validate(LinearRegression(), shifted, y, cv=3, scoring="r2")
+    own = cross_validate(LinearRegression(), shifted, y, cv=3)
+    assert np.allclose(found["test_score"], own["test_score"], rtol=1e-12)
+    assert (found["approximation_error"] == 0).all()
+    with pytest.warns(UserWarning, match="fitted anew"):
+        predicted = lo.sklearn.cross_val_predict(LinearRegression(), shifted, y, cv=3)
+    assert np.allclose(predicted, cross_val_predict(LinearRegression(), shifted, y, cv=3), rtol=1e-12)
+
+
+def test_a_search_whose_first_penalty_decides_too_little():
+    rng = np.random.default_rng(0)
+    wide, y = rng.standard_normal((24, 40)), rng.standard_normal(24)
+    grid, host = {"alpha": [1.4e-11, 1e-10, 1e-4, 1.0, 10.0]}, Ridge(solver="svd")
+    score = "neg_mean_squared_error"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = lo.sklearn.OneFitSearchCV(host, grid, scoring=score, cv=4).fit(wide, y).cv_results_["mean_test_score"]
+    assert np.allclose(
+        found, GridSearchCV(host, grid, scoring=score, cv=4).fit(wide, y).cv_results_["mean_test_score"], rtol=1e-6
+    )

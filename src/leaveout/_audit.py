@@ -170,7 +170,7 @@ def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " p
     mean = omega @ x / omega.sum() if known.intercept else np.zeros(p)
     level = omega @ y / omega.sum() if known.intercept else 0.0
     flat = np.asarray(fit.null_space)[:, :p]
-    basis = np.eye(p) if known.cut or not len(flat) else scipy.linalg.null_space(flat)
+    basis = np.eye(p) if known.cut or known.penalised or not len(flat) else scipy.linalg.null_space(flat)
     rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
     target = np.sqrt(omega) * (y - level)
     if ridge.any():

@@ -190,7 +190,7 @@ def anchored(fit: Fit) -> Anchor:
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
         noise += ROUNDING * float(weight @ (shaky(np.zeros_like(slope), curvature, eta) * bulk * length))
         blur = max(blur, ROUNDING * condition, off if off > CONDITION else 0.0)
-    floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit), KNOWN * condition if least_norm(fit) else 0.0)
+    floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit), _known(fit, condition))
     rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, floor, table, norms, reach
     return Anchor(
         model,
@@ -228,6 +228,14 @@ def _rounded(
     if off > CONDITION:
         off = min(off, measured(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat))
     return off, condition
+
+
+def _known(fit: Fit, condition: float) -> float:
+    """What a fold must keep for no other way to know its least squares better; nothing suffices where a ridge alone decides."""
+    known = least_norm(fit)
+    if known is None:
+        return 0.0
+    return np.inf if known.penalised and len(fit.null_space) else KNOWN * condition
 
 
 def _cut(fit: Fit) -> float:

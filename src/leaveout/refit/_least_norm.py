@@ -59,7 +59,7 @@ class LeastNorm:
         self.weight = model.weigh(np.ones((1, n)))[0][0]
         self.penalised = bool(ridge.any())
         self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # β of what is solved for
-        if len(fit.null_space) and not self.cut:
+        if len(fit.null_space) and not self.cut and not self.penalised:
             self.back = scipy.linalg.null_space(fit.null_space[:, :p])
         self.z = self.x @ self.back
         self.spare = UNIT * CAUTION * np.sqrt(n + p)
@@ -94,7 +94,7 @@ class LeastNorm:
         low = least - rounding if least > rounding else least
         clear = self.penalised or not np.any((s > low) & (s < least + away))
         if self.penalised:
-            good = s > 0
+            good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)  # centring takes one
         kept = s[good]
         gap = float(shift / max(kept.min(initial=largest), 1.0 if self.penalised else 0.0)) if len(kept) else 1.0
         return Q[:, good], kept, V[good].T, mean, root, gap, bool(clear)
@@ -152,7 +152,7 @@ class LeastNorm:
         else:
             values, vectors = np.linalg.eigh(one)
             seen = values > max(np.sqrt(fuzz), CLEAR * fuzz)
-            if np.any(~seen & (values > CLEAR * fuzz)) or (self.cut * whole.gap) ** 2 * 10 > values[seen].min(initial=1.0):
+            if not (whole.full or seen.all()) or (self.cut * whole.gap) ** 2 * 10 > values[seen].min(initial=1.0):
                 return None
             V1, V0 = vectors[:, seen], vectors[:, ~seen]
             if not self.tells(len(s) - V0.shape[1]):

@@ -210,12 +210,15 @@ class Refitted:
             began, rows = time.perf_counter(), self.data.some(self.splits[k][0])
             try:
                 with making():
-                    self.made[k] = *_with_next(*refitted(self.host, rows)), ""
+                    self.made[k] = *_with_next(*self._refitted(rows)), ""
             except (ValueError, RuntimeError) as error:
                 self.failed(error)
                 self.made[k] = None, None, str(error)
             self.fit_seconds[k] = time.perf_counter() - began
         return self.made[k]
+
+    def _refitted(self, rows: Data) -> tuple[Any, Fit | None]:
+        return refitted(self.host, rows)
 
     def predicted(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
@@ -244,6 +247,13 @@ class Refitted:
             each[1] = 0.0 if further is host else abs(score(further, rows) - each[0])
             each[2] = time.perf_counter() - began
         return {"scores": found, "seconds": np.asarray(self.fit_seconds[k]), "failed": np.array(why)}
+
+
+class ByHost(Refitted):
+    """Host that is fitted anew on the training rows of each fold, by itself."""
+
+    def _refitted(self, rows: Data) -> tuple[Any, Fit | None]:
+        return clone(self.host).fit(rows.X, rows.y, **rows.params), None
 
 
 def refitted(host: Any, data: Data) -> tuple[Any, Fit | None]:

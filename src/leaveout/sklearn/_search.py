@@ -12,8 +12,10 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from .._checkpoint import File, keeping
+from .._definite import IndefiniteHessianError
 from .._evaluate import DEFAULT
 from .._fit import fit
+from .._kinks import NoMinimiser
 from .._path import path
 from .._stopping import stoppable
 from ..interop.sklearn import described, inner, learns, penalty_of, rescales
@@ -159,13 +161,17 @@ class OneFitSearchCV(GridSearchCV):
         anew = learns(self.estimator) and not frozen
         if _is_family(candidates, hosts) and not (anew and (callable(self.scoring) or not rescales(hosts[0]))):
             began = time.perf_counter()
-            host, start = fitted(hosts[0], data, anew=anew)
-            if not anew or is_rescaled(start):
-                penalties = [penalty_of(described(inner(each))) or Zero() for each in hosts]
-                failed = lambda error: fold_failed(error, self.error_score)
-                first = OneFit(host, start, data, splits, strategy, failed, frozen, time.perf_counter() - began)
-                yield from _family(first, penalties, self.scoring, self.error_score)
-                return
+            try:
+                host, start = fitted(hosts[0], data, anew=anew)
+                if not anew or is_rescaled(start):
+                    penalties = [penalty_of(described(inner(each))) or Zero() for each in hosts]
+                    failed = lambda error: fold_failed(error, self.error_score)
+                    first = OneFit(host, start, data, splits, strategy, failed, frozen, time.perf_counter() - began)
+                    family = list(_family(first, penalties, self.scoring, self.error_score))
+                    yield from family
+                    return
+            except (IndefiniteHessianError, NoMinimiser):  # one by one, those that do need it are fitted by the host
+                pass
         for host in hosts:
             check("OneFitSearchCV", host, splits, self.transformers)
             folds, own = folds_of(host, data, splits, strategy, self.transformers, self.error_score, callable(self.scoring))

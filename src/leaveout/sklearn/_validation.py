@@ -3,23 +3,25 @@
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
 from .._checkpoint import File, keeping
+from .._definite import IndefiniteHessianError
 from .._evaluate import DEFAULT
+from .._kinks import NoMinimiser
 from .._read import index_of
 from .._stopping import stoppable
 from ..interop.sklearn import inner, learns, searches
 from ..refit import AbstractRefit
-from ._folds import Data, OneFit, Refitted, Splits, fitted, is_rescaled
+from ._folds import ByHost, Data, OneFit, Refitted, Splits, fitted, is_rescaled
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
@@ -50,6 +52,8 @@ def cross_validate(
     The estimators are those of `lo.from_sklearn`. One that is not fitted on these data is cloned and fitted once. The estimator
     of a fold is the host with the parameters of that fold's refit: those of the minimum, where the host's own solver may stop
     before. Rows are taken by position, as scikit-learn takes them.
+    Where one fit does not tell the refits, as beside columns whose Hessian is rounding, the host fits every fold itself, with a
+    warning that says why.
 
     The key "approximation_error" (for several scorers "approximation_error_<name>") says how far each fold's score may be from
     that of the exact refit. It comes from the errors of the losses if the score is a function of their mean ("r2", "accuracy",
@@ -339,11 +343,29 @@ def folds_of(
     """
     began = time.perf_counter()
     frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
-    host, found = fitted(estimator, data, anew=anew and not seen)
     failed = lambda error: fold_failed(error, error_score)
+    try:
+        host, found = fitted(estimator, data, anew=anew and not seen)
+    except (IndefiniteHessianError, NoMinimiser) as error:
+        if frozen:
+            raise
+        return by_host(estimator, data, splits, failed, error)
     if anew and not is_rescaled(found):
         return Refitted(host, data, splits, failed), host
     return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host
+
+
+def by_host(
+    estimator: Any, data: Data, splits: Splits, failed: Callable[[Exception], None], why: Exception
+) -> tuple[ByHost, Any]:
+    """Estimators of all folds where one fit does not reach them: the host fits every fold itself, and it is said why."""
+    host = clone(estimator).fit(data.X, data.y, **data.params)
+    warnings.warn(
+        f"lo.sklearn: {type(inner(host)).__name__} is fitted anew in each of {len(splits)} folds, by itself, as one fit does "
+        f"not tell its refits: {why}",
+        stacklevel=4,
+    )
+    return ByHost(host, data, splits, failed), host
 
 
 def splits_of(cv: Any, data: Data, groups: ArrayLike | None, classifier: bool) -> Splits:
