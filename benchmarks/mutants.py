@@ -1152,6 +1152,27 @@ FAULTS = (
         "test_theorem.py test_proved.py",
     ),
     Fault(
+        "a measure of the mean of a unit's predictions",
+        "_metrics.py",
+        "target[unit], predicted.values[order], predicted.off[order]",
+        "target[unit], predicted.per_unit()[unit], predicted.off[order]",
+        "test_estimate.py",
+    ),
+    Fault(
+        "an area of all repeats together",
+        "_metrics.py",
+        'return (repeat[refit], f"repeats, each {POOLED}") if repeat.max() else (np.zeros_like(refit), POOLED)',
+        "return (np.zeros_like(refit), POOLED)",
+        "test_estimate.py",
+    ),
+    Fault(
+        "an area over folds without how far these are apart in its standard error",
+        "_metrics.py",
+        "(one.values - part + apart)",
+        "(one.values - part)",
+        "test_estimate.py",
+    ),
+    Fault(
         "an area whose units' shares are not scaled",
         "_metrics.py",
         "return value + (beaten - value) / share",

@@ -67,6 +67,7 @@ class Estimate(Printed):
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
+    metric_how: dict[str, str] = field(default_factory=dict)  # over what each is a mean, or pooled
     score: str = ""  # what a loss is, "" where that is not known
     response: NDArray | None = None  # what the losses are of, where the model has one
     classes: bool = False  # is `response` the numbers of classes?
@@ -372,7 +373,7 @@ class Estimate(Printed):
         se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)
         sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
         approximation = f"± {error:.1g} for the refits" if np.isfinite(error) else "not certified"
-        return f"{self.metrics[name]:.6g}{sampling}, {approximation}; pooled over held-out predictions"
+        return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
 
     def to_arviz(self) -> Any:
         """The estimate as `arviz.compare({"name": ...})` takes it, an `ELPDData` of kind "loo": log densities summed over

@@ -71,8 +71,10 @@ def cross_validate(
     joint number. It is called in Python, for every refit once, and up to seventeen times more around it to see how far
     its value may be off. By name it is a score of every held-out unit: "log_density" (normalised, of discrete responses
     −log of a probability), "squared_error", "absolute_error", "zero_one" or "crps", each where the model has it; scores of one
-    name compare models of other losses. `metric` names measures of the pooled held-out
-    predictions (`auc`, `accuracy`, `brier`, `mse`, `mae`), kept in `Estimate.metrics`.
+    name compare models of other losses. `metric` names measures of the held-out predictions, kept in `Estimate.metrics`: `mse`,
+    `mae`, `brier` and `accuracy` are means over units, each of which is averaged over the refits that score it; `auc` is
+    that of all predictions together where every unit is scored once, the mean over repeats of k-fold, and otherwise, or where no
+    fold has more than 20 rows and each holds every class, the mean over refits. `Estimate.metric_how` says which.
     `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, or one within half of
     them (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
     that were judged like it are iterated to the end.
@@ -188,13 +190,18 @@ def cross_predict(
     plan = _matched("cross_predict", _objective("cross_predict", fit), plan, refit)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    pooled = Predictions(plan, kind, judged=False)
+    return held_out(fit, plan, refit, kind, checkpoint).per_unit()
+
+
+def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None) -> Predictions:
+    """Every prediction of a unit by a refit that leaves it out, of a plan that is matched with the fit."""
+    pooled = Predictions(plan, kind)
     tell = lambda batch, done, _: pooled.told(fit, batch.rows, done, done.result)
     with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
         walk = Walk(fit, plan, refit)
-        with walk.stoppable("cross_predict", lambda: pooled.per_unit()[0]):
+        with walk.stoppable("cross_predict", pooled.per_unit):
             walk.refits(tell, pooled.merge)
-    return pooled.per_unit()[0]
+    return pooled
 
 
 @float64
@@ -433,13 +440,12 @@ class Gathered:
 
     def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
         """All that came, and what an audit finds; if it finds a miss, refits of its kind are to be `improved`."""
-        fit, plan = self.asked.fit, self.asked.plan
         table, said = self._audited(improve) if self.candidates.number else (None, "")
         found = self.ended(table, said)
         if self.pooled is None:
             return found
-        value, se, error = measure(metrics, fit, plan, *self.pooled.per_unit())
-        return replace(found, metrics=value, metric_se=se, metric_error=error)
+        value, se, error, how = measure(metrics, self.asked.fit, self.pooled)
+        return replace(found, metrics=value, metric_se=se, metric_error=error, metric_how=how)
 
     def ended(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """All that came, with an audit and what is said of it."""

@@ -259,8 +259,8 @@ def tune(
     loss on data that it has seen is above the best's on data that it has not), or whose `NewtonStep()` does, by its reported
     error. "path" looks at `trials` values of one penalty.
 
-    `metric` ("auc", "mse", ...: measures of the pooled held-out predictions) is what trials are chosen by instead. By
-    gradient it can be "auc": down the slope of the area with its steps smoothed, chosen by the area itself.
+    `metric` ("auc", "mse", ...: measures of the held-out predictions, as `cross_validate` takes them) is what trials are chosen
+    by instead. By gradient it can be "auc": down the slope of the pooled area with its steps smoothed, chosen by the area itself.
 
     The optimism of choosing is told from the trials; by gradient from more descents, `nested` without each of three groups of
     units (0 for none).
