@@ -1173,6 +1173,20 @@ FAULTS = (
         "test_estimate.py",
     ),
     Fault(
+        "groups of splits that the plan forgets",
+        "_plan.py",
+        "return _stacked(refits, n, names=names, clusters=found.astype(np.int64))",
+        "return _stacked(refits, n, names=names)",
+        "test_plan.py",
+    ),
+    Fault(
+        "folds of whole groups that are not told",
+        "_checks.py",
+        "if scipy.stats.f.sf(ratio, len(size) - 1, within) > BY_CHANCE:",
+        "if ratio < 1e300:",
+        "test_plan.py",
+    ),
+    Fault(
         "an area whose units' shares are not scaled",
         "_metrics.py",
         "return value + (beaten - value) / share",

@@ -73,8 +73,8 @@ def cross_validate(
     −log of a probability), "squared_error", "absolute_error", "zero_one" or "crps", each where the model has it; scores of one
     name compare models of other losses. `metric` names measures of the held-out predictions, kept in `Estimate.metrics`: `mse`,
     `mae`, `brier` and `accuracy` are means over units, each of which is averaged over the refits that score it; `auc` is
-    that of all predictions together where every unit is scored once, the mean over repeats of k-fold, and otherwise, or where no
-    fold has more than 20 rows and each holds every class, the mean over refits. `Estimate.metric_how` says which.
+    that of all predictions together where every unit is scored once, the mean over repeats of k-fold, and otherwise, or where
+    no fold has more than 20 rows and each holds every class, the mean over refits. `Estimate.metric_how` says which.
     `audit` refits are repeated exactly by another way down, as many as a tenth of the operations pay for, or one within half of
     them (none for 0): `Estimate.audit`. Where one is off by more than was reported, it is flagged, and the others
     that were judged like it are iterated to the end.

@@ -1,8 +1,8 @@
 """Measures of held-out predictions: `cross_validate(..., metric=)`.
 
     mse, mae, brier, accuracy    the mean over units of each one's mean over the refits that score it
-    auc                          not a mean over units: of predictions together, or the mean over parts of them. Parts are repeats
-                                 of k-fold, single refits where these hold every class, or all
+    auc                          not a mean over units: of predictions together, or the mean over parts of them. Parts are
+                                 repeats of k-fold, single refits where these hold every class, or all
 
 A measure of predictions that were averaged over refits would be that of a committee, which nobody fitted. Each has the standard
 error of what is independent, by its influence on every unit, and the most that the refits' own errors may do to it, by how far
@@ -37,8 +37,8 @@ class Measured(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Held-out predictions, `[scored]`, in the order of units: the unit and the part of each, its target and prediction, and how
-    far that may be off; the weight of every unit, and what parts are."""
+    """Held-out predictions, `[scored]`, in the order of units: the unit and the part of each, its target and prediction, and
+    how far that may be off; the weight of every unit, and what parts are."""
 
     unit: NDArray[np.int64]
     part: NDArray[np.int64]
@@ -136,7 +136,7 @@ def _largest(plan: Plan) -> int:
 
 
 def _parts(plan: Plan, refit: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], str]:
-    """Of every prediction, which are a refit's, the part in which it is ranked, and what parts are: areas are means over these."""
+    """The part in which each prediction of a refit is ranked, and what parts are: areas are means over these."""
     repeat = repeats(plan)
     whole = _whole(refit, target, weight, plan.num_refits)[np.unique(refit)]
     if repeat is None:

@@ -260,7 +260,7 @@ def tune(
     error. "path" looks at `trials` values of one penalty.
 
     `metric` ("auc", "mse", ...: measures of the held-out predictions, as `cross_validate` takes them) is what trials are chosen
-    by instead. By gradient it can be "auc": down the slope of the pooled area with its steps smoothed, chosen by the area itself.
+    by instead. By gradient it can be "auc": down the slope of the pooled area with its steps smoothed, chosen by the area.
 
     The optimism of choosing is told from the trials; by gradient from more descents, `nested` without each of three groups of
     units (0 for none).
