@@ -186,7 +186,8 @@ def test_an_area_over_few_small_folds_is_the_mean_over_them():
 
     rng, areas, errors = np.random.default_rng(2), [], []
     for _ in range(60):
-        X, z = rng.normal(size=(40, 1)), np.repeat([0.0, 1.0], 20)
+        z = np.repeat([0.0, 1.0], 20)
+        X = rng.normal(size=(40, 1)) + z[:, None]
         fit = lo.fit(lo.GLM(X, z, "logistic", penalty=lo.penalties.Ridge(1.0)))
         splits = list(StratifiedKFold(20, shuffle=True, random_state=0).split(X, z))
         cv = lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact(), metric="auc", audit=0)
