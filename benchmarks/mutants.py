@@ -1173,6 +1173,20 @@ FAULTS = (
         "test_estimate.py",
     ),
     Fault(
+        "columns of a fold's own classes in the first places",
+        "sklearn/_validation.py",
+        "out[:, np.searchsorted(classes, own)] = found",
+        "out[:, : len(own)] = found",
+        "test_sklearn.py",
+    ),
+    Fault(
+        "the explained variance of one row",
+        "sklearn/_scoring.py",
+        "if len(rows.y) < 2 and getattr",
+        "if len(rows.y) < 1 and getattr",
+        "test_sklearn.py",
+    ),
+    Fault(
         "groups of splits that the plan forgets",
         "_plan.py",
         "return _stacked(refits, n, names=names, clusters=found.astype(np.int64))",
