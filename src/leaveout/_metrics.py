@@ -51,7 +51,8 @@ class Held(NamedTuple):
     def some(self, units: NDArray[np.bool_]) -> "Held":
         """Those of some units."""
         mine = units[self.unit]
-        return Held(*(part[mine] for part in self[:5]), self.weight, self.parts)
+        unit, part, target, predicted, off = (each[mine] for each in self[:5])
+        return self._replace(unit=unit, part=part, target=target, predicted=predicted, off=off)
 
 
 class Value(NamedTuple):

@@ -52,7 +52,7 @@ class Predictions:
         """Which there are."""
         if not self.values.size:
             return np.zeros(int(self.plan.held.sum()), bool)
-        return np.isfinite(self.values).reshape(len(self.values), -1).all(-1)
+        return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))
 
     @property
     def unit(self) -> Int[np.ndarray, " scored"]:
