@@ -51,8 +51,8 @@ class Held(NamedTuple):
     def some(self, units: NDArray[np.bool_]) -> "Held":
         """Those of some units."""
         mine = units[self.unit]
-        unit, part, target, predicted, off = (each[mine] for each in self[:5])
-        return self._replace(unit=unit, part=part, target=target, predicted=predicted, off=off)
+        unit, part, target = self.unit[mine], self.part[mine], self.target[mine]
+        return Held(unit, part, target, self.predicted[mine], self.off[mine], self.weight, self.parts)
 
 
 class Value(NamedTuple):
