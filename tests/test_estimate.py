@@ -109,7 +109,7 @@ def test_metrics_of_held_out_predictions():
     from sklearn.metrics import roc_auc_score
 
     fit = fitted("logistic")
-    plan = lo.kfold(60, 3, seed=0)
+    plan = lo.kfold(60, 2, seed=0)
     cv = lo.cross_validate(fit, plan, metric=["auc", "accuracy", "brier"])
     predicted, y = lo.cross_predict(fit, plan), np.asarray(fit.objective.y)
     np.testing.assert_allclose(cv.metrics["auc"], roc_auc_score(y, predicted))
@@ -118,6 +118,101 @@ def test_metrics_of_held_out_predictions():
     assert lo.cross_validate(fitted("ridge"), plan, metric="mse").metrics["mse"] > 0
     probabilities = lo.cross_predict(fitted("multinomial"), plan)
     np.testing.assert_allclose(probabilities.sum(1), 1)
+
+
+def repeated(n, folds=2, times=50):
+    from sklearn.model_selection import RepeatedKFold
+
+    return list(RepeatedKFold(n_splits=folds, n_repeats=times, random_state=0).split(np.zeros(n)))
+
+
+def probabilities(fit, X, splits):
+    """Of every split those of the rows that it tests, by the coefficients of its refit."""
+    coef = lo.fold_parameters(fit, lo.from_splits(splits, len(X)), lo.Exact())
+    each = zip(coef["intercept"], coef["coef"], splits, strict=True)
+    return [1 / (1 + np.exp(-a - X[test] @ b)) for a, b, (_, test) in each]
+
+
+def test_a_measure_of_repeats_is_of_the_refits_not_of_their_committee():
+    from sklearn.linear_model import LinearRegression
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 25))
+    y = X[:, 0] + rng.normal(size=60)
+    splits, weight = repeated(60, times=10), rng.integers(1, 4, 60).astype(float)
+    for heavy in (None, weight):
+        fit = lo.fit(lo.GLM(X, y, "squared", sample_weight=heavy))
+        cv = lo.cross_validate(fit, lo.from_splits(splits, 60), lo.Exact(), metric=["mse", "mae"])
+        left = np.zeros((10, 60))
+        for k, (train, test) in enumerate(splits):
+            host = LinearRegression().fit(X[train], y[train], None if heavy is None else heavy[train])
+            left[k // 2, test] = y[test] - host.predict(X[test])
+        np.testing.assert_allclose(cv.metrics["mse"], np.average((left**2).mean(0), weights=heavy), rtol=1e-9)
+        np.testing.assert_allclose(cv.metrics["mae"], np.average(np.abs(left).mean(0), weights=heavy), rtol=1e-9)
+        np.testing.assert_allclose([cv.metrics["mse"], cv.metric_se["mse"]], [2 * cv.mean, 2 * cv.se], rtol=1e-12)
+    assert "mean over units, each its mean over refits" in str(cv)
+
+
+def test_an_area_of_repeats_is_the_mean_of_theirs():
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60, 5))
+    z = (X[:, 0] + rng.logistic(size=60) > 0).astype(float)
+    fit, splits = lo.fit(lo.GLM(X, z, "logistic", penalty=lo.penalties.Ridge(1.0))), repeated(60, times=8)
+    cv = lo.cross_validate(fit, lo.from_splits(splits, 60), lo.Exact(), metric=["auc", "brier", "accuracy"])
+    each, held = probabilities(fit, X, splits), np.zeros((8, 60))
+    for k, (_, test) in enumerate(splits):
+        held[k // 2, test] = each[k]
+    np.testing.assert_allclose(cv.metrics["auc"], np.mean([roc_auc_score(z, one) for one in held]), rtol=1e-9)
+    np.testing.assert_allclose(cv.metrics["brier"], np.mean((held - z) ** 2), rtol=1e-9)
+    np.testing.assert_allclose(cv.metrics["accuracy"], np.mean((held > 0.5) == z), rtol=1e-9)
+    assert "mean over 8 repeats, each pooled" in str(cv) and 0.02 < cv.metric_se["auc"] < 0.15
+    uneven = [*splits[:3], splits[4]]  # some rows are tested once, some twice: by refit
+    cv = lo.cross_validate(fit, lo.from_splits(uneven, 60), lo.Exact(), metric="auc")
+    areas = [roc_auc_score(z[test], p) for (_, test), p in zip(uneven, probabilities(fit, X, uneven), strict=True)]
+    np.testing.assert_allclose(cv.metrics["auc"], np.mean(areas), rtol=1e-9)
+    assert "mean over 4 refits" in str(cv)
+    lone = [*uneven, (np.flatnonzero(z == 0), np.flatnonzero(z == 1)[:2])]
+    lone[-1] = (np.setdiff1d(np.arange(60), lone[-1][1]), lone[-1][1])
+    cv = lo.cross_validate(fit, lo.from_splits(lone, 60), lo.Exact(), metric="auc")
+    np.testing.assert_allclose(cv.metrics["auc"], np.mean(areas), rtol=1e-9)
+    assert "mean over 4 refits (1 more lack a class)" in str(cv)
+
+
+def test_an_area_over_few_small_folds_is_the_mean_over_them():
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold
+
+    rng, areas, errors = np.random.default_rng(2), [], []
+    for _ in range(60):
+        z = np.repeat([0.0, 1.0], 20)
+        X = rng.normal(size=(40, 1)) + z[:, None]
+        fit = lo.fit(lo.GLM(X, z, "logistic", penalty=lo.penalties.Ridge(1.0)))
+        splits = list(StratifiedKFold(20, shuffle=True, random_state=0).split(X, z))
+        cv = lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact(), metric="auc", audit=0)
+        each = zip(probabilities(fit, X, splits), splits, strict=True) if not areas else ()
+        own = [roc_auc_score(z[test], p) for p, (_, test) in each]
+        assert not own or cv.metrics["auc"] == pytest.approx(np.mean(own), rel=1e-9)
+        areas.append(cv.metrics["auc"])
+        errors.append(cv.metric_se["auc"])
+    assert "mean over 20 folds" in str(cv)
+    assert 0.8 * np.std(areas) < np.mean(errors) < 1.25 * np.std(areas)
+    nothing = lo.fit(lo.GLM(np.zeros((40, 0)), z, "logistic"))
+    assert lo.cross_validate(nothing, lo.kfold(40, 4, seed=0), metric="auc").metrics["auc"] == 0.5
+    with pytest.warns(UserWarning, match="biased"):  # a fold of one class: all are ranked together
+        lo.cross_validate(nothing, lo.kfold(40, 4), metric="auc")
+
+
+def test_tune_by_a_measure_chooses_by_refits():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 25))
+    y = X[:, 0] + rng.normal(size=60)
+    plan, model = lo.from_splits(repeated(60, times=5), 60), lo.GLM(X, y, "squared")
+    build = lambda a: model.under(lo.penalties.Ridge(a))
+    found = lo.tune(build, {"a": [0.5, 4.0, 20.0, 100.0]}, plan, lo.Exact(), metric="mse", trials=8, sampler="optuna")
+    np.testing.assert_allclose(found.trials["mse"], 2 * found.trials["mean"], rtol=1e-9)
+    assert found.estimate.metrics["mse"] == pytest.approx(found.best.value, rel=1e-9)
 
 
 def test_a_pooled_leave_one_out_auc_is_warned_of():

@@ -1,8 +1,9 @@
 """Plans: what they leave out, what they score, and what they refuse."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from sklearn.model_selection import GroupKFold, RepeatedKFold, ShuffleSplit
+from sklearn.model_selection import GroupKFold, RepeatedKFold, ShuffleSplit, TimeSeriesSplit
 
 import leaveout as lo
 
@@ -140,3 +141,62 @@ def test_padding_is_no_unit():
 
 def test_groups_are_clusters():
     np.testing.assert_array_equal(lo.groups(list("baab")).clusters, [1, 0, 0, 1])
+
+
+def test_splits_of_groups_or_of_a_series_say_so():
+    rng = np.random.default_rng(3)
+    g = np.repeat(np.arange(15), 12)
+    X = rng.normal(size=(15, 2))[g] + 0.1 * rng.normal(size=(180, 2))
+    y = 2.0 * rng.normal(size=15)[g] + 0.2 * rng.normal(size=180)
+    fit, splits = lo.fit(lo.GLM(X, y, "squared")), list(GroupKFold(5).split(X, y, g))
+    theirs = lo.from_splits(splits, 180, groups=pd.Series(g).astype(str).to_numpy())
+    cv, plain = (lo.cross_validate(fit, plan, lo.Exact()) for plan in (theirs, lo.from_splits(splits, 180)))
+    sums = np.bincount(g, cv.per_unit() - cv.mean)
+    assert cv.se == pytest.approx(np.sqrt(15 / 14 * np.sum(sums**2)) / 180, rel=1e-9)
+    assert (cv.mean, "over 15 groups" in str(cv)) == (plain.mean, True) and plain.se < 0.5 * cv.se
+    assert "LO203" in [each.code for each in plain.checks()] and "LO203" not in [each.code for each in cv.checks()]
+
+    days = pd.date_range("2020-01-01", periods=180)
+    rolling = list(TimeSeriesSplit(6).split(X))
+    series = lo.from_splits(rolling, 180, times=days)
+    assert series.serial and series.clusters is None
+    told = lo.cross_validate(fit, series, lo.Exact())
+    assert "blocks of" in told.standard_error.kind
+    labelled = lo.from_splits(rolling, 180, times=pd.Series(days, index=days))
+    assert labelled.names.equals(days)
+    noise = lo.fit(lo.GLM(pd.DataFrame(rng.normal(size=(180, 2)), index=days), rng.normal(size=180), "squared"))
+    for plan in (lo.from_splits(rolling, 180), lo.kfold(180, 5)):
+        said = [each for each in lo.cross_validate(noise, plan, lo.Exact()).checks() if each.code == "LO203"]
+        assert len(said) == 1 and "runs of rows in time order" in said[0].reason
+    for plan in (lo.kfold(180, 5, seed=0), lo.leave_one_out(180), series):
+        assert "LO203" not in [each.code for each in lo.cross_validate(noise, plan, lo.Exact()).checks()]
+    own = pd.Series(g, index=[f"r{k}" for k in range(180)])
+    mixed = [(train[own.index], test[own.index]) for train, test in ((own != k, own == k) for k in range(15))]
+    swapped = lo.from_splits(mixed, 180, groups=own[::-1])
+    np.testing.assert_array_equal(swapped.clusters, g)
+    assert swapped.names.equals(own.index)
+
+
+@pytest.mark.parametrize(
+    "known, message",
+    [
+        (dict(groups=np.zeros(6)), "at least two groups"),
+        (dict(groups=np.arange(5)), "groups must be one a unit, 6; got 5"),
+        (dict(times=np.r_[0:3, 2:5]), "times repeat, as 2"),
+        (dict(times=[0, 1, 2, 5, 4, 6]), "unit 4 is before unit 3"),
+        (dict(times=[0, 1, 2, 3, 4, np.nan]), "1 missing"),
+        (dict(times=np.arange(6), groups=np.arange(6)), "not both"),
+    ],
+)
+def test_what_is_known_of_splits_is_checked(known, message):
+    with pytest.raises(ValueError, match=message):
+        lo.from_splits([(np.arange(3), np.arange(3, 6))], 6, **known)
+
+
+def test_drawn_folds_are_not_said_to_be_of_groups():
+    rng, found = np.random.default_rng(0), 0
+    for seed in range(30):
+        y = rng.standard_t(3, size=60) ** 3
+        cv = lo.cross_validate(lo.fit(lo.GLM(rng.normal(size=(60, 2)), y, "squared")), lo.kfold(60, 2 + seed % 5, seed=seed))
+        found += "LO203" in [each.code for each in cv.checks()]
+    assert found == 0

@@ -10,7 +10,7 @@ import pytest
 from sklearn import config_context
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.exceptions import FitFailedWarning
+from sklearn.exceptions import FitFailedWarning, UndefinedMetricWarning
 from sklearn.feature_selection import SelectKBest, f_regression
 from sklearn.linear_model import (
     HuberRegressor,
@@ -343,6 +343,42 @@ def test_predictions_by_the_fold_that_leaves_a_row_out(method, cv):
 
 
 WIDE = np.random.default_rng(0).standard_normal((12, 20))
+
+
+@pytest.mark.parametrize("method", ["predict_proba", "predict_log_proba", "decision_function"])
+@pytest.mark.parametrize("host", [LOGISTIC, make_pipeline(StandardScaler(), LOGISTIC)], ids=["alone", "pipeline"])
+def test_columns_of_probabilities_are_all_classes_where_folds_lack_some(method, host):
+    order = np.argsort(Y["three"], kind="stable")
+    Z, y, every = X[order], Y["three"][order], np.arange(N)
+    first = np.flatnonzero(y == "b")  # this fold lacks a class, which is not the last; the others hold all
+    rest = np.setdiff1d(every, first)
+    folds = {
+        "some": [(np.setdiff1d(every, test), test) for test in (first, rest[::2], rest[1::2])],
+        "each": [(np.flatnonzero(y != one), np.flatnonzero(y == one)) for one in "abc"],
+    }
+    for splits in folds.values():
+        with (
+            pytest.warns(RuntimeWarning, match="does not match total number")
+            if method != "decision_function"
+            else (pytest.raises(ValueError, match="Only 2 class/es in training fold, but 3"))
+        ):
+            ours = lo.sklearn.cross_val_predict(host, Z, y, cv=splits, method=method, refit=EXACT)
+        if method != "decision_function":
+            with pytest.warns(RuntimeWarning):
+                theirs = cross_val_predict(host, Z, y, cv=splits, method=method)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["explained_variance", "r2"])
+def test_a_share_of_the_variance_of_one_row_is_none(name):
+    with pytest.warns(FitFailedWarning), pytest.warns(UndefinedMetricWarning, match="less than two samples"):
+        found = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=LeaveOneOut(), scoring=name)
+    assert np.isnan(found["test_score"]).all()
+    theirs = cross_validate(Ridge(2.0), X, Y["real"], cv=KFold(5), scoring=name)
+    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=KFold(5), scoring=name, refit=EXACT)
+    np.testing.assert_allclose(ours["test_score"], theirs["test_score"], rtol=1e-9)
+
+
 ALONE = {  # folds whose rows the others do not determine, or that have a class which the others lack
     "more columns than rows": (LinearRegression(), WIDE, WIDE[:, 0], KFold(6), ["neg_mean_squared_error", "neg_max_error"]),
     "a column of one row": (LinearRegression(), np.c_[X, np.arange(N) == 7], Y["real"], KFold(9), ["r2", "neg_max_error"]),
@@ -377,7 +413,7 @@ def test_folds_without_a_fit_have_no_score_and_it_is_said():
         run(scaled, error_score="raise")
     with pytest.warns(FitFailedWarning), pytest.warns(FitFailedWarning, match="set to 0"):
         assert (run(scaled, error_score=0)["test_score"] == 0).sum() == 1
-    with pytest.warns(FitFailedWarning, match="12 of 12 folds.*not defined"):
+    with pytest.warns(UndefinedMetricWarning), pytest.warns(FitFailedWarning, match="12 of 12 folds.*not defined"):
         assert np.isnan(lo.sklearn.cross_val_score(Ridge(), WIDE, WIDE[:, 0], cv=LeaveOneOut())).all()
     frozen = make_pipeline(StandardScaler(), LinearRegression())
     found = lo.sklearn.cross_val_predict(frozen, WIDE, WIDE[:, 0], cv=6, transformers="frozen")  # of least norm

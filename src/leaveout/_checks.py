@@ -2,7 +2,7 @@
 
     LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
            rows of one unit
-    LO2xx  the plan: rows in time order, few independent units
+    LO2xx  the plan: rows in time order, few independent units, folds of groups or of runs whose standard error is over rows
     LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself where only the error is too large
 
 A missed problem costs less than a false alarm. A problem that is only possible is therefore reported where a second sign of it
@@ -23,6 +23,7 @@ from ._asked import predictions
 from ._errors import independent
 from ._fit import Fit
 from ._jax import float64
+from ._metrics import repeats
 from ._plan import Plan, Rows
 from ._read import written
 from ._results import RESULTS
@@ -39,6 +40,7 @@ PAIRED, LAGS, ASKED = 10, 4, 5000  # kinds of equal rows at least; partners of a
 LEAST, SURER = 3, 4.0  # times as much alike as near rows, that no curve makes; standard errors of both, as many data have ties
 STEPS = 20  # rows that are in time order by chance in no data
 BETWEEN = 0.1  # of the held-out rows: refits see the row before and the row after
+BY_CHANCE = 1e-6  # by which residuals are as much alike within folds that were drawn
 SURE = 3.0  # standard errors of a correlation
 FEW = 100  # independent units, below which standard errors are rough (Sivula and others, arXiv 2008.10296)
 ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
@@ -97,6 +99,7 @@ CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and 
     "LO106": ("warning", "leave out whole what the rows are of, by lo.groups"),
     "LO201": ("warning", "leave out lo.blocks with a buffer, or lo.leave_future_out"),
     "LO202": ("info", "take the standard error for a rough number"),
+    "LO203": ("warning", "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times="),
     **{
         f"LO{300 + code}": ("error" if code in GRAVE else "info" if code == RESULTS.kink else "warning", _parted(code)[1])
         for code in RESULTS
@@ -121,7 +124,8 @@ def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
 
 def of_data(fit: Fit, plan: Plan) -> list[Check]:
     """Check the rows and columns of the model."""
-    found = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO106": _of_one_unit, "LO201": _in_time}
+    data = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO106": _of_one_unit}
+    found = data | {"LO201": _in_time, "LO203": _together}
     told = ((code, look(fit, plan)) for code, look in found.items())
     return [check(code, reason) for code, reason in told if reason]
 
@@ -345,6 +349,47 @@ def _lacking(fit: Fit, plan: Plan) -> str:
     lost = np.unique(gone % len(kinds))
     listed = ", ".join(f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5])
     return f"{_listed(np.unique(gone // len(kinds)))}: all rows of class {listed}{', …' if len(lost) > 5 else ''} are left out"
+
+
+# folds
+
+
+@float64
+def _together(fit: Fit, plan: Plan) -> str:
+    """Folds of rows that belong together, in a plan that takes every row for independent: runs of rows in time order, or rows
+    whose residuals are more alike within folds than any drawing of folds makes them."""
+    said, number = "the standard error takes rows for independent, but ", repeats(plan)
+    if plan.serial is not False or plan.clusters is not None or plan.blocks is not None or plan.num_refits < 2:
+        return ""
+    clock = next(_clocks(fit, plan), "")
+    if clock and _are_runs(plan):
+        return f"{said}folds are runs of rows in time order, by {clock}"
+    if number is None:
+        return ""
+    mine = plan.held & (number[plan.refit] == 0)
+    unit, fold = plan.index[mine], np.unique(plan.refit[mine], return_inverse=True)[1]
+    size = np.bincount(fold)
+    within = len(unit) - len(size)
+    residuals = _residuals(fit) if 1 < len(size) <= within else None
+    if residuals is None or not np.isfinite(left := residuals[unit]).all():
+        return ""
+    means = np.bincount(fold, left) / size
+    between = float(size @ (means - left.mean()) ** 2) / (len(size) - 1)
+    ratio = between / max(float(np.sum((left - means[fold]) ** 2)) / within, 1e-300)
+    if scipy.stats.f.sf(ratio, len(size) - 1, within) > BY_CHANCE:
+        return ""
+    return f"{said}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
+
+
+def _are_runs(plan: Plan) -> bool:
+    """Is all that each refit scores a run of rows, not every row by itself?"""
+    refit, unit = plan.refit[plan.held], plan.index[plan.held]
+    first, last = np.full(plan.num_refits, plan.num_units), np.full(plan.num_refits, -1)
+    np.minimum.at(first, refit, unit)
+    np.maximum.at(last, refit, unit)
+    size = np.bincount(refit, minlength=plan.num_refits)
+    alone = size.max() == 1 and bool(plan.held.all())
+    return not alone and bool(np.all((last - first + 1 == size) | (size == 0)))
 
 
 # time

@@ -108,6 +108,7 @@ class Estimate(Printed):
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
+    metric_how: dict[str, str] = field(default_factory=dict)  # over what each is a mean, or pooled
     score: str = ""  # what a loss is, "" where that is not known
     response: NDArray | None = None  # what the losses are of, where the model has one
     classes: bool = False  # is `response` the numbers of classes?
@@ -556,7 +557,7 @@ class Estimate(Printed):
         se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)
         sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
         approximation = f"± {error:.1g} for the refits" if np.isfinite(error) else "not certified"
-        return f"{self.metrics[name]:.6g}{sampling}, {approximation}; pooled over held-out predictions"
+        return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's `ELPDData` of kind "loo", as `arviz.compare({"name": ...})` takes it. Needs ArviZ.

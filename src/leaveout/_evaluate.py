@@ -269,13 +269,18 @@ def cross_predict(
     plan = _matched("cross_predict", _objective("cross_predict", fit), plan, refit)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    pooled = Predictions(plan, kind, judged=False)
+    return held_out(fit, plan, refit, kind, checkpoint).per_unit()
+
+
+def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None) -> Predictions:
+    """Every prediction of a unit by a refit that leaves it out, of a plan that is matched with the fit."""
+    pooled = Predictions(plan, kind)
     tell = lambda batch, done, _: pooled.told(fit, batch.rows, done, done.result)
     with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
         walk = Walk(fit, plan, refit)
-        with walk.stoppable("cross_predict", lambda: pooled.per_unit()[0]):
+        with walk.stoppable("cross_predict", pooled.per_unit):
             walk.refits(tell, pooled.merge)
-    return pooled.per_unit()[0]
+    return pooled
 
 
 @float64
@@ -556,13 +561,12 @@ class Gathered:
 
         If the audit finds a miss and `improve` is set, the refits judged like it are iterated to the end.
         """
-        fit, plan = self.asked.fit, self.asked.plan
         table, said = self._audited(improve) if self.candidates.number else (None, "")
         found = self.ended(table, said)
         if self.pooled is None:
             return found
-        value, se, error = measure(metrics, fit, plan, *self.pooled.per_unit())
-        return replace(found, metrics=value, metric_se=se, metric_error=error)
+        value, se, error, how = measure(metrics, self.asked.fit, self.pooled)
+        return replace(found, metrics=value, metric_se=se, metric_error=error, metric_how=how)
 
     def ended(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """Return the estimate with the table of an audit and a sentence about it."""

@@ -1,7 +1,12 @@
-"""Metrics of held-out predictions, pooled over refits: `cross_validate(..., metric=)`.
+"""Measures of held-out predictions: `cross_validate(..., metric=)`.
 
-Each metric has a standard error, by its influence function and the independent units. It also has a bound on the effect of the
-refits' errors, by how far each prediction may be off.
+    mse, mae, brier, accuracy    the mean over units of each one's mean over the refits that score it
+    auc                          not a mean over units: of predictions together, or the mean over parts of them. Parts are
+                                 repeats of k-fold, single refits where these hold every class, or all
+
+A measure of predictions that were averaged over refits would be that of a committee, which nobody fitted. Each has the standard
+error of what is independent, by its influence on every unit, and the most that the refits' own errors may do to it, by how far
+each prediction may be off.
 """
 
 import warnings
@@ -15,10 +20,13 @@ from ._errors import standard_error
 from ._fit import Fit
 from ._objective import called
 from ._plan import Plan
+from ._pooled import Predictions
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 HIGHER = ("auc", "accuracy")  # of which more is better
 OF_CLASSES = ("auc", "accuracy")
+SMALL = 20  # rows of a fold, up to which areas are taken fold by fold where each holds every class
+POOLED = "pooled over held-out predictions"
 
 
 class Measured(NamedTuple):
@@ -26,6 +34,34 @@ class Measured(NamedTuple):
 
     values: NDArray[np.float64]
     error: NDArray[np.float64] | float
+
+
+class Held(NamedTuple):
+    """Held-out predictions, `[scored]`, in the order of units: the unit and the part of each, its target and prediction, and
+    how far that may be off; the weight of every unit, and what parts are."""
+
+    unit: NDArray[np.int64]
+    part: NDArray[np.int64]
+    target: NDArray
+    predicted: NDArray[np.float64]
+    off: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    parts: str
+
+    def some(self, units: NDArray[np.bool_]) -> "Held":
+        """Those of some units."""
+        mine = units[self.unit]
+        unit, part, target = self.unit[mine], self.part[mine], self.target[mine]
+        return Held(unit, part, target, self.predicted[mine], self.off[mine], self.weight, self.parts)
+
+
+class Value(NamedTuple):
+    """A measure, what every unit adds to it, `[units]`, whose mean it is, its error, and how it was taken."""
+
+    value: float
+    values: NDArray[np.float64]
+    error: float
+    how: str
 
 
 ByName = dict[str, float]
@@ -45,28 +81,94 @@ def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
     return metrics
 
 
-def measure(metrics: Sequence[str], fit: Fit, plan: Plan, predicted: NDArray, off: NDArray) -> tuple[ByName, ByName, ByName]:
-    """Compute metrics, their standard errors and their errors by name, given predictions and how far each may be off."""
-    units = fit.objective.units
-    target, seen = np.asarray(units.target), np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
-    weight = np.ones(len(seen)) if units.weight is None else np.asarray(units.weight, np.float64)
-    if "auc" in metrics and np.diff(plan.indptr).max() < 0.05 * plan.num_units:
+def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[ByName, ByName, ByName, dict[str, str]]:
+    """Metrics, their standard errors, their errors and how they were taken, by name, of predictions that may be off by so much
+    each."""
+    held, plan = in_order(fit, predicted), predicted.plan
+    small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or _largest(plan) <= SMALL
+    if "auc" in metrics and held.parts.endswith(POOLED) and small:
         warnings.warn(
             "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
             "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
-            "not 0.5). Compare losses, or use a few large folds.",
+            "not 0.5). Compare losses, or use large folds, or folds that each hold every class.",
             stacklevel=5,  # past the context of double precision
         )
-    value: ByName = {}
-    se, error = dict(value), dict(value)
-    for name in metrics:
-        found = MEASURES[name](target[seen], predicted[seen], off[seen], weight[seen])
-        values = np.full(len(seen), np.nan)
-        values[seen] = found.values
-        value[name] = float(np.average(found.values, weights=weight[seen]))
-        se[name] = standard_error(values, weight, plan).value
-        error[name] = float(np.average(np.broadcast_to(found.error, found.values.shape), weights=weight[seen]))
-    return value, se, error
+    found = {name: valued(name, held) for name in metrics}
+    return (
+        {name: each.value for name, each in found.items()},
+        {name: standard_error(each.values, held.weight, plan).value for name, each in found.items()},
+        {name: each.error for name, each in found.items()},
+        {name: each.how for name, each in found.items()},
+    )
+
+
+def in_order(fit: Fit, predicted: Predictions) -> Held:
+    """The predictions that there are, in the order of units."""
+    units, seen = fit.objective.units, np.flatnonzero(predicted.seen)
+    order = seen[np.argsort(predicted.unit[seen], kind="stable")]
+    unit, plan = predicted.unit[order], predicted.plan
+    target, weight = np.asarray(units.target), np.ones(plan.num_units)
+    weight = weight if units.weight is None else np.asarray(units.weight, np.float64)
+    part, parts = _parts(plan, predicted.refit[order], target[unit], weight[unit])
+    return Held(unit, part, target[unit], predicted.values[order], predicted.off[order], weight, parts)
+
+
+def valued(name: str, held: Held) -> Value:
+    """A measure of what is held out."""
+    if name == "auc":
+        return _by_parts(held)
+    found, n = MEASURES[name](held.target, held.predicted, held.off, held.weight[held.unit]), len(held.weight)
+    values, error = (_averaged(held.unit, each, n) for each in (found.values, found.error))
+    there = np.bincount(held.unit, minlength=n) > 0
+    mean = lambda each: float(np.average(each[there], weights=held.weight[there]))
+    how = "mean over units" + (", each its mean over refits" if len(held.unit) > there.sum() else "")
+    return Value(mean(values), values, mean(error), how)
+
+
+def _averaged(unit: NDArray[np.int64], each: NDArray | float, n: int) -> NDArray[np.float64]:
+    """Of every unit the mean of what is its own; NaN where nothing is."""
+    times, total = np.bincount(unit, minlength=n), np.bincount(unit, np.broadcast_to(each, unit.shape), n)
+    return np.where(times > 0, total / np.maximum(times, 1), np.nan)
+
+
+def _largest(plan: Plan) -> int:
+    """How many units a refit scores at most."""
+    return int(np.bincount(plan.refit[plan.held]).max())
+
+
+def _parts(plan: Plan, refit: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], str]:
+    """The part in which each prediction of a refit is ranked, and what parts are: areas are means over these."""
+    repeat = repeats(plan)
+    whole = _whole(refit, target, weight, plan.num_refits)[np.unique(refit)]
+    if repeat is None:
+        return (refit, "refits") if whole.any() else (np.zeros_like(refit), POOLED)
+    if whole.all() and _largest(plan) <= SMALL and plan.clusters is None:
+        return refit, "folds"
+    return (repeat[refit], f"repeats, each {POOLED}") if repeat.max() else (np.zeros_like(refit), POOLED)
+
+
+def _whole(part: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
+    """Which parts hold every class."""
+    there = weight > 0
+    classes = np.unique(target[there])
+    each = [np.bincount(part[there & (target == one)], minlength=count) > 0 for one in classes]
+    return np.all(each, axis=0) & (len(classes) > 1)
+
+
+def repeats(plan: Plan) -> NDArray[np.int64] | None:
+    """Of every refit the repeat that it belongs to, where successive refits score every unit once; None where they do not."""
+    unit, ends = plan.index[plan.held], np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
+    times = np.bincount(unit, minlength=plan.num_units)
+    if times.max() == 1:
+        return np.zeros(plan.num_refits, np.int64)
+    found, done, filled, total = np.zeros(plan.num_refits, np.int64), np.zeros(plan.num_units, np.int64), 0, np.sum(times > 0)
+    for k, own in enumerate(np.split(unit, ends[:-1])):
+        found[k] = filled // total
+        if np.any(done[own] != found[k]):
+            return None
+        done[own] += 1
+        filled += len(own)
+    return found if filled % total == 0 else None
 
 
 def measurable(caller: str, fit: Fit, metric: str) -> None:
@@ -109,6 +211,32 @@ def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> 
         return _area(target == np.max(target), predicted, off, weight)
     parts = [_area(target == k, predicted[:, k], off[:, k], weight) for k in range(predicted.shape[1]) if (target == k).any()]
     return Measured(np.mean([p.values for p in parts], axis=0), float(np.mean([p.error for p in parts])))
+
+
+def _by_parts(held: Held) -> Value:
+    """The mean of the areas of all parts that hold every class, of all together where none does. A unit adds what it adds to
+    each, and its share of how far the part is from the mean: of few rows of a class what these add tells too little."""
+    n, weight, sizes = len(held.weight), held.weight[held.unit], np.bincount(held.part)
+    whole = _whole(held.part, held.target, weight, len(sizes))
+    rows = np.split(np.argsort(held.part, kind="stable"), np.cumsum(sizes)[:-1])
+    kept, lost = [own for own, one in zip(rows, whole, strict=True) if one], int(np.sum(~whole & (sizes > 0)))
+    if len(sizes) == 1 or not kept:
+        heavy = weight / np.bincount(held.unit, minlength=n)[held.unit]
+        found = _auc(held.target, held.predicted, held.off, heavy)
+        mean = lambda each: float(np.average(np.broadcast_to(each, heavy.shape), weights=heavy))
+        return Value(mean(found.values), _averaged(held.unit, found.values, n), mean(found.error), POOLED)
+    each = [_auc(held.target[own], held.predicted[own], held.off[own], weight[own]) for own in kept]
+    areas = np.array([np.average(one.values, weights=weight[own]) for one, own in zip(each, kept, strict=True)])
+    value, pull, seen = float(areas.mean()), np.zeros(n), np.zeros(n, bool)
+    for one, own, part in zip(each, kept, areas, strict=True):
+        kinds = np.unique(held.target[own], return_inverse=True)[1]
+        share = np.bincount(kinds, weight[own]) / weight[own].sum()
+        apart = (part - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
+        pull[held.unit[own]] += (one.values - part + apart) / weight[own].sum() / len(kept)
+        seen[held.unit[own]] = True
+    values = np.where(seen, value + held.weight[seen].sum() * pull, np.nan)
+    how = f"mean over {len(kept)} {held.parts}" + (f" ({lost} more lack a class)" if lost else "")
+    return Value(value, values, float(np.mean([one.error for one in each])), how)
 
 
 def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:

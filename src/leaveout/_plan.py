@@ -809,7 +809,13 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
 
 
 @scheme
-def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -> Plan:
+def from_splits(
+    splits: Iterable[tuple[ArrayLike, ArrayLike]],
+    num_units: int,
+    *,
+    groups: ArrayLike | None = None,
+    times: ArrayLike | None = None,
+) -> Plan:
     """Plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
 
     Units that are in neither the train nor the test set of a split are dropped and not scored. A unit that is twice in the
@@ -822,6 +828,10 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
         the labels of the fit.
     num_units : int
         Number of units n, 2 or more.
+    groups : array-like [units], optional
+        A label of each unit. Units of one label depend on one another: standard errors are over groups, as those of `groups`.
+    times : array-like [units], optional
+        The time of each unit, rising from unit to unit: the units are a series, and standard errors are over blocks along it.
 
     Returns
     -------
@@ -831,7 +841,8 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
     Raises
     ------
     ValueError
-        If a unit is in the train and the test set of one split, a test set is empty, or a number is none of a unit.
+        If a unit is in the train and the test set of one split, a test set is empty, a number is none of a unit,
+        `groups` are all one, `times` do not rise, or both are given.
 
     Examples
     --------
@@ -844,6 +855,8 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
            [1, 1, 0, 1, 1, 0]])
     """
     n = count("from_splits: num_units", num_units, 2)
+    if groups is not None and times is not None:
+        raise ValueError("from_splits: give groups or times, not both: standard errors are over groups, or along a series.")
     if not isinstance(splits, Iterable):
         raise TypeError(f"from_splits: splits must be pairs (train, test), as of splitter.split(X, y); got {splits!r}.")
     refits: list[Entries] = []
@@ -861,7 +874,44 @@ def from_splits(splits: Iterable[tuple[ArrayLike, ArrayLike]], num_units: int) -
         refits.append(_departures(counts, np.isin(np.arange(n), test)))
     if not refits:
         raise ValueError("from_splits: the splitter yielded no split.")
+    if groups is not None:
+        labels, names = _of_units("groups", groups, n, names)
+        found, levels = codes("from_splits", "groups", labels)
+        if len(levels) < 2:
+            raise ValueError("from_splits: at least two groups are needed; all labels are equal.")
+        return _stacked(refits, n, names=names, clusters=found.astype(np.int64))
+    if times is not None:
+        labels, names = _of_units("times", times, n, names)
+        _rising(labels)
+        return _stacked(refits, n, names=names, serial=True)
     return _stacked(refits, n, names=names)
+
+
+def _of_units(name: str, value: ArrayLike, n: int, names: pd.Index | None) -> tuple[pd.Series, pd.Index | None]:
+    """What is known of every unit, in the order of the labels that the splits have, if any; and the labels."""
+    own = index_of(value)
+    found = pd.Series(value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.asarray(value))
+    if len(found) != n:
+        raise ValueError(f"from_splits: {name} must be one a unit, {n}; got {len(found)}.")
+    order = None if own is None or names is None else places("from_splits", name, own, "the splits", names)
+    return found if order is None else found.iloc[order], own if names is None else names
+
+
+def _rising(times: pd.Series) -> None:
+    """ValueError where the times of successive units do not rise."""
+    if times.isna().any():
+        raise ValueError(f"from_splits: times has {times.isna().sum()} missing values; drop those units.")
+    if not times.is_unique:
+        raise ValueError(
+            f"from_splits: times repeat, as {times[times.duplicated()].iloc[0]}: units of one time are no steps of a series; "
+            "leave out whole times and give them as groups="
+        )
+    if not times.is_monotonic_increasing:
+        back = int(np.flatnonzero(~(times.to_numpy()[1:] > times.to_numpy()[:-1]))[0]) + 1
+        raise ValueError(
+            f"from_splits: times must rise from unit to unit; unit {back} is before unit {back - 1}. Sort the data by time, "
+            "then fit and split them."
+        )
 
 
 def _by_labels(

@@ -1,7 +1,9 @@
 """Held-out predictions, summed as batches of refits arrive."""
 
+import functools
+
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ._asked import predictions, reach
 from ._checkpoint import Told
@@ -14,11 +16,13 @@ UNSEEN = LOST[1:]  # refits none of whose units has a loss; of undetermined ones
 
 
 class Predictions:
-    """Held-out predictions of one kind, summed by unit; if `judged`, with how far they may be off."""
+    """Predictions of a kind, one for every unit that a refit scores, in the order of the plan, `[scored, ...]`; NaN where there
+    is none. `off` is how far each may be off, if they are `judged`, else zero."""
 
-    def __init__(self, plan: Plan, kind: str, *, judged: bool):
-        self.kind, self.judged, self.times = kind, judged, np.zeros(plan.num_units)
-        self.total = self.off = np.zeros(0)
+    def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[np.ndarray, "scored ..."] | None = None):
+        self.plan, self.kind, self.judged = plan, kind, judged
+        self.values = np.zeros(0) if values is None else values
+        self.off = np.zeros_like(self.values)
 
     def told(self, fit: Fit, rows: Rows, done: Refitted, result: Int[np.ndarray, " refits"]) -> Told:
         """Compute the predictions of a batch of refits, and how far they may be off."""
@@ -29,16 +33,41 @@ class Predictions:
         return found | {"off": reach(fit, done, values, at)[keep]} if self.judged else found
 
     def merge(self, batch: Batch, told: Told) -> None:
-        """Add the predictions of a batch, computed now or read from the checkpoint."""
-        unit, values = batch.rows.index[told["predicted"]], told["values"]
-        if not self.total.size:
-            self.total, self.off = np.zeros((2, len(self.times), *values.shape[1:]))
-        np.add.at(self.total, unit, values)
-        np.add.at(self.times, unit, 1.0)
+        """What a batch says, or said before."""
+        place, values = self._number[batch.place[told["predicted"]]], told["values"]
+        if not self.values.size:
+            self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
+            self.off = np.zeros_like(self.values)
+        self.values[place] = values
         if self.judged:
-            np.add.at(self.off, unit, told["off"])
+            self.off[place] = told["off"]
 
-    def per_unit(self) -> tuple[Float[np.ndarray, "units ..."], Float[np.ndarray, "units ..."]]:
-        """Return each unit's mean prediction over its refits, and how far it may be off at most; NaN where there is none."""
-        times = np.where(self.times > 0, self.times, np.nan).reshape(-1, *[1] * (self.total.ndim - 1))
-        return self.total / times, self.off / times
+    @functools.cached_property
+    def _number(self) -> Int[np.ndarray, " entries"]:
+        """Of every entry of the plan that is scored its number among these."""
+        return np.cumsum(self.plan.held) - 1
+
+    @property
+    def seen(self) -> Bool[np.ndarray, " scored"]:
+        """Which there are."""
+        if not self.values.size:
+            return np.zeros(int(self.plan.held.sum()), bool)
+        return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))
+
+    @property
+    def unit(self) -> Int[np.ndarray, " scored"]:
+        return self.plan.index[self.plan.held]
+
+    @property
+    def refit(self) -> Int[np.ndarray, " scored"]:
+        return self.plan.refit[self.plan.held]
+
+    def per_unit(self) -> Float[np.ndarray, "units ..."]:
+        """Each unit's mean over its refits; NaN where there is none."""
+        if not self.values.size:
+            return np.full(self.plan.num_units, np.nan)
+        seen, total = self.seen, np.zeros((self.plan.num_units, *self.values.shape[1:]))
+        unit = self.unit[seen]
+        np.add.at(total, unit, self.values[seen])
+        times = np.bincount(unit, minlength=self.plan.num_units).astype(float)
+        return total / np.where(times > 0, times, np.nan).reshape(-1, *[1] * (total.ndim - 1))

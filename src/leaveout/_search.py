@@ -11,14 +11,15 @@ from ._asked import Asked
 from ._checkpoint import depends
 from ._definite import IndefiniteHessianError
 from ._estimate import Estimate
-from ._evaluate import adapted, begun, cross_predict, cross_validate
+from ._evaluate import adapted, begun, cross_validate, held_out
 from ._fit import Fit, fit as fitted
 from ._hyper import Build, Slopes, built, criterion, smoothed
 from ._jax import Module, PyTree
-from ._metrics import HIGHER, MEASURES, Metric, measurable
+from ._metrics import HIGHER, Metric, in_order, measurable, valued
 from ._objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, called
 from ._path import path
 from ._plan import Plan
+from ._pooled import Predictions
 from ._progress import Slow
 from ._stopping import Interrupted
 from .refit import AbstractRefit, Certified, Exact, NewtonStep
@@ -67,7 +68,7 @@ class Trial:
     hyper: dict[str, Any]
     value: float
     estimate: Estimate | None = None
-    predicted: Array | None = None  # of every unit, held out, where there is a metric
+    predicted: Predictions | None = None  # where there is a metric
     slope: dict[str, float] | None = None  # of the criterion, in an e-fold of each
     said: str = ""
     parameters: PyTree = None
@@ -112,16 +113,14 @@ def sign(metric: Metric | None) -> int:
     return -1 if metric in HIGHER else 1
 
 
-def measured(metric: Metric, fit: Fit, predicted: Array | None, units: Array) -> float:
-    """Compute a metric of the held-out predictions of some units, negative where more is better; NaN where it is undefined."""
+def measured(metric: Metric, fit: Fit, predicted: Predictions | None, units: Array) -> float:
+    """A metric of held-out predictions of some units, less it where more is better; NaN where these do not tell it."""
     assert predicted is not None
-    target, weight = np.asarray(fit.objective.units.target), fit.objective.units.weight
-    seen = units & np.isfinite(predicted).reshape(len(predicted), -1).all(-1)
-    target, predicted, heavy = target[seen], predicted[seen], (np.ones(len(seen)) if weight is None else weight)[seen]
-    if not heavy.sum() > 0 or (metric == "auc" and len(np.unique(target[heavy > 0])) < 2):
+    held = in_order(fit, predicted).some(units)
+    heavy = held.weight[held.unit] > 0
+    if not heavy.any() or (metric == "auc" and len(np.unique(held.target[heavy])) < 2):
         return float("nan")
-    found = MEASURES[metric](target, predicted, np.zeros_like(predicted), heavy)
-    return sign(metric) * float(np.average(found.values, weights=heavy))
+    return sign(metric) * valued(metric, held).value
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +173,8 @@ class Study:
             measurable("tune", fit, self.metric)
             if fit.objective.units.target is None:
                 raise ValueError(f"tune: metric needs a model with predictions and a target; got {called(fit.objective)}.")
-            predicted = cross_predict(fit, self.plan, self.refit) if predicted is None else predicted
-            value = measured(self.metric, fit, predicted, np.ones(len(predicted), bool))
+            predicted = held_out(fit, found.plan, self.refit, "response") if predicted is None else predicted
+            value = measured(self.metric, fit, predicted, np.ones(found.plan.num_units, bool))
         return self.add(Trial(hyper, value, found, predicted, said=said, parameters=fit.parameters, **more), fit)
 
     def comparable(self, hyper: dict[str, Any], fit: Fit, found: Estimate) -> None:
@@ -306,7 +305,9 @@ class Descent:
         fit, rho = study.fitted(hyper), np.array(list(hyper.values()))
         found = self.slopes(fit, adapted("tune", fit.objective, study.plan, criterion(fit)), rho, among)
         along = found.slope * rho
-        more: dict[str, Any] = {"predicted": found.center, "slope": dict(zip(hyper, along.tolist(), strict=True))}
+        plan, center = found.estimate.plan, found.center
+        predicted = None if center is None else Predictions(plan, "link", values=center[plan.index[plan.held]])
+        more: dict[str, Any] = {"predicted": predicted, "slope": dict(zip(hyper, along.tolist(), strict=True))}
         trial = (
             study.judged(hyper, fit, found.estimate, **more)
             if among is None

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
-from sklearn.metrics import check_scoring
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import check_scoring, explained_variance_score
 
 from .._asked import Named
 from .._estimate import Estimate
@@ -37,9 +38,17 @@ class OfMean(NamedTuple):
 def _determination(mean: float, y: NDArray, weight: NDArray) -> float:
     """R² as scikit-learn defines it: 1 or 0 for a constant response, none for one row."""
     spread = float(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight))
-    if spread == 0 or len(y) < 2:
-        return float(mean == 0) if len(y) > 1 else np.nan
+    if len(y) < 2:
+        return undefined("R^2 score")
+    if spread == 0:
+        return float(mean == 0)
     return 1 - mean / spread
+
+
+def undefined(what: str) -> float:
+    """NaN, of a share of a variance that one row has not, as scikit-learn warns of it."""
+    warnings.warn(f"{what} is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=2)
+    return float("nan")
 
 
 NUMBERS = {
@@ -137,6 +146,8 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
     scorer = check_scoring(host, scoring=scoring or None)
 
     def score(host: Any, rows: Data) -> float:
+        if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
+            return undefined("Explained variance score")  # scikit-learn's own is 1: any prediction has no variance
         more = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
         try:
             return float(scorer(host, rows.X, rows.y, **more))

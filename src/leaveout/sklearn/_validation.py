@@ -25,6 +25,8 @@ from ._folds import ByHost, Data, OneFit, Refitted, Splits, fitted, is_rescaled
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
+LEAST = float(np.finfo(np.float64).min)
+ABSENT = {"predict_proba": 0.0, "predict_log_proba": LEAST, "decision_function": LEAST}  # of a class that a fold lacks
 
 
 def cross_validate(
@@ -267,7 +269,7 @@ def cross_val_predict(
     """
     del n_jobs, verbose, pre_dispatch
     data, splits = _rows("cross_val_predict", estimator, X, y, groups, cv, params, transformers)
-    tests = np.concatenate([test for _, test in splits])
+    tests, classes = np.concatenate([test for _, test in splits]), np.unique(data.y)
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
 
@@ -276,12 +278,34 @@ def cross_val_predict(
             raise ValueError(
                 f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
             )
-        return getattr(host, method)(data.some(splits[k][1]).X)
+        found = getattr(host, method)(data.some(splits[k][1]).X)
+        return _by_classes(found, host.classes_, classes, method) if method in ABSENT else found
 
     with _kept("cross_val_predict", checkpoint, estimator, data, splits, refit, transformers, method=method):
         folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
         parts = folds.predicted(predict)
     return np.concatenate(parts)[np.argsort(tests)]
+
+
+def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> NDArray:
+    """What an estimator says of its own classes, in the columns of all of them."""
+    if len(own) == len(classes):
+        return found
+    advice = "To fix this, use a cross-validation technique resulting in properly stratified folds"
+    if found.ndim == 1:
+        raise ValueError(
+            f"Only {len(own)} class/es in training fold, but {len(classes)} in overall dataset. This is not supported for "
+            f"{method} with imbalanced folds. {advice}"
+        )
+    warnings.warn(
+        f"Number of classes in training fold ({len(own)}) does not match total number of classes ({len(classes)}). Results may "
+        f"not be appropriate for your use case. {advice}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    out = np.full((len(found), len(classes)), ABSENT[method], found.dtype)
+    out[:, np.searchsorted(classes, own)] = found
+    return out
 
 
 @contextlib.contextmanager
