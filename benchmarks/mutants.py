@@ -774,6 +774,20 @@ FAULTS = (
         "test_scores.py",
     ),
     Fault(
+        "a model that lacks rows may be ranked first",
+        "_compare.py",
+        "key=lambda name: (missing[name], estimates[name]._mean(values[name]))",
+        "key=lambda name: (0, estimates[name]._mean(values[name]))",
+        "test_estimate.py",
+    ),
+    Fault(
+        "rows without a loss are not on the first card",
+        "_report.py",
+        "are not in it\" if missing else",
+        "are not in it\" if False else",
+        "test_report.py",
+    ),
+    Fault(
         "an unpaired difference",
         "_compare.py",
         "estimate._standard_error(difference)",

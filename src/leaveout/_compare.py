@@ -62,12 +62,16 @@ class Comparison(pd.DataFrame):
 def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
     """Estimates of several models side by side, and each one's paired difference from the best.
 
-    Columns: `mean`, `se`, `difference` (from the lowest mean), `se_difference` (of the paired per-unit difference, by the same
-    rule as `se`), `worse` (the probability that the model is worse than the best, Φ(difference / se_difference)),
+    Columns: `mean`, `se`, `difference` (from the best, the lowest mean), `se_difference` (of the paired per-unit difference, by
+    the same rule as `se`), `worse` (the probability that the model is worse than the best, Φ(difference / se_difference)),
+    `missing` (held-out losses that the model does not have, as where a refit does not exist),
     `approximation_error` (of the difference), `kind` of the standard error; and where losses are −log densities `weight`, by
     which a mixture of the models' predictive densities has the lowest mean (stacking: Yao, Vehtari, Simpson & Gelman, 2018).
 
-    Warns where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
+    Every mean is over the losses that all models have: where the folds are the same, over rows of refits, else over units. A
+    model that lacks more losses than another is ranked behind it, whatever its mean: what it lacks may be what is hard.
+
+    Warns where a model lacks losses; where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
     fewer than 100 independent units, or models whose summed log densities differ by less than 4; and where `evaluate` was not
     the same function for all.
 
@@ -81,8 +85,9 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
         return _of_numbers(estimates)
     _named(estimates)
     _comparable(estimates)
-    values = _of_same_units(estimates)
-    best = min(values, key=lambda name: estimates[name]._mean(values[name]))
+    missing = {name: estimate._missing for name, estimate in estimates.items()}
+    values = _in_common(estimates, missing)
+    best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
     rows = {}
     for name, estimate in estimates.items():
         own, difference = estimate._standard_error(values[name]), values[name] - values[best]
@@ -93,6 +98,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
             "difference": apart,
             "se_difference": 0.0 if name == best else paired.value,
             "worse": 0.5 if name == best else _worse(apart, paired.value),
+            "missing": missing[name],
             "approximation_error": 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error,
             "kind": own.kind,
         }
@@ -100,7 +106,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
     if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
         table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
     _warn(table, estimates, values, best)
-    found = Comparison(table.sort_values("mean"))
+    found = Comparison(table.sort_values(["missing", "mean"]))
     found.estimates = dict(estimates)
     return found
 
@@ -276,11 +282,23 @@ def _first(a: Array | None, b: Array | None) -> str:
     return f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
 
 
-def _of_same_units(estimates: dict[str, Estimate]) -> dict[str, Array]:
-    """The losses per unit of several estimates, NaN where some have none."""
-    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
-    seen = np.isfinite(np.stack(list(values.values())))
+def _in_common(estimates: dict[str, Estimate], missing: dict[str, int]) -> dict[str, Array]:
+    """The losses per unit of several estimates, of what all of them have a loss of: of rows of refits where the folds are the
+    same, so that no unit is averaged over fewer refits in one than in another, else of units."""
+    first = next(iter(estimates.values()))
+    same = all(_same_folds(each.plan, first.plan) for each in estimates.values())
+    losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}
+    seen = np.isfinite(np.stack(list(losses.values())))
+    lacking = [f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count]
+    if lacking:
+        warnings.warn(
+            f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
+            "another is ranked behind it.",
+            stacklevel=3,
+        )
+    elif not (seen.all(0) == seen.any(0)).all():
+        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
     if (seen.all(0) == seen.any(0)).all():
-        return values
-    warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
-    return {name: np.where(seen.all(0), v, np.nan) for name, v in values.items()}
+        return {name: each.per_unit() for name, each in estimates.items()}
+    common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
+    return {name: estimates[name].averaged(each) for name, each in common.items()} if same else common

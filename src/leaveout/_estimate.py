@@ -93,6 +93,11 @@ class Estimate(Printed):
         count = self.plan.num_refits if self.joint else self.plan.num_units
         return np.ones(count) if self.unit_weight is None or self.joint else self.unit_weight
 
+    @property
+    def _missing(self) -> int:
+        """How many held-out losses that the mean would count do not exist."""
+        return int(np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0)))
+
     def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Losses that stand as `losses` does, such as `baseline`, of each unit: the mean over the refits that score it."""
         scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
@@ -318,7 +323,7 @@ class Estimate(Printed):
         plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
-        missing = np.sum(~np.isfinite(self.losses[self._at.held]))
+        missing = self._missing
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),
