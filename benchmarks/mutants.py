@@ -788,6 +788,13 @@ FAULTS = (
         "test_report.py",
     ),
     Fault(
+        "a refit whose dispersion goes to zero is lost",
+        "models/_shared.py",
+        "return np.log([POISSON]) if self.limit(tau) else tau",
+        "return tau",
+        "test_regression.py",
+    ),
+    Fault(
         "an unpaired difference",
         "_compare.py",
         "estimate._standard_error(difference)",

@@ -154,6 +154,8 @@ class Parameters:
                                class), or None: a refit that is left less than half an observation of one is flagged
     `warning(theta)`           what a user should know of a fit that came out there: parameters on a boundary, idle states
     `limit(theta)`             why F has no minimum where a fit came out: a value that no parameter reaches; "" where it has
+    `at_limit(theta)`          θ `[params]` that is on its way there, with what runs put so near to the limit that losses are
+                               those of the limit: it stays there, and a refit is finished in the others
     `held(theta)`              where a fit ran to a boundary: the model that holds parameters there, natural parameters to
                                start it from, and what it holds, in words; else None
     `leaving(objective, like, thetas, weights)`  of some refits, raveled θ `[refits, params]` and `[refits, units]`: would F
@@ -172,6 +174,7 @@ class Parameters:
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
     warning: Callable[[PyTree], str] = lambda theta: ""
     limit: Callable[[PyTree], str] = lambda theta: ""
+    at_limit: Callable[[Float[np.ndarray, " params"]], Float[np.ndarray, " params"]] = _same
     held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
     leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
     kinks: Callable[[], Any] = lambda: None
