@@ -104,6 +104,14 @@ def test_evaluate_replaces_the_score():
     with pytest.raises(ValueError, match="evaluate must return"):
         lo.cross_validate(fit, plan, evaluate=lambda *a: np.ones(3))
 
+    def forgets(*a):
+        absolute(*a)
+
+    with pytest.raises(TypeError, match=r"evaluate: .*forgets returned None; return one loss a held unit"):
+        lo.cross_validate(fit, plan, evaluate=forgets)
+    with pytest.raises(TypeError, match="returned None among the losses"):
+        lo.cross_validate(fit, plan, evaluate=lambda *a: [None, *absolute(*a)[1:]])
+
 
 def test_metrics_of_held_out_predictions():
     from sklearn.metrics import roc_auc_score
