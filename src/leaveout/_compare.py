@@ -4,6 +4,7 @@ import abc
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from ._errors import Spread, independent
 from ._estimate import ROUNDING, Estimate
@@ -19,8 +21,11 @@ from ._plan import Plan
 from ._results import RESULTS
 
 Array = np.ndarray
-FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densities, below which standard errors of differences
-# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296)
+FEW, CLOSE, SIGN = 100, 4.0, 2.0  # independent units, and a difference of summed log densities, below which standard errors of differences
+# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); one of so many standard errors is no likeness
+SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
+DIGITS = 6  # of numbers, as they are printed
+WIDTH = 80  # of a terminal
 
 
 class Compared(NamedTuple):
@@ -50,6 +55,20 @@ class Comparison(pd.DataFrame):
     _metadata: ClassVar[list[str]] = ["estimates"]  # what pandas takes for no column
     estimates: dict[str, Estimate]
 
+    def __repr__(self) -> str:
+        """Names, means, differences and their standard errors, whatever the width; of the other columns those that fit beside
+        them, and the names of the rest."""
+        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{DIGITS}g}")
+        short = "missing" in self and bool(self["missing"].any())
+        shown = [name for name in (*SHOWN, *(["missing"] if short else [])) if name in self]
+        others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
+        for name in others:
+            if len(written([*shown, name]).partition("\n")[0]) <= WIDTH:
+                shown.append(name)
+        left = [name for name in others if name not in shown]
+        kinds = [f"SE: {kind}" for kind in dict.fromkeys(self["kind"] if "kind" in self else ())]
+        return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
+
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
         """Write the comparison to one page that needs nothing else, as `lo.report` does. Needs `leaveout[report]`."""
         from ._report import report
@@ -59,7 +78,9 @@ class Comparison(pd.DataFrame):
         return report(self.estimates, path, title=title)
 
 
-def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
+def compare(
+    estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mapping[str, ArrayLike] | None = None
+) -> Comparison:
     """Estimates of several models side by side, and each one's paired difference from the best.
 
     Columns: `mean`, `se`, `difference` (from the best, the lowest mean), `se_difference` (of the paired per-unit difference, by
@@ -71,19 +92,31 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
     Every mean is over the losses that all models have: where the folds are the same, over rows of refits, else over units. A
     model that lacks more losses than another is ranked behind it, whatever its mean: what it lacks may be what is hard.
 
+    A model of a transformed response z(y) is compared with models of y by `jacobian`, {its name: log |dz/dy| of every unit},
+    which is subtracted from its losses, as densities are of z and
+
+        −log p(y) = −log p(z) − log |dz/dy|,        z = log y:  log |dz/dy| = −log y
+
+    Or let one function, `cross_validate(..., evaluate=)`, score all models on one scale.
+
     Warns where a model lacks losses; where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
-    fewer than 100 independent units, or models whose summed log densities differ by less than 4; and where `evaluate` was not
+    fewer than 100 independent units, or models whose summed log densities differ by less than 4, and by no more than two
+    standard errors; and where `evaluate` was not
     the same function for all.
 
     Results of `leakage_corrected` and reports of leakage are compared too, of the same folds, clusters and scores: then the
     difference is from the best, and `approximation_error` is the Monte-Carlo error of it, over draws that both share.
 
-    Raises `ValueError` where the estimates do not score the same units, the same response, or by the same score; `TypeError`
-    on what is no estimate, or not all of one kind.
+    Raises `ValueError` where the estimates do not score the same units, the same response (unless by one function of the
+    user's, or by `jacobian`), or by the same score, and on a `jacobian` of losses that are no −log densities of units;
+    `TypeError` on what is no estimate, or not all of one kind.
     """
     if isinstance(estimates, Mapping) and any(isinstance(each, AbstractComparable) for each in estimates.values()):
+        if jacobian is not None:
+            raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
         return _of_numbers(estimates)
     _named(estimates)
+    estimates = _untransformed(estimates, {} if jacobian is None else jacobian)
     _comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
     values = _in_common(estimates, missing)
@@ -172,7 +205,8 @@ def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str,
                 f"standard error of their difference, {row.se_difference:.1g}; use Exact()."
             )
     count = np.isfinite(values[best]).sum()
-    close = others.index[(others.difference > 0) & (others.difference * count < CLOSE)]
+    apart = np.abs(others.difference)
+    close = others.index[(apart > 0) & (apart * count < CLOSE) & ~(apart > SIGN * others.se_difference)]
     if "weight" in table and len(close):
         told(
             f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
@@ -224,6 +258,42 @@ def _named(estimates: dict[str, Estimate]) -> None:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
 
 
+def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
+    """Estimates whose losses are −log densities of the response as it was measured."""
+    if not isinstance(jacobian, Mapping):
+        raise TypeError(f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}.")
+    found = dict(estimates)
+    for name, given in jacobian.items():
+        if name not in estimates:
+            raise ValueError(f"compare: jacobian names {name!r}, which is none of {', '.join(map(repr, estimates))}.")
+        estimate = estimates[name]
+        if estimate.joint or estimate.score not in (LOG_DENSITY, ""):
+            what = "joint" if estimate.joint else estimate.score
+            raise ValueError(
+                f"compare: jacobian is of −log densities of units; the losses of {name!r} are {what}. Ask for "
+                "cross_validate(..., evaluate='log_density')."
+            )
+        labels, names = getattr(given, "index", None), estimate.plan.names
+        value = np.asarray(given, np.float64)
+        if value.shape != (estimate.plan.num_units,) or not np.isfinite(value).all():
+            raise ValueError(
+                f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; got "
+                f"shape {value.shape}, {np.sum(~np.isfinite(value))} not finite."
+            )
+        if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
+            raise ValueError(f"compare: jacobian of {name!r} has other labels than the units, or in another order.")
+        each = value[estimate.plan.index]
+        note = "; ".join(filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of the transformed response is subtracted"]))
+        found[name] = replace(
+            estimate,
+            losses=estimate.losses - each,
+            baseline=estimate.baseline - each,
+            response=None,
+            labels=estimate.labels | {"note": note},
+        )
+    return found
+
+
 def _comparable(estimates: dict[str, Estimate]) -> None:
     """ValueError where the responses or the scores are others."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
@@ -236,12 +306,19 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
     known = {name: e for name, e in estimates.items() if e.response is not None}
     first, own = next(iter(known.items()), ("", None))
+    own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
+    asked = {e.labels.get("function") if own_score(e) else None for e in estimates.values()}
     for name, other in known.items():
         if own is not None and not _alike(own, other):
+            what = f"{first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their losses are"
+            if len(asked) == 1 and None not in asked:  # one function of the user's, who alone knows its scale
+                told = f"compare: {what} taken to be on one scale, as one function, evaluate=, is asked of all."
+                warnings.warn(told, stacklevel=3)
+                break
             raise ValueError(
-                f"compare: {first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their "
-                "losses are not of one thing. Fit all models to the response as it was measured; for one that was transformed, "
-                "compare densities with the transformation's Jacobian, or write evaluate= in the units of the original."
+                f"compare: {what} not of one thing. Fit all models to the response as it was measured; for one that was "
+                "transformed, compare densities by compare(..., jacobian={name: log |dz/dy|}), or write one evaluate= for all, "
+                "in the units of the original."
             )
     weights = [e._weight / e._weight.mean() for e in estimates.values()]
     if not all(np.allclose(weight, weights[0]) for weight in weights):
