@@ -830,6 +830,13 @@ FAULTS = (
         "test_scores.py",
     ),
     Fault(
+        "Exact() is advised under Exact()",
+        "_checks.py",
+        'made = strategy.startswith("Exact(")',
+        "made = False",
+        "test_checks.py",
+    ),
+    Fault(
         "an unpaired difference",
         "_compare.py",
         "estimate._standard_error(difference)",

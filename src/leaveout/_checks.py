@@ -64,6 +64,7 @@ def _parted(code: RESULTS) -> tuple[str, str]:
     return (reason, remedy) if reason else (remedy, "")
 
 
+MADE = "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
 GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
 CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and what to do
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
@@ -119,11 +120,14 @@ def of_losses(
     return found
 
 
-def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"]) -> list[Check]:
-    """What became of the refits that are flagged, and, for information, of those that cross a kink."""
+def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strategy: str = "") -> list[Check]:
+    """What became of the refits that are flagged, and, for information, of those that cross a kink. What the strategy that
+    made them does already is no advice."""
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
     refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
-    return [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
+    found = [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
+    made = strategy.startswith("Exact(")
+    return [each._replace(remedy=MADE) if made and "Exact()" in each.remedy else each for each in found]
 
 
 def _listed(refits: Int[Array, " some"]) -> str:

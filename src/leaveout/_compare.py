@@ -200,9 +200,10 @@ def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str,
     others = table.drop(index=best)
     for name, row in others.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
+            made = all(estimates[each].labels.get("refit", "").startswith("Exact(") for each in (name, best))
             told(
                 f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
-                f"standard error of their difference, {row.se_difference:.1g}; use Exact()."
+                f"standard error of their difference, {row.se_difference:.1g}{'' if made else '; use Exact()'}."
             )
     count = np.isfinite(values[best]).sum()
     apart = np.abs(others.difference)

@@ -265,7 +265,7 @@ class Estimate(Printed):
     def _checked(self) -> list[Check]:
         names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
         of_units = of_losses(self.per_unit(), self._weight, self.plan, names, "refit" if self.joint else "row")
-        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result)]
+        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result, self.labels.get("refit", ""))]
         return sorted(found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
 
     @cached_property
