@@ -783,8 +783,8 @@ FAULTS = (
     Fault(
         "rows without a loss are not on the first card",
         "_report.py",
-        "are not in it\" if missing else",
-        "are not in it\" if False else",
+        'are not in it" if missing else',
+        'are not in it" if False else',
         "test_report.py",
     ),
     Fault(

@@ -308,7 +308,9 @@ def test_a_transformed_response_is_compared_by_its_jacobian_or_by_one_function()
     X, y, fits, scores, true = logged()
     plan, apart = lo.leave_one_out(120), np.mean(true["raw"] - true["log"])
     own = {name: lo.cross_validate(fit, plan, lo.Exact(), evaluate=scores[name]) for name, fit in fits.items()}
-    with pytest.warns(UserWarning, match="other responses.*taken to be on one scale, as one function, evaluate=, is asked of all"):
+    with pytest.warns(
+        UserWarning, match="other responses.*taken to be on one scale, as one function, evaluate=, is asked of all"
+    ):
         assert lo.compare(own).difference["raw"] == pytest.approx(apart, rel=1e-6)
     plain = {name: lo.cross_validate(fit, plan, lo.Exact()) for name, fit in fits.items()}
     with pytest.raises(ValueError, match=r"jacobian=\{name: log"):

@@ -21,7 +21,11 @@ from ._plan import Plan
 from ._results import RESULTS
 
 Array = np.ndarray
-FEW, CLOSE, SIGN = 100, 4.0, 2.0  # independent units, and a difference of summed log densities, below which standard errors of differences
+FEW, CLOSE, SIGN = (
+    100,
+    4.0,
+    3.0,
+)  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); one of so many standard errors is no likeness
 SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
 DIGITS = 6  # of numbers, as they are printed
@@ -78,9 +82,7 @@ class Comparison(pd.DataFrame):
         return report(self.estimates, path, title=title)
 
 
-def compare(
-    estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mapping[str, ArrayLike] | None = None
-) -> Comparison:
+def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mapping[str, ArrayLike] | None = None) -> Comparison:
     """Estimates of several models side by side, and each one's paired difference from the best.
 
     Columns: `mean`, `se`, `difference` (from the best, the lowest mean), `se_difference` (of the paired per-unit difference, by
@@ -100,7 +102,7 @@ def compare(
     Or let one function, `cross_validate(..., evaluate=)`, score all models on one scale.
 
     Warns where a model lacks losses; where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
-    fewer than 100 independent units, or models whose summed log densities differ by less than 4, and by no more than two
+    fewer than 100 independent units, or models whose summed log densities differ by less than 4, and by no more than three
     standard errors; and where `evaluate` was not
     the same function for all.
 
@@ -284,7 +286,9 @@ def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayL
         if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
             raise ValueError(f"compare: jacobian of {name!r} has other labels than the units, or in another order.")
         each = value[estimate.plan.index]
-        note = "; ".join(filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of the transformed response is subtracted"]))
+        note = "; ".join(
+            filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of the transformed response is subtracted"])
+        )
         found[name] = replace(
             estimate,
             losses=estimate.losses - each,

@@ -107,7 +107,11 @@ def _answers(found: Estimate) -> list[tuple[str, str, str]]:
     without = f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
     metrics = [(name, f"{found.metrics[name]:.5g}", found._metric(name).partition(" ")[2]) for name in found.metrics]
     return [
-        ("Held-out loss", f"{found.mean:.5g}{plus}", f"{unit}{', ' if found.score else ''}{found.score}; SE: {se.kind}{without}"),
+        (
+            "Held-out loss",
+            f"{found.mean:.5g}{plus}",
+            f"{unit}{', ' if found.score else ''}{found.score}; SE: {se.kind}{without}",
+        ),
         ("95 % interval", *interval),
         ("Approximation", f"± {error:.1g}" if np.isfinite(error) else "not certified", proved or "see the checks"),
         ("With no update", f"{found.no_update:.5g}", "of data that the model was fitted to: too low"),
