@@ -70,7 +70,7 @@ class Comparison(pd.DataFrame):
             if len(written([*shown, name]).partition("\n")[0]) <= WIDTH:
                 shown.append(name)
         left = [name for name in others if name not in shown]
-        kinds = [f"SE: {kind}" for kind in dict.fromkeys(self["kind"] if "kind" in self else ())]
+        kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
 
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
@@ -101,10 +101,10 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
 
     Or let one function, `cross_validate(..., evaluate=)`, score all models on one scale.
 
-    Warns where a model lacks losses; where the approximation error exceeds a tenth of the standard error of a difference, and where this is too small:
-    fewer than 100 independent units, or models whose summed log densities differ by less than 4, and by no more than three
-    standard errors; and where `evaluate` was not
-    the same function for all.
+    Warns where a model lacks losses; where the approximation error exceeds a tenth of the standard error of a
+    difference, and where this is too small: fewer than 100 independent units, or models whose summed log densities
+    differ by less than 4, and by no more than three
+    standard errors; and where `evaluate` was not the same function for all.
 
     Results of `leakage_corrected` and reports of leakage are compared too, of the same folds, clusters and scores: then the
     difference is from the best, and `approximation_error` is the Monte-Carlo error of it, over draws that both share.
@@ -280,15 +280,13 @@ def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayL
         value = np.asarray(given, np.float64)
         if value.shape != (estimate.plan.num_units,) or not np.isfinite(value).all():
             raise ValueError(
-                f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; got "
-                f"shape {value.shape}, {np.sum(~np.isfinite(value))} not finite."
+                f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; "
+                f"got shape {value.shape}, {np.sum(~np.isfinite(value))} not finite."
             )
         if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
             raise ValueError(f"compare: jacobian of {name!r} has other labels than the units, or in another order.")
         each = value[estimate.plan.index]
-        note = "; ".join(
-            filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of the transformed response is subtracted"])
-        )
+        note = "; ".join(filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"]))
         found[name] = replace(
             estimate,
             losses=estimate.losses - each,
