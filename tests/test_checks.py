@@ -1,6 +1,7 @@
 """Every check fires where it should, on data made for it, and is silent where it should not."""
 
 import copy
+import dataclasses
 import pickle
 
 import numpy as np
@@ -295,3 +296,18 @@ def test_a_plan_and_a_fit_are_shown():
     assert "<script>" not in wild._repr_html_() and "&lt;script&gt;\\|" in wild.to_markdown()
     buffered = lo.blocks(N, 10, buffer=2)
     assert f"{np.mean(np.diff(buffered.indptr)) - 10:.3g} units a refit that are not scored" in str(buffered)
+
+
+@pytest.mark.parametrize("code", [lo.RESULTS.missed, lo.RESULTS.uncertified, lo.RESULTS.successful])
+def test_exact_is_not_advised_where_it_made_the_refits(code):
+    X, y = clean()
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    for strategy, advised in ((lo.Certified(), True), (lo.Exact(), False)):
+        found = lo.cross_validate(fit, lo.kfold(N, 6, seed=0), strategy, audit=0)
+        result, error = found.result.copy(), found.error.copy()
+        result[2], error[2] = code, 10.0
+        (check,) = [
+            each for each in dataclasses.replace(found, result=result, error=error).checks() if each.code == f"LO{300 + code}"
+        ]
+        assert ("use Exact()" in str(check)) == advised and check.remedy
+        assert advised or "Exact() made them already" in check.remedy

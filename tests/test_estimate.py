@@ -104,6 +104,14 @@ def test_evaluate_replaces_the_score():
     with pytest.raises(ValueError, match="evaluate must return"):
         lo.cross_validate(fit, plan, evaluate=lambda *a: np.ones(3))
 
+    def forgets(*a):
+        absolute(*a)
+
+    with pytest.raises(TypeError, match=r"evaluate: .*forgets returned None; return one loss a held unit"):
+        lo.cross_validate(fit, plan, evaluate=forgets)
+    with pytest.raises(TypeError, match="returned None among the losses"):
+        lo.cross_validate(fit, plan, evaluate=lambda *a: [None, *absolute(*a)[1:]])
+
 
 def test_metrics_of_held_out_predictions():
     from sklearn.metrics import roc_auc_score
@@ -245,6 +253,39 @@ def test_compare_pairs_the_units():
     with pytest.warns(UserWarning, match="approximation error"), pytest.warns(UserWarning, match="less than 4"):
         near = lo.fit(glm("logistic", lo.penalties.Ridge(1.0001), n=300))
         lo.compare({"a": both["strong"], "b": lo.cross_validate(near, plan, lo.InfinitesimalJackknife())})
+
+
+def lacking(found, refits):
+    """An estimate some of whose refits do not exist."""
+    gone = np.isin(found.plan.refit, refits)
+    result = np.where(np.isin(np.arange(found.plan.num_refits), refits), lo.RESULTS.undetermined, found.result)
+    return replace(found, losses=np.where(gone, np.nan, found.losses), result=result)
+
+
+def test_a_model_that_lacks_rows_is_not_ranked_first():
+    weak, strong = (lo.fit(glm("logistic", lo.penalties.Ridge(alpha), n=300)) for alpha in (200.0, 1.0))
+    plan = lo.leave_one_out(300)
+    weak, strong = lo.cross_validate(weak, plan), lo.cross_validate(strong, plan)
+    hard = int(np.argmax(strong.per_unit()))
+    with pytest.warns(UserWarning, match="'strong' has no loss of 1 held-out rows: means are of what all models have"):
+        table = lo.compare({"strong": lacking(strong, [hard]), "weak": weak})
+    rest = np.arange(300) != hard
+    assert table["mean"]["strong"] < table["mean"]["weak"] and table.difference["strong"] < 0 < 0.5
+    assert list(table.index) == ["weak", "strong"] and table.missing.to_dict() == {"weak": 0, "strong": 1}
+    assert table["mean"]["weak"] == pytest.approx(weak.per_unit()[rest].mean(), rel=1e-14)
+    assert table.worse["strong"] < 0.5
+    with pytest.warns(UserWarning, match="'a' has no loss of 2 held-out rows, 'b' has no loss of 1"):
+        table = lo.compare({"a": lacking(strong, [hard, 0]), "b": lacking(weak, [1])})
+    assert list(table.index) == ["b", "a"]
+    assert not lo.compare({"strong": strong, "weak": weak}).missing.any()
+
+
+@pytest.mark.filterwarnings("ignore:compare. .* has no loss", "ignore:compare. 60 independent units")
+def test_a_unit_is_not_averaged_over_fewer_refits_of_one_model():
+    plan = lo.random_subsets(60, 0.3, 20, seed=0)
+    found = lo.cross_validate(fitted("logistic"), plan, lo.Exact())
+    table = lo.compare({"all": found, "less": lacking(found, [0, 1])})
+    assert table.difference["less"] == 0 and table.missing["less"] == np.sum(plan.held & (plan.refit < 2))
 
 
 def test_parameters_of_refits():

@@ -396,3 +396,21 @@ def test_a_quadratic_has_one_hessian(monkeypatch):
     np.testing.assert_allclose(fit.vector, np.linalg.solve(hessian, rows.T @ (weight * y)), rtol=1e-10)
     other = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(5.0), sample_weight=weight))
     np.testing.assert_allclose(other.hessian - fit.hessian, 1.5 * penalty, atol=1e-10)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_refit_whose_dispersion_goes_to_zero_has_poissons_loss(linear):
+    """One row alone scatters more than Poisson's counts do: without it the likelihood grows towards no dispersion."""
+    x = np.linspace(-1, 1, 40)
+    y = np.round(np.exp(1.5 + 0.5 * x))
+    y[20] = 30.0
+    fit, plan = lo.fit(lo.Regression(x[:, None], y, L.NegativeBinomialDispersion(linear=linear))), lo.kfold(40, 8, seed=0)
+    poisson = lo.fit(lo.GLM(x[:, None], y, "poisson"))
+    wanted = lo.cross_validate(poisson, plan, lo.Exact())
+    (refit,) = plan.refit[(plan.index == 20) & plan.held]
+    for strategy in (lo.Certified(), lo.Exact()):
+        found = lo.cross_validate(fit, plan, strategy)
+        entries = plan.held & (plan.refit == refit)
+        np.testing.assert_allclose(found.losses[entries], wanted.losses[entries], rtol=0, atol=found.error[refit] + 1e-12)
+        assert found.result[refit] == lo.RESULTS.successful and found.error[refit] < 1e-4
+    assert lo.fold_parameters(fit, plan)["dispersion"][refit] < 1e-12

@@ -1,6 +1,7 @@
 """The page: it says what the estimate says, it holds all that it needs, and nothing that comes from data is markup."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -159,6 +160,17 @@ def test_a_comparison_says_what_compare_says(pages):
     means = pd.DataFrame(page.data["picture-means"]["layer"][0]["data"]["values"])
     np.testing.assert_allclose(means["high"] - means["low"], 2 * table["se"])
     assert "all models:" in page.text
+
+
+@pytest.mark.filterwarnings("ignore:compare. ")
+def test_rows_without_a_loss_are_told_beside_the_mean(tmp_path):
+    whole = estimate()
+    less = dataclasses.replace(whole, losses=np.where(whole.plan.refit == 2, np.nan, whole.losses))
+    count = np.sum(whole.plan.held & (whole.plan.refit == 2))
+    said = f"{count} of 120 held-out losses do not exist, and are not in it"
+    assert said in read(less.report(tmp_path / "one.html")).text and said not in read(whole.report(tmp_path / "two.html")).text
+    text = read(lo.compare({"less": less, "whole": whole}).report(tmp_path / "both.html")).text
+    assert "this one lacks none" in text and f"this one lacks {count}" in text and "Lowest mean" not in text
 
 
 def test_a_leakage_report_says_what_it_says(pages):

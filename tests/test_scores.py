@@ -1,5 +1,6 @@
 """Scores by name against their definitions on refits from scratch; what cannot be compared is refused."""
 
+import dataclasses
 import warnings
 
 import jax.numpy as jnp
@@ -241,6 +242,100 @@ def test_two_functions_are_not_taken_for_one_score():
     }
     with pytest.warns(UserWarning, match=told):
         lo.compare({name: lo.cross_validate(fits[name], plan, evaluate=own[name]) for name in own})
+
+
+@pytest.mark.filterwarnings("ignore:compare. 40 independent units")
+def test_models_that_differ_by_many_standard_errors_are_not_alike():
+    """By 3 in summed log density, evenly: the second is worse in every row; and by as much, in a few."""
+    X, y, _ = least_squares()
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    found = lo.cross_validate(fit, lo.leave_one_out(N), evaluate="log_density")
+    worse = lambda more: dataclasses.replace(found, losses=found.losses + more)
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sure = lo.compare({"a": found, "b": worse(0.05 + 0.001 * rng.standard_normal(N))})
+    assert sure.worse["b"] > 0.999 and not any("alike" in str(each.message) for each in caught)
+    with pytest.warns(UserWarning, match="'b' and 'a' differ by less than 4 in summed log density"):
+        unsure = lo.compare({"a": found, "b": worse(0.05 + 0.5 * (-1.0) ** np.arange(N))})
+    assert 0.5 < unsure.worse["b"] < 0.97
+
+
+@pytest.mark.filterwarnings("ignore:compare. ")
+def test_a_printed_comparison_keeps_its_columns():
+    X, y, _ = least_squares()
+    of = lambda a: lo.cross_validate(
+        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(a))), lo.leave_one_out(N), evaluate="log_density"
+    )
+    table = lo.compare({f"ridge of penalty {a:g}": of(a) for a in (0.1, 10.0, 100.0)})
+    first, *rows = str(table).splitlines()
+    assert first.split()[:5] == ["mean", "se", "difference", "se_difference", "worse"] and max(map(len, [first, *rows])) <= 80
+    for name, row in zip(table.index, rows, strict=False):
+        shown = table.loc[name, ["mean", "se", "difference", "se_difference", "worse"]].astype(float)
+        assert row.startswith(name)
+        np.testing.assert_allclose(list(map(float, row.removeprefix(name).split()[:5])), shown, rtol=1e-5)
+    assert "SE: rows independent" in repr(table) and "approximation_error" in repr(table)
+    less = dataclasses.replace(of(1.0), losses=np.where(np.arange(N) == 3, np.nan, of(1.0).losses))
+    assert "missing" in str(lo.compare({"a": of(1.0), "b": less})) and "missing" not in str(table)
+
+
+def logged():
+    """Models of y and of log y, densities of y by refits from scratch, and a function of the user's that scores both."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(120, 1))
+    y = np.exp(1 + 0.6 * X[:, 0] + 0.3 * rng.normal(size=120))
+
+    def density(z, shift):
+        def score(held, seen, found):
+            mean, scale = found["intercept"] + X[held] @ found["coef"], found["scale"]
+            return -scipy.stats.norm.logpdf(z[held], mean, scale) + shift[held]
+
+        return score
+
+    fits = {name: lo.fit(lo.Regression(X, z, "gaussian")) for name, z in (("raw", y), ("log", np.log(y)))}
+    scores = {"raw": density(y, 0 * y), "log": density(np.log(y), np.log(y))}
+    true = {name: np.empty(120) for name in fits}
+    for i in range(120):
+        design = np.c_[np.ones(119), np.delete(X, i)]
+        for name, z in (("raw", y), ("log", np.log(y))):
+            b, squares, *_ = np.linalg.lstsq(design, np.delete(z, i), rcond=None)
+            mean, scale = b[0] + b[1] * X[i, 0], np.sqrt(squares[0] / 119)
+            true[name][i] = -scipy.stats.norm.logpdf(z[i], mean, scale) + (np.log(y[i]) if name == "log" else 0)
+    return y, fits, scores, true
+
+
+def test_a_transformed_response_is_compared_by_its_jacobian_or_by_one_function():
+    y, fits, scores, true = logged()
+    plan, apart = lo.leave_one_out(120), np.mean(true["raw"] - true["log"])
+    own = {name: lo.cross_validate(fit, plan, lo.Exact(), evaluate=scores[name]) for name, fit in fits.items()}
+    with pytest.warns(UserWarning, match=r"other responses.*to be on one scale, as one function, evaluate=, is asked"):
+        assert lo.compare(own).difference["raw"] == pytest.approx(apart, rel=1e-6)
+    plain = {name: lo.cross_validate(fit, plan, lo.Exact()) for name, fit in fits.items()}
+    with pytest.raises(ValueError, match=r"jacobian=\{name: log"):
+        lo.compare(plain)
+    table = lo.compare(plain, jacobian={"log": pd.Series(-np.log(y))})
+    assert table.difference["raw"] == pytest.approx(apart, rel=1e-6)
+    np.testing.assert_allclose(table.estimates["log"].per_unit(), true["log"], rtol=1e-6)
+    with pytest.raises(ValueError, match="other responses"):  # by other functions
+        lo.compare(own | {"log": lo.cross_validate(fits["log"], plan, evaluate=lambda *a: scores["log"](*a))})
+
+
+@pytest.mark.parametrize(
+    ("jacobian", "error", "message"),
+    [
+        ({"c": np.zeros(40)}, ValueError, "jacobian names 'c', which is none of 'a', 'b'"),
+        ({"a": np.zeros(3)}, ValueError, "must be 40 finite numbers, log .dz/dy. of every unit; got shape"),
+        ({"a": np.full(40, np.inf)}, ValueError, "40 not finite"),
+        (np.zeros(40), TypeError, "give jacobian by name"),
+        ({"squared": np.zeros(40)}, ValueError, "losses of 'squared' are half the squared error"),
+    ],
+)
+def test_jacobians_that_cannot_be(jacobian, error, message):
+    X, y, _ = least_squares()
+    of = lambda loss: lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.kfold(40, 5), evaluate=loss)
+    with pytest.raises(error, match=message):
+        found = {"a": of("log_density"), "b": of("log_density")}
+        lo.compare(found | ({"squared": of(None)} if "squared" in jacobian else {}), jacobian=jacobian)
 
 
 @pytest.mark.slow

@@ -85,7 +85,12 @@ class Asked:
         assert self.evaluate is not None and not isinstance(self.evaluate, Scored)
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
-        value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)), np.float64)
+        value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)))
+        if value.dtype == object and any(each is None for each in value.ravel()):  # which would be NaN, as what does not exist
+            called = getattr(self.evaluate, "__qualname__", type(self.evaluate).__name__)
+            what = "None" if value.ndim == 0 else "None among the losses"
+            raise TypeError(f"evaluate: {called} returned {what}; return one loss a held unit, or one number.")
+        value = np.asarray(value, np.float64)
         if value.shape not in ((), (len(held),)):
             raise ValueError(
                 f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}."

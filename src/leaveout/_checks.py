@@ -89,6 +89,7 @@ def _parted(code: RESULTS) -> tuple[str, str]:
     return (reason, remedy) if reason else (remedy, "")
 
 
+MADE = "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
 GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
 CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and what to do
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
@@ -146,11 +147,14 @@ def of_losses(
     return found
 
 
-def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"]) -> list[Check]:
-    """Report the codes of the flagged refits and, as information, of the refits that cross a kink."""
+def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strategy: str = "") -> list[Check]:
+    """Report the codes of the flagged refits and, as information, of the refits that cross a kink. Advice to use the strategy
+    that made them is left out."""
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
     refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
-    return [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
+    found = [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
+    made = strategy.startswith("Exact(")
+    return [each._replace(remedy=MADE) if made and "Exact()" in each.remedy else each for each in found]
 
 
 def _listed(refits: Int[Array, " some"]) -> str:

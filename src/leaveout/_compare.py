@@ -4,6 +4,7 @@ import abc
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from ._errors import Spread, independent
 from ._estimate import ROUNDING, Estimate
@@ -19,8 +21,15 @@ from ._plan import Plan
 from ._results import RESULTS
 
 Array = np.ndarray
-FEW, CLOSE = 100, 4.0  # independent units, and a difference of summed log densities, below which standard errors of differences
-# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296)
+FEW, CLOSE, SIGN = (
+    100,
+    4.0,
+    3.0,
+)  # independent units, and a difference of summed log densities, below which standard errors of differences
+# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); one of so many standard errors is no likeness
+SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
+DIGITS = 6  # of numbers, as they are printed
+WIDTH = 80  # of a terminal
 
 
 class Compared(NamedTuple):
@@ -78,6 +87,20 @@ class Comparison(pd.DataFrame):
     _metadata: ClassVar[list[str]] = ["estimates"]  # what pandas takes for no column
     estimates: dict[str, Estimate]
 
+    def __repr__(self) -> str:
+        """Names, means, differences and their standard errors, whatever the width; of the other columns those that fit beside
+        them, and the names of the rest."""
+        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{DIGITS}g}")
+        short = "missing" in self and bool(self["missing"].any())
+        shown = [name for name in (*SHOWN, *(["missing"] if short else [])) if name in self]
+        others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
+        for name in others:
+            if len(written([*shown, name]).partition("\n")[0]) <= WIDTH:
+                shown.append(name)
+        left = [name for name in others if name not in shown]
+        kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
+        return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
+
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
 
@@ -100,17 +123,23 @@ class Comparison(pd.DataFrame):
         return report(self.estimates, path, title=title)
 
 
-def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
+def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mapping[str, ArrayLike] | None = None) -> Comparison:
     """Compare estimates of several models by their paired differences from the best.
 
     The difference of two models is the mean over units of the difference of their losses. Its standard error is that of the
     paired difference, by the same rule as `Estimate.se`.
+
+    Every mean is over the losses that all models have: over rows of refits if the folds are the same, else over units. A model
+    that lacks more losses than another is ranked behind it, whatever its mean: what it lacks may be what is hard.
 
     Parameters
     ----------
     estimates : dict of str to Estimate
         Two or more estimates by name, which score the same units, response and loss. Results of `leakage_corrected` and
         reports of leakage are compared too, if they share folds, clusters and score.
+    jacobian : dict of str to array-like [units], optional
+        For models of a transformed response z(y), log |dz/dy| of every unit by the model's name. It is subtracted from the
+        losses, as −log p(y) = −log p(z) − log |dz/dy|; for z = log y it is −log y.
 
     Returns
     -------
@@ -126,13 +155,15 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
     -----
     UserWarning
         If the approximation error exceeds a tenth of the standard error of a difference; if that standard error is too
-        small, with fewer than 100 independent units or models whose summed log densities differ by less than 4; or if
+        small, with fewer than 100 independent units or models whose summed log densities differ by less than 4 and by no more
+        than three standard errors; if a model lacks losses; or if
         `evaluate` was not the same function for all.
 
     Raises
     ------
     ValueError
-        If the estimates do not score the same units, the same response, or by the same score.
+        If the estimates do not score the same units, the same response, or by the same score; or if `jacobian` is of losses that
+        are no −log densities of units. Another response is taken with `jacobian`, or if one function of yours scores all.
     TypeError
         If an argument is not an estimate, or not all are of one kind.
 
@@ -155,11 +186,15 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
     other  2.36        1.85           0.23
     """
     if isinstance(estimates, Mapping) and any(isinstance(each, AbstractComparable) for each in estimates.values()):
+        if jacobian is not None:
+            raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
         return _of_numbers(estimates)
     _named(estimates)
+    estimates = _untransformed(estimates, {} if jacobian is None else jacobian)
     _comparable(estimates)
-    values = _of_same_units(estimates)
-    best = min(values, key=lambda name: estimates[name]._mean(values[name]))
+    missing = {name: estimate._missing for name, estimate in estimates.items()}
+    values = _in_common(estimates, missing)
+    best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
     rows = {}
     for name, estimate in estimates.items():
         own, difference = estimate._standard_error(values[name]), values[name] - values[best]
@@ -170,6 +205,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
             "difference": apart,
             "se_difference": 0.0 if name == best else paired.value,
             "worse": 0.5 if name == best else _worse(apart, paired.value),
+            "missing": missing[name],
             "approximation_error": 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error,
             "kind": own.kind,
         }
@@ -177,7 +213,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any]) -> Comparison:
     if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
         table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
     _warn(table, estimates, values, best)
-    found = Comparison(table.sort_values("mean"))
+    found = Comparison(table.sort_values(["missing", "mean"]))
     found.estimates = dict(estimates)
     return found
 
@@ -238,12 +274,14 @@ def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str,
     others = table.drop(index=best)
     for name, row in others.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
+            made = all(estimates[each].labels.get("refit", "").startswith("Exact(") for each in (name, best))
             told(
                 f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
-                f"standard error of their difference, {row.se_difference:.1g}; use Exact()."
+                f"standard error of their difference, {row.se_difference:.1g}{'' if made else '; use Exact()'}."
             )
     count = np.isfinite(values[best]).sum()
-    close = others.index[(others.difference > 0) & (others.difference * count < CLOSE)]
+    apart = np.abs(others.difference)
+    close = others.index[(apart > 0) & (apart * count < CLOSE) & ~(apart > SIGN * others.se_difference)]
     if "weight" in table and len(close):
         told(
             f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
@@ -298,6 +336,42 @@ def _named(estimates: dict[str, Estimate]) -> None:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
 
 
+def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
+    """Estimates whose losses are −log densities of the response as it was measured."""
+    if not isinstance(jacobian, Mapping):
+        raise TypeError(f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}.")
+    found = dict(estimates)
+    for name, given in jacobian.items():
+        if name not in estimates:
+            raise ValueError(f"compare: jacobian names {name!r}, which is none of {', '.join(map(repr, estimates))}.")
+        estimate = estimates[name]
+        if estimate.joint or estimate.score not in (LOG_DENSITY, ""):
+            what = "joint" if estimate.joint else estimate.score
+            raise ValueError(
+                f"compare: jacobian is of −log densities of units; the losses of {name!r} are {what}. Ask for "
+                "cross_validate(..., evaluate='log_density')."
+            )
+        labels, names = getattr(given, "index", None), estimate.plan.names
+        value = np.asarray(given, np.float64)
+        if value.shape != (estimate.plan.num_units,) or not np.isfinite(value).all():
+            raise ValueError(
+                f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; "
+                f"got shape {value.shape}, {np.sum(~np.isfinite(value))} not finite."
+            )
+        if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
+            raise ValueError(f"compare: jacobian of {name!r} has other labels than the units, or in another order.")
+        each = value[estimate.plan.index]
+        note = "; ".join(filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"]))
+        found[name] = replace(
+            estimate,
+            losses=estimate.losses - each,
+            baseline=estimate.baseline - each,
+            response=None,
+            labels=estimate.labels | {"note": note},
+        )
+    return found
+
+
 def _comparable(estimates: dict[str, Estimate]) -> None:
     """Raise ValueError where the responses or the scores differ."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
@@ -310,12 +384,19 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
     known = {name: e for name, e in estimates.items() if e.response is not None}
     first, own = next(iter(known.items()), ("", None))
+    own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
+    asked = {e.labels.get("function") if own_score(e) else None for e in estimates.values()}
     for name, other in known.items():
         if own is not None and not _alike(own, other):
+            what = f"{first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their losses are"
+            if len(asked) == 1 and None not in asked:  # one function of the user's, who alone knows its scale
+                told = f"compare: {what} taken to be on one scale, as one function, evaluate=, is asked of all."
+                warnings.warn(told, stacklevel=3)
+                break
             raise ValueError(
-                f"compare: {first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their "
-                "losses are not of one thing. Fit all models to the response as it was measured; for one that was transformed, "
-                "compare densities with the transformation's Jacobian, or write evaluate= in the units of the original."
+                f"compare: {what} not of one thing. Fit all models to the response as it was measured; for one that was "
+                "transformed, compare densities by compare(..., jacobian={name: log |dz/dy|}), or write one evaluate= for all, "
+                "in the units of the original."
             )
     weights = [e._weight / e._weight.mean() for e in estimates.values()]
     if not all(np.allclose(weight, weights[0]) for weight in weights):
@@ -356,11 +437,23 @@ def _first(a: Array | None, b: Array | None) -> str:
     return f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
 
 
-def _of_same_units(estimates: dict[str, Estimate]) -> dict[str, Array]:
-    """Return the losses per unit of several estimates, NaN where one of them has none."""
-    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
-    seen = np.isfinite(np.stack(list(values.values())))
+def _in_common(estimates: dict[str, Estimate], missing: dict[str, int]) -> dict[str, Array]:
+    """The losses per unit of several estimates, of what all of them have a loss of: of rows of refits where the folds are the
+    same, so that no unit is averaged over fewer refits in one than in another, else of units."""
+    first = next(iter(estimates.values()))
+    same = all(_same_folds(each.plan, first.plan) for each in estimates.values())
+    losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}
+    seen = np.isfinite(np.stack(list(losses.values())))
+    lacking = [f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count]
+    if lacking:
+        warnings.warn(
+            f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
+            "another is ranked behind it.",
+            stacklevel=3,
+        )
+    elif not (seen.all(0) == seen.any(0)).all():
+        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
     if (seen.all(0) == seen.any(0)).all():
-        return values
-    warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
-    return {name: np.where(seen.all(0), v, np.nan) for name, v in values.items()}
+        return {name: each.per_unit() for name, each in estimates.items()}
+    common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
+    return {name: estimates[name].averaged(each) for name, each in common.items()} if same else common

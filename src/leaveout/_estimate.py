@@ -135,6 +135,11 @@ class Estimate(Printed):
         count = self.plan.num_refits if self.joint else self.plan.num_units
         return np.ones(count) if self.unit_weight is None or self.joint else self.unit_weight
 
+    @property
+    def _missing(self) -> int:
+        """How many held-out losses that the mean would count do not exist."""
+        return int(np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0)))
+
     def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average losses that are ordered as `losses`, such as `baseline`, over the refits that score each unit.
 
@@ -414,7 +419,7 @@ class Estimate(Printed):
     def _checked(self) -> list[Check]:
         names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
         of_units = of_losses(self.per_unit(), self._weight, self.plan, names, "refit" if self.joint else "row")
-        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result)]
+        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result, self.labels.get("refit", ""))]
         return sorted(found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
 
     @cached_property
@@ -503,7 +508,7 @@ class Estimate(Printed):
         plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
-        missing = np.sum(~np.isfinite(self.losses[self._at.held]))
+        missing = self._missing
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),

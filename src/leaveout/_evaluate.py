@@ -87,8 +87,10 @@ def cross_validate(
         a probability), "squared_error", "absolute_error", "zero_one" and "crps", where the model has them. Scores of one
         name compare models that were fitted by different losses.
     metric : str or sequence of str, default ()
-        Metrics of the pooled held-out predictions: "auc", "accuracy", "brier", "mse", "mae". They are kept in
-        `Estimate.metrics`.
+        Metrics of the held-out predictions, kept in `Estimate.metrics`. "mse", "mae", "brier" and "accuracy" are means over
+        units, each averaged over the refits that score it. "auc" is that of all predictions together if every unit is scored
+        once, the mean over repeats of k-fold, and otherwise, or if no fold has more than 20 rows and each holds every class,
+        the mean over refits. `Estimate.metric_how` says which.
     audit : int, default 5
         The number of refits to repeat exactly by another method (0 for none). A tenth of the operations of the call pays for
         them; one is repeated if that is no more than half of them. If one is off by more than its reported error, it is

@@ -226,6 +226,9 @@ class Parameters:
         Maps a fitted θ to a sentence for the user, on parameters at a boundary or idle states for example.
     limit : callable
         Maps θ to the reason why F has no minimum there, a value that no parameter reaches; "" if it has one.
+    at_limit : callable or None
+        Maps a raveled θ on its way to such a limit to one whose losses are those of the limit. A refit then stays there in
+        these parameters, and is finished in the others.
     held : callable
         Maps θ to None, or, if the fit ran to a boundary, to the model that holds parameters there, natural parameters to start
         it from, and a description of what it holds.
@@ -258,6 +261,7 @@ class Parameters:
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
     warning: Callable[[PyTree], str] = lambda theta: ""
     limit: Callable[[PyTree], str] = lambda theta: ""
+    at_limit: Callable[[Float[np.ndarray, " params"]], Float[np.ndarray, " params"]] = _same
     held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
     leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
     kinks: Callable[[], Any] = lambda: None

@@ -131,9 +131,15 @@ def _answers(found: Estimate) -> list[tuple[str, str, str]]:
         interval = ("not available", str(none).partition(": ")[2])
     plus = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
     proved = found._approximation().partition(", ")[2]
+    missing, held = found._missing, int(found._at.held.sum())
+    without = f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
     metrics = [(name, f"{found.metrics[name]:.5g}", found._metric(name).partition(" ")[2]) for name in found.metrics]
     return [
-        ("Held-out loss", f"{found.mean:.5g}{plus}", f"{unit}{', ' if found.score else ''}{found.score}; SE: {se.kind}"),
+        (
+            "Held-out loss",
+            f"{found.mean:.5g}{plus}",
+            f"{unit}{', ' if found.score else ''}{found.score}; SE: {se.kind}{without}",
+        ),
         ("95 % interval", *interval),
         ("Approximation", f"± {error:.1g}" if np.isfinite(error) else "not certified", proved or "see the checks"),
         ("With no update", f"{found.no_update:.5g}", "of data that the model was fitted to: too low"),
@@ -268,7 +274,7 @@ def _of_several(found: dict[str, Estimate], title: str) -> Page:
         _together(found),
         ", ".join(sorted({code for each in found.values() for code in each.mute})),
         [_means(table, found), _differences(table), *([_in_order(first, str(table.index[0]))] if _is_series(first) else [])],
-        [Table("models", "Models", "The lowest mean first.", models), Table("rows", "Rows", what + cut, rows.head(MOST))],
+        [Table("models", "Models", _ranked(table), models), Table("rows", "Rows", what + cut, rows.head(MOST))],
         {str(name): each._facts() for name, each in found.items()},
         [line for name, each in found.items() for line in (f"# {name}", *_calls(each))],
         [*filter(None, dict.fromkeys(said))],
@@ -281,8 +287,12 @@ def _compared(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]
     score = first.score or "a loss that is not known by name"
     sure = f"it is worse than {table.index[0]} with probability {second.worse:.2g}" if np.isfinite(second.worse) else ""
     return [
-        ("Lowest mean", str(table.index[0]), f"{best['mean']:.5g}{plus(best.se)} a unit, {score}; SE: {best.kind}"),
-        ("Next", str(table.index[1]), f"{second['mean']:.5g}{plus(second.se)} a unit"),
+        (
+            "Best" if table["missing"].any() else "Lowest mean",
+            str(table.index[0]),
+            f"{best['mean']:.5g}{plus(best.se)} a unit, {score}; SE: {best.kind}{_without(table, best)}",
+        ),
+        ("Next", str(table.index[1]), f"{second['mean']:.5g}{plus(second.se)} a unit{_without(table, second)}"),
         ("Difference", f"{second.difference:.4g}{plus(second.se_difference)}", f"paired, unit by unit; {sure}".rstrip("; ")),
         (
             "Approximation",
@@ -290,6 +300,17 @@ def _compared(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]
             "on that difference, for refits that were not made to the end",
         ),
     ]
+
+
+def _ranked(table: pd.DataFrame) -> str:
+    return "Those that lack fewest losses first, then the lowest mean." if table["missing"].any() else "The lowest mean first."
+
+
+def _without(table: pd.DataFrame, model: pd.Series) -> str:
+    """What the mean of a model does not count, where any model lacks losses."""
+    if not table["missing"].any():
+        return ""
+    return f"; of the losses that all models have: this one lacks {model['missing'] or 'none'}"
 
 
 def _together(found: dict[str, Estimate]) -> list[tuple[str, Check]]:

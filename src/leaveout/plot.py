@@ -213,7 +213,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     ax.margins(x=0.1)
     ax.set(
         ylabel=_of(estimates[best], "loss a unit above the best held-out").replace(", ", ",\n", 1),
-        title=f"lowest: {best}, {table['mean'][best]:.4g} a unit",
+        title=f"{'best' if table['missing'].any() else 'lowest'}: {best}, {table['mean'][best]:.4g} a unit",
     )
     ax.legend(frameon=False)
     return ax

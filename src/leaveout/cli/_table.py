@@ -21,6 +21,7 @@ from ._files import picture
 Heading = tuple[str, str | Callable[[Any], str]]  # over a column, and the format of its numbers
 LOSSES: dict[str, Heading] = {
     "mean": ("loss", ".4f"),
+    "missing": ("missing", "d"),
     "se": ("SE", ".4f"),
     "approximation": ("± refit", ".0e"),
     "difference": ("diff.", ".4f"),
@@ -56,8 +57,20 @@ def compared(
         paired = lo.compare(estimates)
     for name in paired.columns.intersection(PAIRED, sort=False):
         rows[name] = paired.loc[rows.index, name]
+    if paired["missing"].any():
+        rows["missing"] = paired.loc[rows.index, "missing"]
     score = next((f"Losses: {estimate.score} a unit." for estimate in estimates.values() if estimate.score), "")
     return rows, [score, *(str(warning.message) for warning in caught)]
+
+
+def first(rows: pd.DataFrame) -> Any:
+    """The model that `lo.compare` ranks first."""
+    return ranked(rows).index[0]
+
+
+def ranked(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows as `lo.compare` ranks them."""
+    return rows.sort_values([name for name in ("missing", "mean") if name in rows], kind="stable")
 
 
 def findings(name: str, estimate: lo.Estimate) -> list[str]:
@@ -73,7 +86,7 @@ def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str])
         words = not pd.api.types.is_numeric_dtype(rows[name])
         shape: dict[str, Any] = {"max_width": NAME, "overflow": "fold"} if words else {"justify": "right", "no_wrap": True}
         table.add_column(heading, **shape)
-    best = rows["mean"].idxmin() if rows["mean"].notna().any() else None
+    best = first(rows) if rows["mean"].notna().any() else None
     for at, row in zip(rows.index, rows.itertuples(), strict=True):
         table.add_row(*(_cell(row, name, how) for name, (_, how) in shown.items()), style="bold" if at == best else None)
     wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum

@@ -29,7 +29,7 @@ from ._options import (
     kept,
     numbered,
 )
-from ._table import LOSSES as COLUMNS, Heading, compared, comparison, findings, page, show
+from ._table import LOSSES as COLUMNS, Heading, compared, comparison, findings, page, ranked, show
 from .glm import OTHERS, Prepared, prepared, validated
 
 KEYS = ("loss", "l2", "features", "categorical", "formula", "intercept")
@@ -92,7 +92,7 @@ def compare(
         table, more = compared(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})
     except ValueError as error:
         fail(f"{error} (here: --score squared-error)")
-    table = table.sort_values("mean", kind="stable")
+    table = ranked(table)
     console.print(f"{rows.name}: {len(rows.frame)} rows; {plan}, {refit}\n", markup=False)
     show(table, HEADINGS, [*notes, *more])
     save(table, out)

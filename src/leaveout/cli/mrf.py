@@ -15,7 +15,7 @@ from ._console import console, fail, one_line
 from ._files import Rows, listed, picture, read, save
 from ._options import Checkpoint, Data, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, drawable, kept, one_of
 from ._states import CRITERIA, emission_of, fitted, numbers
-from ._table import LOSSES, Heading, comparison, page, show
+from ._table import LOSSES, Heading, comparison, first, page, show
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
 EMISSIONS = ("poisson", "negative-binomial", "gaussian", "categorical")
@@ -108,7 +108,7 @@ def mrf(
     show(table, HEADINGS, [learned, *found.notes, rows.note, next(iter(models.values())).note])
     save(table, out)
     comparison(found.estimates, plot, "model")
-    best = str(table["mean"].idxmin())
+    best = str(first(table))
     picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
     page(found.estimates, report, [what, *found.notes, rows.note])
     found.end("Leave these out of --states or --coupling.")

@@ -189,6 +189,10 @@ class AbstractSharedLoss(AbstractLoss):
         del tau
         return ""
 
+    def at_limit(self, tau: np.ndarray) -> np.ndarray:
+        """τ on its way to a limit, so near to it that losses are those of the limit."""
+        return tau
+
     @abc.abstractmethod
     def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
         """The prediction on the scale of the response."""

@@ -21,6 +21,7 @@ from ._families import negative_binomial
 from ._loss import AbstractSharedLoss, domain, positive
 
 NONE = 1e-6  # a dispersion that cannot be told from none
+POISSON = 1e-16  # one of which losses are Poisson's: they differ by half of it times a squared mean
 
 
 class AbstractScaleLoss(AbstractSharedLoss):
@@ -72,6 +73,9 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
             "the dispersion of the negative binomial goes to zero: the counts scatter no more than Poisson's, its limit. "
             "Take lo.losses.Poisson()."
         )
+
+    def at_limit(self, tau):
+        return np.log([POISSON]) if self.limit(tau) else tau
 
     def scale(self, y):
         return LOG_PROBABILITY

@@ -120,7 +120,12 @@ class AbstractRegression(AbstractLinearPredictor):
             kinks=self._kinks,
             by_rows=functools.partial(by_rows, self),
             limit=lambda theta: self.loss_function.limit(theta[len(theta) - self.own :]) if self.own else "",
+            at_limit=self._at_limit,
         )
+
+    def _at_limit(self, theta):
+        free = len(theta) - self.own
+        return np.r_[theta[:free], self.loss_function.at_limit(theta[free:])] if self.own else theta
 
     def _kinks(self):
         if not self.penalty.kinked:

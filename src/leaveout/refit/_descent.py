@@ -348,7 +348,23 @@ class Descent:
             self.u[some] = self.fit.back(found.theta - self.center)
             self.left[some] = found.size
             finite[some], converged[some] = np.isfinite(found.value), found.converged
+            for k in np.flatnonzero(finite[some] & ~found.converged):
+                converged[some[k]] = self._to_limit(F, some[k : k + 1], own[k : k + 1], float(found.value[k]))
         self._settle(lanes, finite[lanes], converged[lanes])
+
+    def _to_limit(self, F: Functions, one: Int[np.ndarray, " one"], own: Int[np.ndarray, " one"], value: float) -> bool:
+        """Where a parameter of one refit runs to a limit that it does not reach, such as a dispersion to zero: is it finished
+        in the others, with that one held at its limit, and F no higher there than on the way?"""
+        (theta,) = self.theta(one)
+        limit = self.fit.objective.parameters.at_limit(theta)
+        if np.array_equal(limit, theta):
+            return False
+        held = np.vstack([self.fit.null_space, np.eye(len(theta))[limit != theta]])
+        found = newton(F, limit[None], own, held, cast(np.ndarray, self.fit.factor), self.center)
+        if not found.converged[0] or found.value[0] > value + ROUNDING * (1 + abs(value)):
+            return False
+        self.u[one], self.left[one] = self.fit.back(found.theta - self.center), found.size
+        return True
 
     def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
         """Start of Newton's method: where refits stand if they are nearly there and lower than at θ̂, else θ̂."""
