@@ -77,7 +77,7 @@ class Whole:
         return np.clip(np.where(self.slope > 0, 0.0, self.glm.parameters.start(0)), *self.bounds)
 
     def named(self, place: int) -> str:
-        """What a parameter is called."""
+        """Name of a parameter, by its place in θ."""
         return (*self.glm.names, "intercept")[place]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,7 +158,10 @@ class ActiveGLM(GLM):
 
 
 def whole(model: Any) -> Whole:
-    """What a regression under a penalty with kinks is as a whole; TypeError where there is no such reading."""
+    """Wrap a regression under a penalty with kinks as a `Whole`.
+
+    Raise TypeError where the model or the loss is not supported.
+    """
     if type(model) is not GLM or model.classes or not model.loss_function.convex:
         what = type(model).__name__ + (" with several outputs" if model.classes else "")
         raise TypeError(

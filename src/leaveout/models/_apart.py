@@ -91,7 +91,10 @@ def _numbered(edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]
 def _losses(
     field: AbstractHiddenField, densities: jax.Array, dense: np.ndarray, outside: np.ndarray, pairs: np.ndarray, sums: Sums
 ) -> tuple[Float[np.ndarray, " observed"], Float[np.ndarray, "fields sites states"], float]:
-    """Of every observed site with it left out; state probabilities of all, given all; log p(x)."""
+    """Compute the loss of every observed site with that site left out.
+
+    The state probabilities of all sites given all data, and log p(x), are returned beside it.
+    """
     weigh = lambda weights, own: field.emission.weighted(jnp.asarray(weights)[..., None], own)
     seen = weigh(dense * 1.0, densities) + outside
     total = log_partition(seen, pairs, sums).sum() - len(seen) * log_partition(jnp.zeros(outside.shape) + outside, pairs, sums)

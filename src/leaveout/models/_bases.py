@@ -111,7 +111,7 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
 
 
 def _thinned(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
-    """Of one column at its quantiles, of more at random."""
+    """Thin the points: one column to its quantiles, several columns to a random sample."""
     if points.shape[1] == 1:
         return points[np.linspace(0, len(points) - 1, DENSE).round().astype(int)]
     return points[np.sort(np.random.default_rng(0).choice(len(points), POINTS, replace=False))]

@@ -1,13 +1,15 @@
-"""What a row says given its linear predictor, `ℓ(η, τ, y)`, in closed form: ℓ to ℓ‴ in η, and what τ, which all rows share,
-does to ℓ, ℓ′ and ℓ″; and rows of it.
+"""Losses of a row given its linear predictor, `ℓ(η, τ, y)`, in closed form, with derivatives in η up to ℓ‴.
+
+The module also gives the derivatives of ℓ, ℓ′ and ℓ″ in τ, parameters that all rows share.
 
     gaussian           ½ (y − η)² e^{−2τ} + τ + ½ log 2π                         scale σ = e^τ
     gamma              ν (η + y e^{−η}) − (ν − 1) log y − ν log ν + log Γ(ν)     shape ν = e^τ
     negative binomial  (s + y) log(1 + e^η / s) − yη + y log s − log[Γ(s + y) / (Γ(s) y!)]     dispersion α = 1/s = e^τ
     ordinal            −log[sigmoid(c_y − η) − sigmoid(c_{y−1} − η)]             thresholds c, by the logs of their gaps
 
-and, without a τ, the losses of `lo.losses` that have closed forms. All are convex in η. What holds no η is told apart, since it
-is wanted once a row and not once a node. Arrays are `[..., rows]`, τ `[own, ..., rows or 1]`.
+The losses of `lo.losses` that have closed forms are here too, without a τ. All are convex in η. The part of ℓ that does not
+depend on η is computed apart, since it is needed once a row and not once a node. Arrays are `[..., rows]`, τ is
+`[own, ..., rows or 1]`.
 """
 
 import abc
@@ -40,11 +42,11 @@ class AbstractResponse(abc.ABC):
         """Derivatives of ℓ in η of these orders, 0 to 3, without what holds no η."""
 
     def shared(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
-        """What τ does to those of the orders 0 to 2, `[own, ..., rows]` each."""
+        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the orders 0 to 2 that are asked for, `[own, ..., rows]` each."""
         return tuple(np.zeros((0, *eta.shape)) for _ in orders)
 
     def constant(self, tau: NDArray, y: NDArray) -> tuple[NDArray | float, NDArray]:
-        """What holds no η, and its slope in τ."""
+        """Part of ℓ that does not depend on η, and its derivative in τ."""
         return 0.0, np.zeros((0, *np.broadcast_shapes(tau.shape[1:], y.shape)))
 
     @abc.abstractmethod
@@ -77,7 +79,7 @@ class AbstractResponse(abc.ABC):
 
     @abc.abstractmethod
     def scale(self, y: NDArray) -> str:
-        """What ℓ is."""
+        """Scale of ℓ, such as a −log density, for these y."""
 
 
 class Data(NamedTuple):
@@ -91,7 +93,7 @@ class Data(NamedTuple):
     response: AbstractResponse
 
     def taken(self, rows: NDArray) -> "Data":
-        """Some rows, in an order."""
+        """Select rows, in the order given."""
         return Data(*(part[rows] for part in self[:-1]), response=self.response)
 
 

@@ -231,7 +231,7 @@ class Grouped:
         return mean, variance, found.tau
 
     def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
-        """Of all rows' predictors given β and all data, at θ `[params]`, `[rows, rows]`; and ωℓ″ of each."""
+        """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
         found = self.clustered(theta[None], np.ones((1, len(self.order))))
         mode, of = found.mode(), self.rows.cluster
         whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]

@@ -1,4 +1,4 @@
-"""What models of hidden states share: an emission's parameters beside those of the states' own distribution."""
+"""Common part of models of hidden states: parameters of the emission, beside those of the distribution of the states."""
 
 import abc
 from collections.abc import Collection
@@ -57,7 +57,7 @@ class AbstractHiddenStates(AbstractObjective):
         """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
 
     def latent_names(self, name: str) -> list[str]:
-        """What the entries of that part are called."""
+        """Names of the entries of a parameter of the states' distribution."""
         return entries(name, np.ones(self.latent_shapes[name], bool))
 
     def emitted(self, theta: PyTree) -> dict[str, Array]:
@@ -167,7 +167,7 @@ def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> li
 
 
 def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
-    """What the entries of a parameter that `which` says are called."""
+    """Names of the entries of a parameter where `which` is true, such as `start[0]`."""
     return [name + (str(at) if at else "") for at in np.argwhere(which).tolist()]
 
 
@@ -205,14 +205,18 @@ def near_edge(
 def _small(
     emission: AbstractEmission, name: str, value: np.ndarray, spread: Float[np.ndarray, " channels"]
 ) -> Bool[np.ndarray, "..."]:
-    """Which entries are small beside those of other states in the same channel, for channels have scales of their own; and
-    beside the data's variances, or by EDGE more beside rates and probabilities of all channels."""
+    """True for entries of a parameter that are close to zero, at a degenerate state.
+
+    A variance is compared with those of other states in the same channel and with the variance of the data, since channels have
+    scales of their own. Rates and probabilities are compared with those of other states, or by a further factor `EDGE` with all
+    channels.
+    """
     states = value if name in emission.shared else value.max(axis=0)
     spread = spread if value.ndim > 1 else spread.min()
     return np.asarray(value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max()))
 
 
 def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:
-    """Of covariances, in units in which the channels' own variances are one."""
+    """Least eigenvalue of covariances, in units in which the variance of each channel is one."""
     scaled = matrix / np.sqrt(spread[:, None] * spread)
     return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]

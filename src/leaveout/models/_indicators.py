@@ -98,7 +98,7 @@ class Indicators(AbstractByArrays):
         return self._pulled(states, pairs) + self.alpha * vector
 
     def diagonal(self, theta: Vector) -> Vector:
-        """That of ∇²F at weights of one, as if labels were independent."""
+        """Diagonal of ∇²F at weights of one, computed as if labels were independent."""
         found = self.at(theta.tobytes())[0]
         p, pairs = found.states, found.pairs(np.ones(len(self.codes)))
         spread = p * (1 - p)

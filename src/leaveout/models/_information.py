@@ -33,7 +33,7 @@ NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
 
 
 class Places(NamedTuple):
-    """Where parameters stand in the raveled θ: each state's own, those that states share, those of the states' distribution."""
+    """Places of parameters in the raveled θ: each state's own, those that states share, those of the states' distribution."""
 
     own: Int[np.ndarray, "states own"]
     shared: Int[np.ndarray, " shared"]
@@ -83,7 +83,7 @@ def apart(emission: AbstractEmission, theta: PyTree) -> bool:
 
 
 class _Known(NamedTuple):
-    """What is known of the path, steps in the order of the layout."""
+    """Posterior of the path and what it was computed from, steps in the order of the layout."""
 
     potentials: Potentials
     posterior: Posterior
@@ -180,7 +180,7 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Fl
         return jnp.where(known.seen[:, None] > 0, slope, 0.0)
 
     def all_scores(entries):
-        """Of all steps, last axis the parameters."""
+        """Scores of all steps, parameters on the last axis."""
         if not len(entries):
             return jnp.zeros((*layout.shape, K, 0))
         return jnp.moveaxis(jax.lax.map(scores, jnp.asarray(entries)), 0, -1).reshape(*layout.shape, K, -1)

@@ -74,8 +74,11 @@ def lay_out(
 
 
 def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
-    """What changes no probability: a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to k
-    with −u on starts and u on ends, whose sum over a path is zero."""
+    """Directions of the parameters in which no probability changes.
+
+    These are a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to k with −u on starts and u on
+    ends, whose sum over a path is zero.
+    """
     eye, none, table = np.eye(K), np.zeros((1, K)), np.zeros((1, K * K))
     shifts = (eye[:, :, None] - eye[:, None, :]).reshape(K, K * K)
     rows = (np.c_[none + 1, none, table], np.c_[none, none + 1, table], np.c_[none, none, table + 1], np.c_[eye, -eye, shifts])
@@ -99,7 +102,7 @@ def emission(theta: PyTree, block: Block) -> Scores:
 
 
 def path(theta: PyTree, block: Block, emission: Scores) -> Places:
-    """What each step adds to the score of the labels, `s(y)` in all."""
+    """Contribution of each step to the score of the labels; the contributions sum to `s(y)`."""
     own = _one_hot(theta, block)
     return jnp.where(block.real, _at(own, _into(theta, block, own) + emission), 0.0)
 
@@ -131,7 +134,7 @@ def marginals(theta: PyTree, block: Block) -> Float[Array, "steps labels"]:
 
 
 def shares(theta: PyTree, block: Block) -> Float[Array, "sequences longest labels"]:
-    """The same of sequences side by side; −1 behind their ends."""
+    """Probabilities of the labels of sequences side by side; −1 behind their ends."""
     return jnp.where(block.real[..., None], chain(theta, block).states, -1.0).swapaxes(0, 1)
 
 
@@ -144,7 +147,7 @@ def decoded(theta: PyTree, block: Block) -> Int[Array, " steps"]:
 
 @compiled
 def paths(theta: PyTree, block: Block) -> Int[Array, "sequences longest"]:
-    """The same of sequences side by side; −1 behind their ends."""
+    """Most probable labels of sequences side by side; −1 behind their ends."""
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
     return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(emission(theta, block), block.starts), -1).T
 
@@ -183,7 +186,7 @@ def _masked(theta: PyTree, block: Block, scores: Scores, weights: Places) -> Sco
 
 
 def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
-    """What `M(w)` is above its value with positive weights taken as one: runs of one label and of two."""
+    """Difference between `M(w)` and its value with positive weights replaced by one, from runs of one label and of two."""
     vertex = jnp.where(weights > 0, 1.0, 0.0)
     one, two = (w - v for w, v in zip(_runs(block, weights), _runs(block, vertex), strict=True))
     own, scores = _one_hot(theta, block), emission(theta, block)

@@ -195,7 +195,7 @@ class Clusters:
         return found
 
     def _taken(self, some: NDArray) -> "Clusters":
-        """Some clusters."""
+        """Select clusters."""
         rows, sizes = some[self.rows.cluster], np.bincount(self.rows.cluster)[some]
         tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
         parts = self.e[..., rows], self.a[..., rows], tau, self.y[rows], self.omega[..., rows], self.fixed[rows]
@@ -337,7 +337,10 @@ def _expected(response: AbstractResponse, mean: NDArray, spread: NDArray, tau: N
 def _evenly_expected(
     response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Of listed rows, by even sums, as far out as exponentials of the predictor want that are numbers."""
+    """Expectation over the linear predictor of listed rows, by sums over even nodes.
+
+    The nodes reach as far out as exponentials of the predictor need and do not overflow.
+    """
 
     def log(z: NDArray) -> NDArray:
         alone = z.reshape(len(z), len(mean), -1)[..., 0]

@@ -1,11 +1,11 @@
-"""What a field's prior is made of: couplings of edges and an external field of sites, held fixed or learned.
+"""Potentials of a field's prior: couplings of edges and an external field of sites, held fixed or learned.
 
     log p(z) = Σ_{(s,t)} φ_st(z_s, z_t) + Σ_s h_s(z_s) − log Z
 
-φ is β 1{j = k}, one β or one an edge; or a matrix `[states, states]`, one for all edges or one an edge. One that is not
-symmetric goes along the edges as they are given, from s to t. h is `[sites, states]`, or D γ of covariates D `[sites, terms]`,
-the first of ones, with γ `[terms, states]`. Of a learned matrix, and of each row of γ, only differences count: their natural
-parameters sum to zero (a number added to all entries changes no probability), θ has what they are above the last.
+φ is β 1{j = k}, with one β or one an edge; or a matrix `[states, states]`, one for all edges or one an edge. A matrix that is
+not symmetric applies to the edges as they are given, from s to t. h is `[sites, states]`, or D γ of covariates D
+`[sites, terms]`, whose first column is one, with γ `[terms, states]`. A number added to all entries of a learned matrix, or of
+a row of γ, changes no probability. Natural parameters therefore sum to zero, and θ holds their differences from the last entry.
 """
 
 from typing import Any
@@ -140,7 +140,7 @@ def has_direction(edges: Any) -> bool:
 
 
 def matrix_entries(num_states: int, directed: bool) -> Bool[np.ndarray, "states states"]:
-    """Of which entries of a matrix θ has what they are above the last."""
+    """True for the entries of a matrix that θ holds, as differences from the last one."""
     all_ = np.ones((num_states, num_states), bool)
     wanted = all_ if directed else np.triu(all_)
     wanted[-1, -1] = False
@@ -148,7 +148,7 @@ def matrix_entries(num_states: int, directed: bool) -> Bool[np.ndarray, "states 
 
 
 def matrix(theta: Array, num_states: int, directed: bool) -> Float[Array, "states states"]:
-    """Of a part of θ; its entries sum to zero."""
+    """Matrix of couplings from its part of θ; its entries sum to zero."""
     places = np.nonzero(matrix_entries(num_states, directed))
     found = jnp.zeros((num_states, num_states)).at[places].set(theta)
     if not directed:

@@ -95,7 +95,7 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
 
 
 def _blocks(values: np.ndarray) -> list[slice]:
-    """Of numbers, some rows at a time."""
+    """Slices of the rows, of at most `BLOCK` numbers each where a row is not longer."""
     step = max(1, BLOCK // max(1, values[:1].size))
     return [slice(start, start + step) for start in range(0, len(values), step)]
 

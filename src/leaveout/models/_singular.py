@@ -35,7 +35,7 @@ def roots(model: "Mixed", theta: Any) -> list[Float[np.ndarray, "effects effects
 
 
 def _at_zero(factor: Factor, root: Float[np.ndarray, "effects effects"]) -> Pivots:
-    """Which free pivots are at zero."""
+    """True for the free pivots that are at zero."""
     free = np.zeros(factor.q, bool)
     free[factor.row[factor.diagonal]] = True
     return free & (np.abs(np.diag(root)) < EDGE)

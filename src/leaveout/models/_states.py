@@ -61,7 +61,7 @@ class States(Module):
 
     @property
     def support(self) -> dict[str, Bool[np.ndarray, "*rows states"]]:
-        """Which probabilities are free, where others are held at zero."""
+        """True for probabilities that are free, where others are held at zero."""
         return {name: np.array(free).reshape(shape) for name, (shape, free) in self.masks}
 
     @property
@@ -109,7 +109,7 @@ class States(Module):
         return (logs - np.sum(np.where(last, logs, 0.0), -1, keepdims=True))[free & ~last]
 
     def names(self, name: str) -> list[str]:
-        """What the entries of a part of θ are called."""
+        """Names of the entries of a part of θ."""
         free = self.support.get(name, np.ones(self.free[name], bool))
         return entries(name, free & ~_last(free))
 
@@ -131,7 +131,7 @@ class States(Module):
 
     @property
     def zero_note(self) -> str:
-        """What is held at zero, in words."""
+        """Count of the probabilities held at zero, as text."""
         counts = [f"{np.sum(~free)} {name}" for name, free in self.support.items()]
         return f"; {' and '.join(counts)} probabilities held at zero" if counts else ""
 
@@ -155,7 +155,10 @@ def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows sta
 def _held(
     name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
 ) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
-    """What is held fixed as a whole; and, of an array of NaN (free) and zeros, what is free."""
+    """Read a distribution.
+
+    Return its values if it is held fixed as a whole; and, for an array of NaN (free) and zeros, which entries are free.
+    """
     if isinstance(value, str):
         if value not in words:
             raise ValueError(f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}.")

@@ -71,7 +71,7 @@ class Reader:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where the coefficients of each smooth term stand, the first after those of the linear columns."""
+        """First and last place of the coefficients of each smooth term; the first term follows the linear columns."""
         first = 0 if self.linear is None else sum(name != "Intercept" for name in self.linear.column_names)
         ends = np.cumsum([first, *(len(term.basis.penalties[0]) for term in self.smooths)]).tolist()
         return list(itertools.pairwise(ends))
@@ -145,7 +145,20 @@ class Additive(GLM):
 
     @float64
     def smoothed(self, smoothing: Strengths | None = None, **named: Any) -> Self:
-        """The same model under other λ: an array, a dict, or by their names, as `lo.tune` has them."""
+        """Copy the model with other smoothing parameters λ.
+
+        Parameters
+        ----------
+        smoothing : float, sequence of float or dict, optional
+            The λ, as the constructor takes them.
+        **named : float
+            The λ by their names, as `lo.tune` passes them.
+
+        Returns
+        -------
+        Additive
+            The model, which shares its data with this one.
+        """
         assert isinstance(self.penalty, Roughness)
         values = _values(self.strengths, named if smoothing is None else smoothing)
         return self.under(Roughness(values, self.penalty.matrices, self.penalty.spans))

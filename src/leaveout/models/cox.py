@@ -91,7 +91,23 @@ class Cox(AbstractObjective):
         self.order, self.first, self.last, self.group, self.tied = parts
 
     def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
-        """The same model under another penalty: its data are shared, and not read again."""
+        """Copy the model with another penalty; its data are shared, and not read again.
+
+        Parameters
+        ----------
+        penalty : AbstractPenalty, callable or None
+            Penalty on the coefficients.
+
+        Returns
+        -------
+        Cox
+            The model.
+
+        Raises
+        ------
+        TypeError
+            If the penalty has kinks.
+        """
         return penalties.under(self, penalties.smooth("Cox", penalty), self.design.shape[1])
 
     @property
@@ -138,7 +154,20 @@ class Cox(AbstractObjective):
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
     def sums(self, theta: Array, weights: Array) -> Sums:
-        """What F is made of."""
+        """Compute the sums of which the partial likelihood is made.
+
+        Parameters
+        ----------
+        theta : array of float, shape (features,)
+            Coefficients.
+        weights : array of float, shape (units,)
+            Weights of the units.
+
+        Returns
+        -------
+        Sums
+            The linear predictors, and the sums over those at risk and those who die at each time.
+        """
         eta = self._predictor(theta, slice(None))
         shift = jax.lax.stop_gradient(jnp.max(eta))
         risk, times = weights * jnp.exp(eta - shift), jnp.zeros(len(self.last))

@@ -146,7 +146,7 @@ class CRF(AbstractObjective):
 
     @property
     def _own_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what is free."""
+        """Shapes of the free parameters."""
         return {name: (len(self.free[name]),) if name in self.free else shape for name, shape in self._shapes.items()}
 
     @property
@@ -155,7 +155,7 @@ class CRF(AbstractObjective):
 
     @property
     def _entries(self) -> Int[Array, " params"]:
-        """Where the free parameters stand among all."""
+        """Places of the free parameters among all."""
         sizes = {name: int(np.prod(shape)) for name, shape in self._shapes.items()}
         starts = np.cumsum([0, *sizes.values()])
         own = [start + self.free.get(name, np.arange(sizes[name])) for name, start in zip(sizes, starts, strict=False)]
@@ -169,7 +169,7 @@ class CRF(AbstractObjective):
         return {name: laid(name, shape) if name in self.free else theta[name] for name, shape in self._shapes.items()}
 
     def _part(self, matrix: Array) -> Array:
-        """Of a matrix of all parameters that of the free ones."""
+        """Take the free parameters' part of a matrix of all parameters."""
         return matrix[self._entries][:, self._entries] if self.free else matrix
 
     @property
@@ -279,7 +279,7 @@ class CRF(AbstractObjective):
         return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
 
     def _row(self, index: Array) -> Int[Array, " width"]:
-        """Where a label stands within its sequence."""
+        """Place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
@@ -347,10 +347,29 @@ class CRF(AbstractObjective):
         return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
 
     def predict(self, theta, weights=None, index=None, kind="label", *, lengths=None, scores=None, features=None):
-        """Of the listed units; or, where `lengths`, `scores` or `features` are given, of new sequences, θ being a `Fit` or
-        natural parameters: their most probable labels (kind "label"), or `p(z_t = k | x)`, `[steps, labels]` ("state").
+        """Predict labels, or their probabilities.
 
-        Of what came from another library, `features` are as that takes them, and `lengths` are not needed.
+        Parameters
+        ----------
+        theta : array of float, Fit or dict
+            Parameters; for new sequences a `Fit` or natural parameters.
+        weights : array of float, optional
+            Weights of the units that are seen, for units of the model.
+        index : array of int, optional
+            Units of the model.
+        kind : {"label", "state"}, default: "label"
+            Most probable labels, or the probabilities `p(z_t = k | x)` of labels.
+        lengths : array of int, optional
+            Lengths of new sequences; not needed for features of another library, which know them.
+        scores : array of float, optional
+            Scores of new sequences.
+        features : array or list, optional
+            Features of new sequences; in the form of another library, if the model came from there.
+
+        Returns
+        -------
+        array
+            Labels `[steps]`, or probabilities `[steps, labels]`; for units of the model in the shape of these.
         """
         if not (lengths is None and scores is None and features is None):
             return self._of_new(theta, lengths, scores, features, kind)
@@ -396,7 +415,20 @@ class CRF(AbstractObjective):
         return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
 
     def called(self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]) -> Self:
-        """The same model of a host, whose labels have these names, and that reads its features and lengths itself."""
+        """Copy the model for a host that names its labels, and reads its features and lengths itself.
+
+        Parameters
+        ----------
+        labels : sequence of str
+            Names of the labels.
+        read : callable
+            Function from the host's data to features and lengths.
+
+        Returns
+        -------
+        CRF
+            The model.
+        """
         out = copy.copy(self)
         vars(out)["names"] = _tags.called(labels)
         vars(out)["steps"] = Names(self.steps.index, read)

@@ -112,7 +112,7 @@ class GaussianField(AbstractRows):
 
     @property
     def _hyper(self) -> tuple[str, ...]:
-        """Of what F has logarithms and logits, behind the coefficients."""
+        """Names of the parameters that F has as logarithms and logits, behind the coefficients."""
         return (*self.graph.names, *(("noise_sd",) if self.family == "gaussian" else ()))
 
     @property
@@ -146,7 +146,7 @@ class GaussianField(AbstractRows):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of covariates."""
+        """Names of the covariates."""
         return self.columns or tuple(f"x{k}" for k in range(len(self.center)))
 
     def _natural(self, theta):
@@ -185,8 +185,19 @@ class GaussianField(AbstractRows):
         return ""
 
     def smoothed(self, fit: Any) -> pd.DataFrame:
-        """What a fit says of every site, by its label: the `effect` u_s and its standard deviation `sd` (about the mode,
-        parameters held), the `linear_predictor` without exposure, and the `mean` of the response with it."""
+        """Return what a fit says of every site.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each site: its `effect` u_s and the standard deviation `sd` of it (about the mode, parameters held), the
+            `linear_predictor` without exposure, and the `mean` of the response with it.
+        """
         theta, ones = np.asarray(fit.theta)[None], np.ones((1, self.num_units))
         at, every = self.mode(theta, ones), np.arange(self.num_units)[None]
         columns = {

@@ -165,7 +165,7 @@ class GaussianProcess(AbstractClosedForm):
         return np.stack([square(self.X[:, [k]]) for k in range(self.X.shape[1])] if len(self.spread) > 1 else [square(self.X)])
 
     def _solved(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> Solved | None:
-        """None where there is no number."""
+        """Factorise the covariance at θ; None where it has values that are not finite, or is not positive definite."""
         shares = np.exp(-2 * theta[2:-1])
         if not np.isfinite(shares).all():
             return None
@@ -250,7 +250,18 @@ class GaussianProcess(AbstractClosedForm):
         return found
 
     def predictor_covariance(self, theta):
-        """That of f, and of the mean, flat beforehand."""
+        """Covariance of the linear predictors of all rows, given all data; the prior of the constant mean is flat.
+
+        Parameters
+        ----------
+        theta : array of float, shape (params,)
+            Parameters.
+
+        Returns
+        -------
+        array of float, shape (rows, rows)
+            The matrix.
+        """
         at = self._solved(theta, np.ones(self.num_units))
         assert at is not None
         half = at.K * at.S

@@ -261,7 +261,7 @@ class HMM(AbstractHiddenChain):
         return None if units.all() else units
 
     def _scorable(self, refit, index, weight):
-        """Of an autoregression: steps whose regressors are left."""
+        """True for steps that can be scored: those of an autoregression whose regressors are left in."""
         found = np.ones(len(index), bool)
         here, left = refit.astype(np.int64) * self.num_units + index, weight == 0
         for lag in range(1, self.emission.reach + 1):

@@ -173,7 +173,7 @@ class Mixed(AbstractClosedForm):
             )
 
     def _check_levels(self, factor: Factor) -> None:
-        """What a factor cannot tell."""
+        """Raise where the levels of a factor do not identify its variance."""
         count, y = np.bincount(factor.code), self.data.y
         if len(count) < 2:
             raise ValueError(f"Mixed: {factor.name} has one level: no variance can be told from it. Two or more are needed.")
@@ -280,7 +280,18 @@ class Mixed(AbstractClosedForm):
         return np.concatenate([z, *free, tau])
 
     def with_factors(self, kept: tuple[Factor, ...]) -> "Mixed":
-        """The same model with other entries of Λ free."""
+        """Copy the model with other entries of Λ free.
+
+        Parameters
+        ----------
+        kept : tuple of Factor
+            Factors, whose free entries are those of Λ.
+
+        Returns
+        -------
+        Mixed
+            The model, which shares its data with this one.
+        """
         new = object.__new__(Mixed)
         for name, value in vars(self).items():
             object.__setattr__(new, name, value)
@@ -289,7 +300,7 @@ class Mixed(AbstractClosedForm):
         return new
 
     def _made(self, factors: tuple[Factor, ...]) -> Any:
-        """What looks at F."""
+        """Make the engine that computes F."""
         if len(factors) == 1:
             return Grouped.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
         return Crossed.of(self.data, factors, self.code)

@@ -1,8 +1,8 @@
-"""What an emission is: the log-density of one observation in one state, its parameters and their prior.
+"""Base class of emissions: the log-density of one observation in one state, its parameters and their prior.
 
 Parameters are natural everywhere but in θ: a dict of named arrays, whose first axis counts the states unless
 the name is in `shared`. Priors are densities of the natural parameters, without Jacobian, so that the posterior
-mode does not depend on how we parametrise.
+mode does not depend on the parametrisation.
 """
 
 import abc
@@ -106,7 +106,7 @@ class AbstractEmission(Module):
 
     @property
     def score(self) -> str:
-        """What the density's −log is: `LOG_DENSITY`, `LOG_PROBABILITY`; "" where the author of an emission does not say."""
+        """Score that −log of the density is: `LOG_DENSITY`, `LOG_PROBABILITY`, or "" where the emission does not say."""
         return ""
 
     @property
@@ -144,8 +144,20 @@ class AbstractEmission(Module):
         return jax.vmap(states, (None, 0))(parameters, data)
 
     def weighted(self, weights: Array, logs: Array) -> Array:
-        """What an observation of each weight adds to the log-potentials of its states: its weight times its log-densities.
-        Nothing at weight zero."""
+        """Weigh log-densities: the contribution of observations to the log-potentials of their states, zero at weight zero.
+
+        Parameters
+        ----------
+        weights : array of float
+            Weights of the observations.
+        logs : array of float
+            Log-densities.
+
+        Returns
+        -------
+        array of float
+            Products of the two, zero where the weight is zero.
+        """
         return times(weights, logs)
 
     def curvature(

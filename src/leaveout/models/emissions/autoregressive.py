@@ -123,7 +123,7 @@ class AbstractAutoregression(AbstractWithPrior):
         features: Float[Array, "steps features"],
         expected: Float[Array, " steps"],
     ) -> Float[Array, "own own"]:
-        """That of one state; `features` are one, and the observations before."""
+        """Curvature of one state; `features` are a one and the observations before."""
 
     @abc.abstractmethod
     def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
@@ -147,7 +147,10 @@ def _sizes(emission: str, lags: int, skip: int | None) -> tuple[int, int]:
 
 
 def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
-    """Where a linear map, its entries by output and feature from `first` on, has its bias and then its matrices by lag."""
+    """Places of the bias of a linear map, and then of its matrices by lag.
+
+    Its entries are ordered by output and feature, from `first` on.
+    """
     place = first + np.arange(outputs * (1 + lags * inputs)).reshape(outputs, -1)
     matrices = place[:, 1:].reshape(outputs, lags, inputs).swapaxes(0, 1)
     return np.concatenate([place[:, 0], matrices.ravel()])
