@@ -23,10 +23,28 @@ from .emissions._base import but_last
 
 
 class Free(Module):
-    """A coupling to be learned, from `start`: a number, one an edge, or a matrix `[states, states]` of all edges, symmetric
-    unless `directed`. `prior` is the mean and the standard deviation of a normal density of each, of a matrix on the
-    diagonal (elsewhere the mean is zero), or None: flat, and then a field all of whose neighbours agree has no interior
-    optimum."""
+    """Coupling to be learned, for `lo.MRF`.
+
+    Parameters
+    ----------
+    start : float or array, default: 0.5
+        Coupling to start from: a number, one an edge, or a matrix `[states, states]` of all edges.
+    prior : tuple of float or None, default: (0.0, 1.0)
+        Mean and standard deviation of a normal prior of each entry. For a matrix the mean is that of the diagonal, and zero
+        elsewhere. None is flat; then a field all of whose neighbours agree has no interior optimum.
+    directed : bool, default: False
+        Whether a matrix need not be symmetric.
+
+    See Also
+    --------
+    MRF, External
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.Free(1.0).prior
+    (0.0, 1.0)
+    """
 
     start: ArrayLike = 0.5
     prior: tuple[float, float] | None = (0.0, 1.0)
@@ -34,9 +52,25 @@ class Free(Module):
 
 
 class External(Module):
-    """An external field to be learned: of each state an intercept and a coefficient of each of `covariates`, `[sites]` or
-    `[sites, covariates]`, about their means. `prior` is the mean and the standard deviation of a normal density of each, a
-    standard deviation of its covariate, or None: flat."""
+    """External field to be learned, for `lo.MRF`: for each state an intercept and a coefficient of each covariate.
+
+    Parameters
+    ----------
+    covariates : array or DataFrame, shape (sites,) or (sites, covariates), optional
+        Covariates, which are taken about their means. The default is intercepts only.
+    prior : tuple of float or None, default: (0.0, 1.0)
+        Mean and standard deviation of a normal prior of each, for a covariate of standard deviation one; None is flat.
+
+    See Also
+    --------
+    MRF, Free
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.External(np.arange(4.0)).prior
+    (0.0, 1.0)
+    """
 
     covariates: Any = None
     prior: tuple[float, float] | None = (0.0, 1.0)

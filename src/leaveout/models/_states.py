@@ -13,8 +13,27 @@ from .emissions._base import SIMPLEX
 
 
 class Dirichlet(Module):
-    """Dirichlet priors of the initial distribution and of every row of the transition matrix, by their concentrations:
-    numbers, or arrays `[K]` and `[K, K]`. Two, the default, is one pseudo-transition of each kind (Laplace's rule)."""
+    """Dirichlet priors of the initial distribution and of every row of the transition matrix, for `lo.HMM`.
+
+    The default concentration of two is one pseudo-transition of each kind (Laplace's rule).
+
+    Parameters
+    ----------
+    initial : float or array, shape (states,), default: 2.0
+        Concentrations of the initial distribution.
+    transition : float or array, shape (states, states), default: 2.0
+        Concentrations of the rows of the transition matrix.
+
+    See Also
+    --------
+    HMM
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.Dirichlet(transition=1.5).initial
+    2.0
+    """
 
     initial: ArrayLike = 2.0
     transition: ArrayLike = 2.0

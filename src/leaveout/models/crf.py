@@ -45,21 +45,51 @@ STYLES = {
 
 
 class CRF(AbstractObjective):
-    """A linear-chain conditional random field.
+    """Linear-chain conditional random field.
 
-    `labels`, one a step, are codes 0, …, `num_labels` − 1, or text (coded in alphabetical order); `lengths` are those of
-    the sequences, one after another. `scores` `[steps, labels]` are frozen emission scores, as of a neural network; −inf
-    says that a label is impossible at a step. `features` `[steps, features]`, dense or SciPy sparse, have weights of
-    their own. Either, both, or neither. `drop` says what a unit is (above). `penalty` is one of `lo.penalties`, of all
-    parameters in one vector (end, start, transition, weights), or None: then what shifts every path alike is projected
-    out. `free` tells of parameters by name which of their entries there are, as boolean arrays of their shapes; the others
-    are zero, and stay so.
+        log p(y | x) = start_{y_1} + Σ_t transition_{y_{t−1}, y_t} + Σ_t (scores_t + x_tᵀ weights)_{y_t} + end_{y_T} − log Z(x)
 
     `fit(...).parameters` is `{"start": [K], "end": [K], "transition": [K, K] (from row to column)}` and, with features,
     `"weights": [features, K]`.
 
-    Raises ValueError on labels outside the set, lengths that do not add up, empty sequences, NaN, and data of
-    probability zero; TypeError on labels that are not codes or text.
+    Parameters
+    ----------
+    labels : array, shape (steps,)
+        Labels: codes 0, …, `num_labels` − 1, or text, which is coded in alphabetical order.
+    lengths : array of int, shape (sequences,)
+        Lengths of the sequences, one after another.
+    scores : array, shape (steps, labels), optional
+        Emission scores that are held fixed, such as those of a neural network; −inf excludes a label at a step.
+    features : array or sparse matrix, shape (steps, features), optional
+        Features, which have weights of their own.
+    num_labels : int, optional
+        Number of labels K, if labels are codes. The default is that of the scores or the data.
+    drop : {"sequence", "label"}, default: "sequence"
+        Unit that is left out: a sequence, or a label, whose step stays.
+    penalty : penalty of lo.penalties, callable or None, default: Ridge(1.0)
+        Penalty on all parameters as one vector (end, start, transition, weights). With None, directions in which no probability
+        changes are projected out.
+    free : dict of array of bool, optional
+        True for the entries of a parameter that are free, by its name. Other entries are held at zero.
+
+    Raises
+    ------
+    ValueError
+        If labels are outside the set, lengths do not add up, sequences are empty, values are NaN, or the data have probability
+        zero.
+    TypeError
+        If labels are neither codes nor text, or the penalty has kinks.
+
+    See Also
+    --------
+    HMM, entities, token_accuracy
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> model = lo.CRF(["O", "B-X", "O", "O", "B-X"], [3, 2])
+    >>> model.num_units, model.num_labels
+    (2, 2)
     """
 
     block: Block
@@ -500,7 +530,25 @@ class CRF(AbstractObjective):
 
     @float64
     def decode(self, parameters: _observations.Given, sequences: ArrayLike | None = None) -> np.ndarray:
-        """The most probable labels (Viterbi) of the listed sequences, one after another; of all by default."""
+        """Find the most probable labels, by the Viterbi algorithm.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        sequences : array of int, optional
+            Numbers of the sequences; all by default.
+
+        Returns
+        -------
+        array
+            Labels of the sequences, one after another.
+
+        Raises
+        ------
+        ValueError
+            If there is no sequence of such a number.
+        """
         theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
         if sequences is None:
             return self.names.of(np.asarray(_lattice.decoded(theta, self.block)))
@@ -530,8 +578,23 @@ class CRF(AbstractObjective):
         return self.names.of(np.asarray(_lattice.decoded(theta, new.block)))
 
     def join(self, parts: Float[np.ndarray, "sequences longest ..."]) -> np.ndarray:
-        """Labels of all sequences, one after another, out of `lo.cross_predict(fit, plan, kind="label")`; or probabilities
-        of the labels of every step, out of `kind="state"`."""
+        """Put predictions by sequence one after another.
+
+        Parameters
+        ----------
+        parts : array, shape (sequences, longest) or (sequences, longest, labels)
+            Result of `lo.cross_predict(fit, plan, kind="label")`, or of `kind="state"`.
+
+        Returns
+        -------
+        array, shape (steps,) or (steps, labels)
+            Labels, or probabilities of the labels.
+
+        Raises
+        ------
+        ValueError
+            If the predictions are not those of every sequence.
+        """
         parts = np.asarray(parts)
         own = parts[self.slots >= 0] if parts.shape[:2] == self.slots.shape else np.full(1, np.nan)
         if not np.isfinite(own).all():
@@ -542,13 +605,39 @@ class CRF(AbstractObjective):
         return self.names.of(own.astype(int)) if own.ndim == 1 else own
 
     def label_errors(self, probabilities: Float[np.ndarray, "steps labels"]) -> _tags.Table:
-        """The steps whose label is least probable first, with the likeliest other one.
+        """Rank the steps by the probability of their label, the least probable first.
 
-        `probabilities` `[steps, labels]` are those of `lo.cross_predict(fit, plan, kind="state")`, of a plan that leaves every
-        label out; of whole sequences what `join` makes of them. Northcutt, Jiang and Chuang (2021) rank by the first column.
+        Northcutt, Jiang and Chuang (2021) find label errors in this way.
+
+        Parameters
+        ----------
+        probabilities : array, shape (steps, labels)
+            Result of `lo.cross_predict(fit, plan, kind="state")` for a plan that leaves every label out; for plans of whole
+            sequences the result of `join`.
+
+        Returns
+        -------
+        DataFrame
+            A row for each step: the probability of its label, and the most probable other label.
+
+        Raises
+        ------
+        ValueError
+            If the shape of the probabilities is not that of the data.
         """
         return _tags.ranked(probabilities, self.codes, self.sequence, self.names, self.steps.index)
 
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
-        """The labels of the listed sequences, one after another, as they were given."""
+        """Return the labels of sequences, as they were given.
+
+        Parameters
+        ----------
+        sequences : array of int, optional
+            Numbers of the sequences; all by default.
+
+        Returns
+        -------
+        array
+            Labels of the sequences, one after another.
+        """
         return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])
