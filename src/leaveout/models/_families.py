@@ -446,6 +446,13 @@ class AbstractQuasiLoss(AbstractLoss):
     """Half the deviance of another loss, divided by a dispersion φ; the fit is that of the other loss.
 
     The loss states a mean and a variance. It is no −log density: compare it with models of the same φ only.
+
+    Parameters
+    ----------
+    dispersion : float
+        Dispersion φ.
+    likelihood : AbstractLoss
+        The other loss.
     """
 
     dispersion: Float[np.ndarray, ""]

@@ -26,7 +26,13 @@ Kinks = tuple[tuple[float, Any, Any], ...]
 
 
 class AbstractRounded(AbstractLoss):
-    """Loss with kinks, `Σ a max(0, t)` with t = bη + c for each kink and |b| = 1, rounded over a `width`."""
+    """Loss with kinks, `Σ a max(0, t)` with t = bη + c for each kink and |b| = 1, rounded over a width.
+
+    Parameters
+    ----------
+    width : float
+        Width h of the rounding.
+    """
 
     width: Float[Array, ""]
 
@@ -197,7 +203,7 @@ class Quantile(AbstractRounded):
 
 
 class EpsilonInsensitive(AbstractRounded):
-    """ε-insensitive loss of support vector regression, `max(0, |y − η| − ε)`, rounded over a width.
+    """Loss of support vector regression (ε-insensitive), `max(0, |y − η| − ε)`, rounded over a width.
 
     Parameters
     ----------
