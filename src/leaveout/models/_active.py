@@ -73,7 +73,7 @@ class Whole:
         return ActiveGLM(self, (place, sign, rest), said)
 
     def start(self) -> Float[np.ndarray, " params"]:
-        """All that has a kink is zero, or the bound that is nearest to it."""
+        """Start of a fit: every coefficient with a kink at zero, or at the nearest bound."""
         return np.clip(np.where(self.slope > 0, 0.0, self.glm.parameters.start(0)), *self.bounds)
 
     def named(self, place: int) -> str:

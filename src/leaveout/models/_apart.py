@@ -1,7 +1,7 @@
-"""How far approximate sums of a field are from exact ones, on parts of its graph where both can be had.
+"""Comparison of approximate with exact sums of a field, on parts of its graph that are small enough for both.
 
-A part is a field of its own: its sites, the edges between them, and what is seen there. Of every observed site the loss is
-taken with that one observation left out, at the same parameters, by either.
+A part is a field of its own: its sites, the edges between them, and the observations there. The loss of every observed site is
+computed with that one observation left out, at the same parameters, by either kind of sums.
 """
 
 import jax

@@ -132,7 +132,7 @@ def _kernel(x: Float[Array, "rows axes"], at: Float[Array, "points axes"]) -> Fl
 
 
 def effects(who: str, labels: Any) -> Basis:
-    """One a level, those of levels that come later zero: what is known of them is their mean."""
+    """Basis of random effects, one for each level. Levels that are not in the data are predicted by the mean effect, zero."""
     _, levels = codes(who, "x", labels)
     return Basis(functools.partial(_indicators, levels), (np.eye(len(levels)),))
 
@@ -142,7 +142,10 @@ def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
 
 
 def markov(who: str, labels: Any, edges: Any) -> Basis:
-    """One a site, of sites without data too. Raises ValueError on labels that are no sites."""
+    """Basis of a Markov random field, one function for each site, also for sites without data.
+
+    Raise ValueError on labels that are not sites of the graph.
+    """
     if edges is None:
         raise ValueError(f"{who}: bs='mrf' needs edges=, a graph of the sites.")
     found = codes(who, "x", labels)[1]
@@ -212,7 +215,7 @@ def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Floa
 
 
 def against(penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]) -> Float[Array, " seen"]:
-    """How much a penalty weighs beside rows, along the directions that both see, in rising order."""
+    """Weight of a penalty relative to that of rows, along the directions that both determine, in rising order."""
     gram = weighed.T @ weighed
     gram += np.eye(len(gram)) * 1e-10 * np.trace(gram) / len(gram)
     values = scipy.linalg.eigh(penalty, gram, eigvals_only=True)

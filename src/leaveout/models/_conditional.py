@@ -74,7 +74,7 @@ class AbstractResponse(abc.ABC):
         raise NotImplementedError
 
     def limit(self, tau: NDArray) -> str:
-        """Why there is no minimum where τ came out."""
+        """Explain why there is no minimum, if τ came out at a limit; else ""."""
         return ""
 
     @abc.abstractmethod
@@ -169,7 +169,7 @@ class Poisson(Plain):
 
 
 class AbstractScaled(AbstractResponse):
-    """One positive parameter, the logarithm of which is τ."""
+    """Response with one positive parameter, whose logarithm is τ."""
 
     own = 1
     named = ""

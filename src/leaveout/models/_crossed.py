@@ -216,8 +216,10 @@ class Crossed:
         return self.data.offset + self.data.design @ parts.z[0], roots, parts.tau[0][:, None]
 
     def mode(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> Mode:
-        """By Newton's method, steps halved where h rises, with one factor of M for as long as that leaves little of a step; the
-        last step is taken with the factor where it leads."""
+        """Find the minimum of h by Newton's method, with steps halved where h rises.
+
+        The factor of M is reused for as long as each step leaves little of the one before. At the end it is computed anew.
+        """
         (e, roots, tau), data = self.placed(theta), self.data
         b = np.zeros(self.size) if start is None else start
         step, size, lowest, stale = np.zeros(self.size), np.inf, np.inf, True

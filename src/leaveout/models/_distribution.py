@@ -61,7 +61,7 @@ def distribution(model: "AbstractRegression") -> Distribution | None:
 
 
 def classes(model: "AbstractRegression") -> int:
-    """How many, where y is the number of one."""
+    """Number of classes, if y holds the number of a class; else zero."""
     match model.loss_function:
         case losses.Multinomial():
             return len(model.classes)

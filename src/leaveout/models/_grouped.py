@@ -1,4 +1,4 @@
-"""One grouping factor: F(θ, w) as a sum over its levels of closed-form integrals (`_marginal`), of many refits at once.
+"""Marginal likelihood with one grouping factor: a sum of closed-form integrals over its levels (`_marginal`), of many refits.
 
     F(θ, w) = Σ_g w_g f_g(θ)               where clusters are left out: linear in w, so that a weight of two is a second copy
     F(θ, w) = Σ_g f_g(θ, ω = w of its rows)    where rows are
@@ -68,7 +68,7 @@ class Grouped:
         return len(self.rows.first)
 
     def clustered(self, theta: NDArray, omega: NDArray) -> Clusters:
-        """All clusters at some θ `[refits, params]`, rows weighing ω `[refits or 1, rows]`."""
+        """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1, rows]`."""
         parts, data = split(theta, self.data, (self.factor,)), self.data
         e = data.offset + parts.z @ data.design.T
         a = self.factor.turned(parts.free[0], self.design)
@@ -126,7 +126,7 @@ class Grouped:
         return value, self._gradient(found, outer), np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
 
     def _gradient(self, found: Slopes, outer: NDArray | float) -> NDArray:
-        """By θ, of rows that count so much `[refits, rows]`."""
+        """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
         factor = self.factor
         of_free = [np.sum(self.design[i] * found.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
         of_tau = np.sum(found.tau * outer, -1)
@@ -178,7 +178,7 @@ class Grouped:
         return self._ratio(theta, weights, lane, unit, lambda found: found.score(self.scoring))
 
     def taken_away(self, theta: NDArray, unit: NDArray) -> NDArray:
-        """By what F falls at θ `[1, params]` as each listed unit is left out by itself."""
+        """Decrease of F at θ `[1, params]` as each listed unit is left out by itself."""
         lane = np.zeros(len(unit), np.int64)
         if not self.apart:
             return self._ratio(theta, None, lane, unit, lambda found: found.value(self.rule))

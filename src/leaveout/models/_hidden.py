@@ -41,7 +41,7 @@ class AbstractHiddenStates(AbstractObjective):
     @property
     @abc.abstractmethod
     def num_states(self) -> int:
-        """How many states there are."""
+        """Number of states."""
 
     @property
     @abc.abstractmethod
@@ -124,7 +124,7 @@ class AbstractHiddenStates(AbstractObjective):
 
     @property
     def num_specified(self) -> int:
-        """How many parameters the model that was asked for has."""
+        """Number of parameters of the model that was asked for."""
         return len(self._names())
 
     def aic(self, parameters: Given) -> float:

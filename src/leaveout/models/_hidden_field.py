@@ -57,7 +57,7 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     @property
     def told_apart(self) -> bool:
-        """Are the states, by potentials that are held fixed?"""
+        """Whether potentials that are held fixed tell the states apart."""
         return (not self.learned and self.coupling.ndim > 1) or (self.external is not None and self.design is None)
 
     @property
@@ -204,7 +204,7 @@ def draw(
 
 
 def _alike(field: AbstractHiddenField, found: dict[str, np.ndarray], j: int, k: int) -> bool:
-    """Have two states the same parameters?"""
+    """Whether two states have the same parameters."""
     own = [found[name] for name in field.emission.free if name not in field.emission.shared]
     return bool(own) and all(np.allclose(value[j], value[k], rtol=SAME, atol=SAME * np.abs(value).max()) for value in own)
 

@@ -49,7 +49,7 @@ class Indicators(AbstractByArrays):
         self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(KEPT)(self._at)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
-        """All parameters, or a direction of them, by name."""
+        """Split a vector of free parameters, or a direction, into all parameters by name."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         whole = np.zeros(sum(sizes))
         whole[self.free] = vector

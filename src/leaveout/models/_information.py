@@ -174,7 +174,7 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Fl
     densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
 
     def scores(entries):
-        """By a parameter, or by one of each state."""
+        """Scores of all steps in a parameter, or in one parameter of each state."""
         tangent = jnp.zeros_like(vector).at[entries].set(1.0)
         slope = known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
         return jnp.where(known.seen[:, None] > 0, slope, 0.0)

@@ -148,7 +148,7 @@ class Mode:
 
     @cached_property
     def slope(self) -> Float[np.ndarray, "lanes size"]:
-        """Its gradient, zero on A u = 0 at a mode."""
+        """Gradient of the inner objective, zero on A u = 0 at a mode."""
         own = self.latent.gathered(_times(self.weights, self.losses.first))
         return own + np.einsum("lk,lkm->lm", self.c, self.pushed)
 
@@ -197,7 +197,7 @@ class Latent:
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
-        """How many numbers β, ψ and φ are."""
+        """Numbers of entries of β, ψ and φ."""
         return self.data.design.shape[1], self.field.size, self.data.response.own
 
     def split(self, theta: Float[np.ndarray, "lanes params"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -53,7 +53,7 @@ def lay_out(
     scores: Float[np.ndarray, "steps labels"] | None,
     features: Float[np.ndarray, "steps features"] | Sparse | None,
 ) -> tuple[Block, Int[np.ndarray, "sequences longest"]]:
-    """All sequences in few lanes; and where the steps of each stand, row after row, −1 for padding."""
+    """Lay all sequences out in few lanes; and tell where the steps of each stand, row after row, with −1 for padding."""
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     parts = max(1, round(len(codes) * num_labels / NUMBERS))
@@ -121,7 +121,7 @@ def losses(theta: PyTree, block: Block, worth: Places | None) -> Scalar:
 
 
 def chain(theta: PyTree, block: Block, weights: Places | None = None) -> Posterior:
-    """Forward–backward; with weights, the labels of positive weight are known."""
+    """Run forward–backward. With weights, labels of positive weight are known."""
     scores = emission(theta, block)
     scores = scores if weights is None else _masked(theta, block, scores, weights)
     return posterior(Potentials(theta["start"], theta["transition"], scores), block.layout)
@@ -180,7 +180,7 @@ def known_hessian(theta: PyTree, block: Block, weights: Places, worth: Float[Arr
 
 
 def _masked(theta: PyTree, block: Block, scores: Scores, weights: Places) -> Scores:
-    """Only the known label is possible where the weight is positive."""
+    """Scores in which only the known label is possible, where the weight is positive."""
     own = _one_hot(theta, block)
     return jnp.where((block.real & (weights > 0))[..., None] & (own == 0), -jnp.inf, scores)
 
@@ -204,7 +204,7 @@ def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
 
 
 def _runs(block: Block, weights: Places) -> tuple[Places, Places]:
-    """How much of a run of one label, and of two, begins at each step."""
+    """Weights of the runs of one label, and of two, that begin at each step."""
     before = jnp.where(block.starts, 1.0, _down(weights))
     ends = jnp.asarray(block.ends)
     after = jnp.where(ends, 1.0, _up(weights))

@@ -152,8 +152,10 @@ class Clusters:
         return out
 
     def mode(self, start: NDArray | None = None) -> Mode:
-        """By Newton's method from a start, zero by default, steps halved where h + ½|b|² rises; the last one is taken
-        unseen."""
+        """Find the modes by Newton's method from a start, zero by default, with steps halved where h + ½|b|² rises.
+
+        The last step is not checked.
+        """
         q = len(self.a)
         shape = (q, *self.e.shape[:-1], len(self.rows.first))
         at, step, lowest = np.zeros(shape) if start is None else start, np.zeros(shape), np.full(shape[1:], np.inf)

@@ -38,7 +38,7 @@ class SeriesLabels(Names):
         return None if drop == "sequence" else self.index
 
     def series(self, values: np.ndarray, name: Hashable = None) -> Steps:
-        """One value a step: a Series where a Series or DataFrame came in."""
+        """Return one value a step: a Series if the data came as a Series or DataFrame."""
         return values if self.index is None else pd.Series(values, index=self.index, name=name)
 
     def frame(self, values: np.ndarray, columns: Collection) -> Table:
@@ -102,12 +102,12 @@ class FieldLabels(Names):
         return self.index if self.fields is None else pd.MultiIndex.from_product([self.fields, self.index])
 
     def sites(self, values: np.ndarray) -> Steps:
-        """One value a site: a Series where a Series came in, no axis of fields where there was none."""
+        """Return one value a site: a Series if the data came as a Series, without an axis of fields if the data had none."""
         values = values[0] if self.single else values
         return values if self.index is None or not self.single else pd.Series(values, index=self.index, name="state")
 
     def states(self, values: np.ndarray) -> Table:
-        """One value a site and state."""
+        """Return one value for each site and state."""
         values = values[0] if self.single else values
         if self.index is None or not self.single:
             return values

@@ -45,7 +45,7 @@ class AbstractPenalty(Module):
     @property
     @abc.abstractmethod
     def quadratic(self) -> bool:
-        """Is its third derivative zero?"""
+        """Whether the third derivative of the penalty is zero."""
 
     def check(self, features: int) -> None:
         """Raise if the penalty does not fit this number of coefficients.
@@ -132,7 +132,7 @@ class AbstractPenalty(Module):
 
     @property
     def kinked(self) -> bool:
-        """Is some `a_j |coef_j|` in it, or `a_g ‖coef_g‖`, or a bound?"""
+        """Whether the penalty holds some `a_j |coef_j|` or `a_g ‖coef_g‖`, or a bound."""
         return False
 
     def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:

@@ -24,7 +24,7 @@ NONE = 1e-6  # a dispersion that cannot be told from none
 
 
 class AbstractScaleLoss(AbstractSharedLoss):
-    """One positive parameter of its own, `named`: τ is its logarithm."""
+    """Loss with one positive parameter of its own, `named`, whose logarithm is τ."""
 
     named: ClassVar[str]
 

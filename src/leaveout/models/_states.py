@@ -85,13 +85,13 @@ class States(Module):
 
     @property
     def zeros(self) -> bool:
-        """Is a probability held at zero?"""
+        """Whether some probability is held at zero."""
         held = [array for array in (self.initial, self.transition) if array is not None]
         return bool(self.masks) or any(bool((array == 0).any()) for array in held)
 
     @property
     def exchangeable(self) -> bool:
-        """Is the model the same whatever the order of the states?"""
+        """Whether the model is the same for any order of the states."""
         told: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
         if self.prior is not None:
             told += [self.prior.initial, self.prior.transition]

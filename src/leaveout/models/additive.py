@@ -218,7 +218,7 @@ def _values(names: tuple[str, ...], given: Any) -> Any:
 
 
 def _linear(rest: str, frame: pd.DataFrame) -> Any:
-    """How formulaic makes the columns of the linear terms of a table; None where there are none."""
+    """Specification by which formulaic makes the columns of the linear terms of a table; None if there are none."""
     if not rest:
         return None
     from formulaic import model_matrix

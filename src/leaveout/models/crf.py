@@ -192,7 +192,7 @@ class CRF(AbstractObjective):
         return jnp.concatenate(own)
 
     def _whole(self, theta: PyTree) -> PyTree:
-        """All parameters, in their shapes."""
+        """Put the free parameters into all parameters, in their shapes."""
         if not self.free:
             return theta
         laid = lambda name, shape: jnp.zeros(int(np.prod(shape))).at[self.free[name]].set(theta[name]).reshape(shape)
@@ -273,7 +273,7 @@ class CRF(AbstractObjective):
         return self.block.layout.arrange(weights, fill=1.0)
 
     def _few(self, index: Array) -> bool:
-        """Are the listed units' sequences, each padded to the longest, less than all of them?"""
+        """Whether the sequences of the listed units, each padded to the longest, have fewer steps than all of them."""
         return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
 
     def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:

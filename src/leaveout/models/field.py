@@ -301,7 +301,7 @@ def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
 
 
 def _covariates(X: Any, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One and the standardised columns, their means and deviations."""
+    """Read the covariates: a column of ones and the standardised columns, their means and their deviations."""
     count = len(observed)
     if X is None:
         return np.ones((count, 1)), np.zeros(0), np.ones(0)

@@ -55,7 +55,7 @@ KERNELS = {"rbf": _rbf, "matern12": _matern12, "matern32": _matern32, "matern52"
 
 
 class Solved(NamedTuple):
-    """One θ and w: what all else is made of."""
+    """Factorised covariance at one θ and w, from which all results are computed."""
 
     K: Float[Array, "rows rows"]
     bend: Float[Array, "rows rows"]  # σ² times −k′(r) / r

@@ -243,7 +243,7 @@ class HMM(AbstractHiddenChain):
         return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
 
     def _hessian(self, function: Callable[[PyTree], Array], theta: PyTree) -> Float[Array, "params params"]:
-        """Forward over reverse."""
+        """Compute a Hessian, forward over reverse."""
         vector = ravel(theta)
         hessian = self.along(jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector)))
         return (hessian + hessian.T) / 2
@@ -294,8 +294,10 @@ class HMM(AbstractHiddenChain):
 
     @property
     def costs(self):
-        """By steps, also where units are sequences; as many refits share a pass as about fill a vector register and leave the
-        cache alone."""
+        """Cost in steps, also where units are sequences.
+
+        As many refits share a pass as fill a vector register and leave the cache alone.
+        """
         lanes = int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
         runs = self.runs if apart else None

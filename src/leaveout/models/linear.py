@@ -101,7 +101,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def own(self) -> int:
-        """How many parameters all units share."""
+        """Number of parameters that all units share."""
         return self.loss_function.own
 
     @property
@@ -289,7 +289,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return out
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:
-        """Other rows than those of the design, to be predicted."""
+        """Read rows to be predicted, other than those of the design."""
         read = self.labels.read
         return new_rows(caller, X if read is None else read(X), self.names, self.intercept)
 
@@ -554,8 +554,10 @@ class Regression(AbstractRegression):
 
 
 def _seen(model: Any) -> Any:
-    """With rows in memory where JAX is to see them, if that is not on their device, or coordinate descent, or a model that
-    standardises them."""
+    """Copy rows that are mapped or on a device into memory, where the computation needs them there.
+
+    That is so where JAX is to see mapped rows, for coordinate descent, and for models that standardise the rows.
+    """
     if isinstance(model.design, Mapped | Resident):
         derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
         if derived or type(model) not in (GLM, Regression) or model.num_features > WIDE or model.penalty.kinked:

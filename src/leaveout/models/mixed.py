@@ -315,7 +315,7 @@ class Mixed(AbstractClosedForm):
         return [*self.names, *free, *(f"τ[{k}]" for k in range(self.data.response.own))]
 
     def _canonical(self, theta):
-        """No diagonal of Λ below zero: F does not change with the signs of its columns."""
+        """Change the signs of columns of Λ so that no diagonal is below zero; F does not change with them."""
         theta, at = np.array(theta, np.float64), self.data.design.shape[1]
         for factor in self.factors:
             free = theta[at : at + len(factor.row)]
@@ -363,7 +363,7 @@ class Mixed(AbstractClosedForm):
 
     @property
     def _held(self) -> int:
-        """How many entries of Λ are held at zero."""
+        """Number of entries of Λ that are held at zero."""
         return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
 
     # F

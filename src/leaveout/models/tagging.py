@@ -1,9 +1,4 @@
-"""How good decoded labels are: the share of right ones, and the F1 of entities in BIO, BIOES or BILOU tags.
-
-Entities are read as by the CoNLL shared tasks' conlleval: one begins at B-x, S-x, U-x, and at I-x, E-x, L-x that follow O,
-another type or an end; it ends with E, L, S, U, and before the next beginning, O, or other type. An entity counts as found if
-its type and both of its ends are right.
-"""
+"""Scores of decoded labels: the share of right ones, and the F1 of entities in BIO, BIOES or BILOU tags."""
 
 import re
 

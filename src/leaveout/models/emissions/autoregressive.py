@@ -55,7 +55,7 @@ class AbstractAutoregression(AbstractWithPrior):
         return ~np.isnan(x).any(axis=1) & self._has_regressors(x, lengths, self.skip)
 
     def _has_regressors(self, x, lengths, skip):
-        """After the first `skip` steps of a sequence, those whose regressors are observed."""
+        """True for the steps after the first `skip` of a sequence whose regressors are observed."""
         seen, starts = ~np.isnan(x).any(axis=1), np.cumsum(lengths) - lengths
         has = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
         for lag in range(1, self.lags + 1):
@@ -127,10 +127,10 @@ class AbstractAutoregression(AbstractWithPrior):
 
     @abc.abstractmethod
     def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
-        """One step's mean from one state's parameters and the observations before it, most recent first; in NumPy."""
+        """Mean of one step from the parameters of one state and the observations before it, most recent first; in NumPy."""
 
     def draw(self, parameters, state, step, past, rng):
-        """One observation; what lies before the first of `past` counts as zeros."""
+        """Draw one observation; values before the first of `past` count as zeros."""
         own = {name: np.asarray(parameters[name])[state] for name in self.free if name != "covariance"}
         channels = own[next(iter(own))].shape[-1]
         before = np.reshape(past, (-1, channels))[::-1][: self.lags]
@@ -339,7 +339,10 @@ class NeuralAutoregressive(AbstractAutoregression):
         return jnp.einsum("tkh,krh->tkr", jnp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
 
     def _curvature(self, own, precision, x, features, expected):
-        """With z = W (1, past), h = tanh z, u = (1, h), e = Σ⁻¹ (x − V u): −∇² of −½ rᵀ Σ⁻¹ r by V, by W, and by both."""
+        """Negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
+
+        With z = W (1, past), h = tanh z, u = (1, h) and e = Σ⁻¹ (x − V u).
+        """
         hidden, channels = own["input_bias"].shape[0], x.shape[1]
         weights, turn = own["input_weights"], precision @ own["output_weights"]
         matrix = jnp.moveaxis(weights, 0, 1).reshape(hidden, -1)
