@@ -178,12 +178,12 @@ def whole(model: Any) -> Whole:
 
 
 def around(penalty: penalties.AbstractPenalty, inner: penalties.AbstractPenalty) -> penalties.AbstractPenalty:
-    """Another penalty that grows with the weights as this one does."""
+    """Wrap another penalty so that it grows with the weights as this one does."""
     return penalties.PerWeight(inner, penalty.rows) if isinstance(penalty, penalties.PerWeight) else inner
 
 
 def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndarray, " features"]:
-    """½ Σ_j ridge_j β_j², what is beside the kinks; TypeError where that is anything else."""
+    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; raise TypeError if the rest of the penalty is none."""
     inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
     terms = penalties.terms_of(inner)
     known = penalties.Ridge | penalties.Quadratic | penalties.Zero

@@ -67,7 +67,7 @@ def _whole(rows: list[dict], losses: list[np.ndarray]) -> dict:
 
 
 def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sums]]:
-    """Sites and edges of as few blocks of neighbouring sites as are small enough, and their exact sums."""
+    """Divide the graph into as few blocks of neighbouring sites as exact sums allow; return sites, edges and exact sums."""
     sites, count = field.x.shape[1], 1
     while True:
         label = blocks(field.edges, sites, count)

@@ -48,7 +48,10 @@ def spread(who: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]
 
 
 def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool) -> Basis:
-    """`cr` and `cc`. f″ of a cubic spline is straight between knots, which makes its square's integral a sum."""
+    """Bases `cr` and `cc`.
+
+    The second derivative of a cubic spline is linear between knots, so that the integral of its square is a sum.
+    """
     knots = np.linspace(*period, k) if cyclic and period is not None else spread(who, x, k)
     values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
     spline = scipy.interpolate.CubicSpline(knots, values, bc_type="periodic" if cyclic else "natural")
@@ -62,12 +65,12 @@ def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float
 
 
 def _around(spline: Any, low: float, high: float, x: Array) -> Array:
-    """A spline that starts again outside."""
+    """Periodic cubic spline, which starts again outside the knots."""
     return spline(np.where((x < low) | (x > high), low + np.mod(x - low, high - low), x))
 
 
 def _straight(spline: Any, low: float, high: float, x: Array) -> Array:
-    """A spline that goes on straight outside."""
+    """Cubic spline that is linear outside the knots."""
     inside = np.clip(x, low, high)
     value, out = spline(inside), x != inside
     value[out] += spline(inside[out], 1) * (x - inside)[out, None]
@@ -195,7 +198,7 @@ def _times(basis: Basis, matrix: Array, *columns: Any) -> Float[Array, "rows siz
 
 
 def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size fewer"]:
-    """A basis of the functions that do over the rows: without the others a constant could go to any term."""
+    """Basis of the functions that sum to zero over the rows. Without this constraint a constant could belong to any term."""
     return np.linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
 
 

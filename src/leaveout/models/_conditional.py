@@ -30,7 +30,7 @@ Orders = tuple[NDArray[np.float64], ...]
 
 
 class AbstractResponse(abc.ABC):
-    """A family of responses."""
+    """Family of responses."""
 
     own = 0  # parameters of its own
     title = ""
@@ -39,7 +39,7 @@ class AbstractResponse(abc.ABC):
 
     @abc.abstractmethod
     def orders(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
-        """Derivatives of ℓ in η of these orders, 0 to 3, without what holds no η."""
+        """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
 
     def shared(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
         """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the orders 0 to 2 that are asked for, `[own, ..., rows]` each."""
@@ -58,11 +58,11 @@ class AbstractResponse(abc.ABC):
         """An intercept and τ to start from."""
 
     def natural(self, tau: NDArray) -> dict[str, NDArray]:
-        """τ as users see it."""
+        """Return τ in natural parameters, by name."""
         return {}
 
     def unconstrained(self, parameters: dict[str, Any]) -> NDArray:
-        """The inverse."""
+        """Return τ from natural parameters; the inverse of `natural`."""
         return np.zeros(0)
 
     @abc.abstractmethod
@@ -70,7 +70,7 @@ class AbstractResponse(abc.ABC):
         """The mean of y; of an ordinal one the probabilities of the levels, on an axis of their own at the end."""
 
     def spread(self, mean: NDArray, tau: NDArray) -> NDArray:
-        """The variance of y about it."""
+        """Variance of y about its mean."""
         raise NotImplementedError
 
     def limit(self, tau: NDArray) -> str:
@@ -127,7 +127,7 @@ class Plain(AbstractResponse):
 
 
 class Logistic(Plain):
-    """The Bernoulli one with the logit link: one exponential for all orders."""
+    """Bernoulli response with the logit link, with one exponential for all orders."""
 
     def __init__(self) -> None:
         super().__init__(losses.Binomial())
@@ -151,7 +151,7 @@ class Logistic(Plain):
 
 
 class Poisson(Plain):
-    """Poisson with the log link: log y! once a row."""
+    """Poisson response with the log link; log y! is computed once a row."""
 
     def __init__(self) -> None:
         super().__init__(losses.Poisson())
@@ -392,7 +392,7 @@ def thresholds(tau: NDArray) -> NDArray:
 
 
 def ways(y: NDArray, trials: NDArray) -> NDArray[np.float64]:
-    """−log of in how many orders y of some trials may come."""
+    """Logarithm, with its sign changed, of the number of orders in which y of some trials may come."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)
 

@@ -313,7 +313,7 @@ class Crossed:
 
     @property
     def work(self) -> float:
-        """Operations of a gradient, about."""
+        """Approximate number of operations of a gradient."""
         return 200.0 * len(self.data.y) + 3.0 * float(self.size - self.ends[1]) ** 3
 
     def _looked(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> tuple[float, NDArray, NDArray]:

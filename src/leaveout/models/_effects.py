@@ -94,7 +94,7 @@ class Factor:
 
 
 def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
-    """Cholesky's factor, with columns of zeros where nothing is left."""
+    """Cholesky factor of a semidefinite matrix, with columns of zeros where nothing is left."""
     low, left = np.zeros_like(matrix), matrix.copy()
     for j in range(len(matrix)):
         if left[j, j] < -1e-8 * max(1.0, matrix[j, j]):
@@ -106,7 +106,7 @@ def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
 
 
 def bars(formula: str) -> tuple[str, list[Bar]]:
-    """The formula without its bars, and these."""
+    """Split a formula into the part without bars, and its bars."""
     kept, found, depth, start = "", list[Bar](), 0, 0
     for k, letter in enumerate(formula):
         if letter == "(":
@@ -175,7 +175,7 @@ class Written:
 
 
 def written(formula: str, data: Any) -> Written:
-    """A formula read by formulaic; ValueError that quotes it where it cannot be."""
+    """Read a formula by formulaic; raise a ValueError that quotes the formula if it is not valid."""
     try:
         from formulaic import model_matrix
         from formulaic.errors import FormulaicError

@@ -35,12 +35,12 @@ Array = np.ndarray
 
 
 def natural_of(name: str, value: Array) -> Array:
-    """A parameter as users see it."""
+    """Natural parameter from the unconstrained one."""
     return scipy.special.expit(value) if name in SHARES else np.exp(value)
 
 
 def unconstrained_of(name: str, value: Array) -> Array:
-    """The inverse."""
+    """Unconstrained parameter from the natural one; the inverse of `natural_of`."""
     return scipy.special.logit(value) if name in SHARES else np.log(value)
 
 

@@ -106,7 +106,7 @@ class Grouped:
 
     @property
     def work(self) -> float:
-        """Operations of a gradient, about."""
+        """Approximate number of operations of a gradient."""
         return 50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1])
 
     def _chunks(self, lanes: int) -> list[slice]:
@@ -187,7 +187,7 @@ class Grouped:
     def _ratio(
         self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, told: Callable[[Clusters], NDArray]
     ) -> NDArray:
-        """f with a row less f without."""
+        """Compute f with a row less f without it."""
         where = np.empty(len(self.order), np.int64)
         where[self.order] = np.arange(len(self.order))
         cluster = self.rows.cluster[where[unit]]

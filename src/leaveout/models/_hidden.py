@@ -27,7 +27,7 @@ LATENT = {
 
 
 class AbstractHiddenStates(AbstractObjective):
-    """An objective whose units are seen through emissions of states that are not."""
+    """Objective whose units are observed through emissions of hidden states."""
 
     x: Float[np.ndarray, "... channels"]
     data: PyTree  # what the emission made of x
@@ -54,7 +54,18 @@ class AbstractHiddenStates(AbstractObjective):
 
     @abc.abstractmethod
     def log_likelihood(self, parameters: Given) -> float:
-        """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
+        """Compute log p(x; θ), without the prior.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The log-likelihood.
+        """
 
     def latent_names(self, name: str) -> list[str]:
         """Names of the entries of a parameter of the states' distribution."""
@@ -87,7 +98,7 @@ class AbstractHiddenStates(AbstractObjective):
         return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
 
     def check_size(self, prior: bool) -> None:
-        """Raises ValueError where the data cannot determine the parameters, with or without a `prior` of all of them."""
+        """Raise ValueError if the data cannot determine the parameters, with or without a `prior` of all of them."""
         count, seen = len(self._names()), int(self.dense.sum())
         if seen < self.num_states or (not prior and seen * self.x.shape[-1] < count):
             raise ValueError(
@@ -96,7 +107,7 @@ class AbstractHiddenStates(AbstractObjective):
             )
 
     def check_kind(self, kind: str, of: str, whole: str) -> None:
-        """Raises ValueError where there are no predictions of this kind, which are `of` parts of a `whole`."""
+        """Raise ValueError if there are no predictions of this kind, which are `of` parts of a `whole`."""
         if self.drop == whole or kind not in KINDS:
             raise ValueError(
                 f'{type(self).__name__}: predictions are of {of}, kind "response" (means) or "state"; got {kind!r} with '
@@ -128,17 +139,41 @@ class AbstractHiddenStates(AbstractObjective):
         return len(self._names())
 
     def aic(self, parameters: Given) -> float:
-        """`2 D − 2 log p(x; θ)`, D the parameters that were specified: those that the data put on a boundary, where `fit` holds
-        them, count (Zucchini & MacDonald 2009); zeros that the user asked for do not."""
+        """Compute Akaike's information criterion, `2 D − 2 log p(x; θ)`.
+
+        D is the number of parameters that were specified. Those that the data put on a boundary, where `fit` holds them, count
+        (Zucchini and MacDonald 2009); zeros that the user asked for do not.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The criterion.
+        """
         return 2 * self.num_specified - 2 * self.log_likelihood(parameters)
 
     def bic(self, parameters: Given) -> float:
-        """`D log(number of observations) − 2 log p(x; θ)`, D as for `aic`."""
+        """Compute the Bayesian information criterion, `D log(number of observations) − 2 log p(x; θ)`, with D as in `aic`.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The criterion.
+        """
         return self.num_specified * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
 
 def check_choices(model: str, emission: object, num_states: object, styles: Collection[str], drop: str, score: str) -> None:
-    """Raises TypeError or ValueError for what is not an emission, a number of states, a style or a score."""
+    """Raise TypeError or ValueError if the emission, the number of states, the style or the score is not valid."""
     if not isinstance(emission, AbstractEmission):
         raise TypeError(f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")
     if model == "HMM" and type(emission).weighted is not AbstractEmission.weighted:

@@ -255,7 +255,7 @@ def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units 
 
 
 def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
-    """States that explain nothing, and parameters on a boundary."""
+    """Describe states that explain nothing, and parameters on a boundary."""
     found, visited = jax.tree.map(np.asarray, hmm.parameters.natural(theta)), visits(hmm, theta).sum(0)
     sentences = [
         f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."

@@ -63,7 +63,7 @@ class Indicators(AbstractByArrays):
         return out
 
     def _pulled(self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]) -> Vector:
-        """The transpose: what steps and pairs of steps say of θ."""
+        """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
         weights = self.features.T @ states
         parts = {"end": states[self.where.last].sum(0), "start": states[self.begun].sum(0), "transition": pairs}
         whole = np.concatenate([np.ravel((parts | {"weights": weights})[name]) for name in self.shapes])

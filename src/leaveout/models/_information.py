@@ -41,7 +41,7 @@ class Places(NamedTuple):
 
 
 def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
-    """An emission whose states are not `apart` shares all that it has."""
+    """Places of the parameters in θ. An emission whose states are not `apart` shares all of its parameters."""
     own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
     for name in sorted(theta):
         here = first + np.arange(np.size(theta[name]))
@@ -56,20 +56,20 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Can the scores of all steps be held, and do sequences count their steps as they are?"""
+    """Whether the scores of all steps can be held, and sequences count their steps as they are."""
     where = places(hmm, theta)
     scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
     return hmm.drop != "step" and scores <= NUMBERS
 
 
 def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Does what stands in for the Hessian fit?"""
+    """Whether the matrix that stands in for the Hessian can be held."""
     where = places(hmm, theta)
     return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= NUMBERS
 
 
 def apart(emission: AbstractEmission, theta: PyTree) -> bool:
-    """Do each state's natural parameters depend on its own part of θ only? An emission of one's own may order them."""
+    """Whether natural parameters of each state depend on its own part of θ only. A user's emission may order them."""
     for name, constraint in emission.free.items():
         if name not in emission.shared:
             before = np.asarray(constraint.natural(jnp.asarray(theta[name])))

@@ -337,7 +337,7 @@ def _lowered(at: Mode, step: Float[np.ndarray, "lanes size"]) -> Mode:
 
 
 def _times(weights: Rows, each: np.ndarray) -> np.ndarray:
-    """Rows of weight zero count nothing, whatever they are."""
+    """Multiply by the weights of rows; rows of weight zero give zero, whatever their values."""
     return np.where(weights == 0, 0.0, weights * each)
 
 

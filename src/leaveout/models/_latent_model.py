@@ -74,7 +74,7 @@ class AbstractRows(AbstractLatent):
         return super().costs._replace(runs=self._runs if self.num_units <= LARGEST else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """A pass that says of single units what leaving each out does."""
+        """Pass over the data that computes what leaving out each single unit changes."""
         if (length > 1).any():
             return None
         ones = np.ones((1, self.num_units))

@@ -150,7 +150,7 @@ def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int,
 
 
 def all_finite(caller: str, name: str, array: np.ndarray) -> None:
-    """ValueError that names the first row which is not."""
+    """Raise a ValueError that names the first row with a value that is not finite."""
     bad = ~np.isfinite(array.astype(np.float64))
     if bad.any():
         row = int(np.flatnonzero(bad.reshape(len(array), -1).any(1))[0])

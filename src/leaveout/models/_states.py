@@ -206,7 +206,7 @@ def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
 
 
 def _is_symmetric(array: np.ndarray) -> bool:
-    """Does no permutation of the states change it?"""
+    """Whether no permutation of the states changes it."""
     if array.ndim == 1:
         return bool(np.ptp(array) == 0)
     off = array[~np.eye(len(array), dtype=bool)]

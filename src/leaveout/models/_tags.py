@@ -18,7 +18,7 @@ class LabelNames(Names):
     """Names of the labels."""
 
     def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
-        """Codes in the dress in which the labels came."""
+        """Labels of codes, in the type in which the labels came."""
         return codes if self.index is None else self.index.to_numpy()[codes]
 
     def one(self, code: int) -> str:

@@ -292,7 +292,7 @@ CALLS: dict[str, Callable[..., Smooth]] = {"s": s, "te": te, "ti": ti}
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series:
-    """A column, or an expression of columns, as pandas evaluates it. KeyError where there is none such."""
+    """Evaluate a column, or an expression of columns, by pandas; raise KeyError if there is none."""
     if name in frame.columns:
         return frame[name]
     try:
@@ -359,7 +359,7 @@ class Bound:
 
     @property
     def strengths(self) -> list[str]:
-        """A name for each λ."""
+        """Names of the smoothing parameters, one for each λ."""
         many = len(self.basis.penalties) > 1
         return [f"{self.label}{k + 1}" if many else self.label for k in range(len(self.basis.penalties))]
 
@@ -374,7 +374,7 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
 
 
 def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "rows size"]]]:
-    """A term on data, with its design; by labels one for each of these. ValueError on columns that do not bear it."""
+    """Bind a term to data, with its design; for labels, one term for each. Raise ValueError if the columns do not fit."""
     who, columns = term.label, _read(term, frame)
     parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
     if term.call == "ti":

@@ -304,7 +304,7 @@ class GaussianProcess(AbstractClosedForm):
         return Costs(lanes=1, work=4.0 * self.num_units**3, runs=self._runs)
 
     def _runs(self, like: Any, first: Array, length: Array) -> Any:
-        """A pass that says of single rows what leaving each out does, exactly."""
+        """Pass over the data that computes exactly what leaving out each single row changes."""
         del like
         if (length > 1).any():
             return None

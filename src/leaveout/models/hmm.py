@@ -335,7 +335,7 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def _warning(self, theta: PyTree) -> str:
-        """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
         return _hidden_chain.warning(self, jax.tree.map(jnp.asarray, theta))
 
     @float64

@@ -603,7 +603,7 @@ def _key(loss: str) -> str:
 
 
 def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
-    """A loss from its name, from an object of `losses`, or from any JAX function `(linear_predictor, y) -> scalar`."""
+    """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
     if isinstance(loss, AbstractSharedLoss):
         raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
     if isinstance(loss, AbstractLoss):
@@ -625,7 +625,7 @@ def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
 
 
 def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
-    """A loss with parameters of its own, from its name or from an object of `losses`."""
+    """Make a loss with parameters of its own from its name or an object of `losses`."""
     if isinstance(loss, AbstractSharedLoss):
         return loss
     if not isinstance(loss, str):

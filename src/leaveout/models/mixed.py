@@ -423,7 +423,7 @@ class Mixed(AbstractClosedForm):
         return Costs(work=self.engine.work, runs=self._runs if known else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """A pass that says of single units, and of runs of clusters, what leaving each out takes away."""
+        """Pass over the data that computes what leaving out single units, or runs of clusters, takes away."""
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
         if isinstance(self.engine, Crossed):

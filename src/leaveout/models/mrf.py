@@ -289,7 +289,7 @@ class MRF(AbstractHiddenField):
 
     @property
     def units(self):
-        """Blocks are of neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
+        """Facts about the units; blocks hold neighbouring sites of all fields, since effects of a place are in all of them."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
             return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
@@ -300,7 +300,7 @@ class MRF(AbstractHiddenField):
 
     @property
     def costs(self):
-        """A few operations for each entry of the tables."""
+        """Cost of a refit: a few operations for each entry of the tables."""
         return Costs(int(np.clip(LANES // len(self.x), 1, LANES)), 10.0 * self.tree.entries * len(self.x))
 
     @property
@@ -324,7 +324,7 @@ class MRF(AbstractHiddenField):
 
     @float64
     def _warning(self, theta: PyTree) -> str:
-        """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
         return _hidden_field.warning(self, jax.tree.map(jnp.asarray, theta))
 
     # for users
@@ -469,7 +469,7 @@ class MRF(AbstractHiddenField):
 
 
 def _check_how(prior: Any, inference: Any, memory: Any) -> None:
-    """ValueError where these are none of what there is."""
+    """Raise ValueError if the prior, the inference or the memory is not valid."""
     if not (prior is None or (isinstance(prior, str) and prior == "default")):
         raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
     if inference not in INFERENCE or not (isinstance(memory, int | float | np.number) and memory > 0):

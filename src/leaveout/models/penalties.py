@@ -740,7 +740,10 @@ def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
 
 
 def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]) -> Float[Array, " params"]:
-    """The diagonal of its Hessian where it is a sum over parameters; else about that, by vectors of random signs."""
+    """Compute the diagonal of the Hessian of a penalty.
+
+    It is exact where the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
+    """
     signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(vector))))
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
 
@@ -794,7 +797,7 @@ def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: 
 
 
 def resolve(penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
-    """A penalty from an object of `penalties`, from a JAX function of the coefficients, or none from None."""
+    """Make a penalty from an object of `penalties` or a JAX function of the coefficients; None is no penalty."""
     if penalty is None:
         return Zero()
     if isinstance(penalty, AbstractPenalty):
